@@ -1,0 +1,1 @@
+//! The node agent of evenstep: CPU, memory, process and NVML GPU telemetry.

@@ -1,0 +1,1 @@
+//! The predictor of evenstep: telemetry in, forecasts and batch allocations out, over HTTP.

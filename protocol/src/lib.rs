@@ -1,0 +1,29 @@
+//! What agents, the predictor and trainers say to each other: wire types only, in the order of the way of the data.
+//!
+//! Requests are strict: an unknown field is an error that names it, so that a misspelt option is never silently
+//! dropped. Answers may grow: clients ignore fields they do not know. Units stand last in names (`_s`, `_bytes`,
+//! `_unix_ms`, `_samples_per_s`). A missing reading is absent from its map and named in `missing`; it is never 0.
+
+mod ids;
+mod telemetry;
+mod job;
+mod allocation;
+mod view;
+mod problem;
+
+pub use allocation::{
+    AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, OptimizerInstruction, Ramp, WorkerReport,
+};
+pub use ids::{InvalidId, JobId, NodeId, WorkerId};
+pub use job::{JobSpec, JoinAnswer, JoinRequest, LearningRateRule};
+pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
+pub use telemetry::{
+    GpuSample, NodeSample, ProcessSample, Readings, TelemetryAnswer, TelemetryBatch, driver,
+};
+pub use view::{
+    ForecastView, JobState, JobView, JobsView, ModelView, NodeView, NodesView, SamplesView, SpeedPoint, SpeedsView,
+    WorkerForecastView, WorkerState, WorkerView, WorkersView,
+};
+
+/// Where the predictor listens unless told otherwise: loopback only.
+pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7117";

@@ -1,0 +1,199 @@
+//! What people and dashboards read: views of jobs, workers, forecasts and nodes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Decision, JobId, JobSpec, NodeId, NodeSample, WorkerId};
+
+/// `GET /v1/jobs`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobsView {
+    /// All jobs, by id.
+    pub jobs: Vec<JobView>,
+}
+
+/// `GET /v1/jobs/{id}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobView {
+    /// The job.
+    pub job_id: JobId,
+    /// What it asked for.
+    pub spec: JobSpec,
+    /// Whether it can be allocated to.
+    pub state: JobState,
+    /// The current generation.
+    pub generation: u64,
+    /// The first iteration that nobody has asked for yet.
+    pub next_iteration: u64,
+    /// Live workers.
+    pub live_workers: u64,
+    /// The latest decision, where there was one.
+    pub last_decision: Option<Decision>,
+}
+
+/// Whether a job can be allocated to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// Enough workers are live.
+    Running,
+    /// Fewer live workers than `min_workers`.
+    Paused,
+}
+
+/// `GET /v1/jobs/{id}/workers`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WorkersView {
+    /// The job.
+    pub job_id: JobId,
+    /// The current generation.
+    pub generation: u64,
+    /// All workers that ever joined, in order of joining.
+    pub workers: Vec<WorkerView>,
+}
+
+/// One worker of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WorkerView {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Live or departed.
+    pub state: WorkerState,
+    /// Its rank, while live.
+    pub rank: Option<u64>,
+    /// What it computes on.
+    pub device: Option<String>,
+    /// Its own floor.
+    pub min_local_batch: Option<u64>,
+    /// Its own cap.
+    pub max_local_batch: Option<u64>,
+    /// When it was last heard of, in milliseconds since 1970.
+    pub last_seen_unix_ms: i64,
+    /// Reports taken from it.
+    pub reports: u64,
+    /// Its latest measured speed, in samples per second of compute time.
+    pub speed_samples_per_s: Option<f64>,
+}
+
+/// Whether a worker takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerState {
+    /// It takes part.
+    Live,
+    /// It said that it leaves.
+    Left,
+    /// Its lease ran out.
+    Expired,
+}
+
+/// `GET /v1/jobs/{id}/forecast`: what each worker is expected to do next, and which models say so.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ForecastView {
+    /// The job.
+    pub job_id: JobId,
+    /// One for each live worker, in rank order.
+    pub workers: Vec<WorkerForecastView>,
+}
+
+/// The forecast of one worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WorkerForecastView {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Expected speed in the coming iteration; absent while unmeasured.
+    pub speed_samples_per_s: Option<f64>,
+    /// Lower end of the 90 % interval.
+    pub speed_lower_samples_per_s: Option<f64>,
+    /// Upper end of the 90 % interval.
+    pub speed_upper_samples_per_s: Option<f64>,
+    /// Each model's part in it.
+    pub models: Vec<ModelView>,
+    /// How often each driver was missing from its reports.
+    pub missing_drivers: std::collections::BTreeMap<String, u64>,
+}
+
+/// One model's part in a forecast.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ModelView {
+    /// Its name: `last`, `ema_0.3`, `arx`, ..
+    pub model: String,
+    /// What it expects.
+    pub speed_samples_per_s: f64,
+    /// Its weight in the mix, 0 to 1.
+    pub weight: f64,
+    /// Root of its mean squared error in log speed, over its recent record.
+    pub log_rmse: Option<f64>,
+}
+
+/// `GET /v1/jobs/{id}/speeds?worker=&from=&limit=`: predicted against actual speed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SpeedsView {
+    /// The job.
+    pub job_id: JobId,
+    /// By iteration, then rank.
+    pub speeds: Vec<SpeedPoint>,
+}
+
+/// Predicted against actual speed of one worker in one iteration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SpeedPoint {
+    /// The iteration.
+    pub iteration: u64,
+    /// The worker.
+    pub worker: WorkerId,
+    /// Samples it computed.
+    pub local_batch: u64,
+    /// Measured speed in samples per second of compute time.
+    pub actual_samples_per_s: Option<f64>,
+    /// What had been expected.
+    pub predicted_samples_per_s: Option<f64>,
+    /// Lower end of the 90 % interval.
+    pub lower_samples_per_s: Option<f64>,
+    /// Upper end of the 90 % interval.
+    pub upper_samples_per_s: Option<f64>,
+    /// Forward and backward time in seconds.
+    pub compute_time_s: f64,
+    /// Wait at the barrier in seconds.
+    pub barrier_wait_s: Option<f64>,
+}
+
+/// `GET /v1/nodes`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodesView {
+    /// All nodes that ever sent telemetry, by id.
+    pub nodes: Vec<NodeView>,
+}
+
+/// A node and its latest sample.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeView {
+    /// The node.
+    pub node: NodeId,
+    /// Samples stored of it.
+    pub samples: u64,
+    /// The latest.
+    pub latest: NodeSample,
+}
+
+/// `GET /v1/nodes/{node}/samples?limit=`: the latest samples, the oldest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SamplesView {
+    /// The node.
+    pub node: NodeId,
+    /// The samples.
+    pub samples: Vec<NodeSample>,
+}

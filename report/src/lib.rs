@@ -1,0 +1,1 @@
+//! Self-contained HTML reports: charts, tables and words in one file.

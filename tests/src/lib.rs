@@ -1,0 +1,1 @@
+//! The whole system of evenstep under test: real processes, real servers, real training.
