@@ -10,7 +10,9 @@ const ID_BYTES_MAX: usize = 128;
 
 /// An id that breaks the rule for ids; the message names the value and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{kind} {value:?}: must be 1 to 128 characters of A-Z a-z 0-9 . _ : @ -{extra}, beginning with a letter or digit")]
+#[error(
+    "{kind} {value:?}: must be 1 to 128 characters of A-Z a-z 0-9 . _ : @ -{extra}, beginning with a letter or digit"
+)]
 pub struct InvalidId {
     kind: &'static str,
     value: String,

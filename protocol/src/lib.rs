@@ -4,15 +4,16 @@
 //! dropped. Answers may grow: clients ignore fields they do not know. Units stand last in names (`_s`, `_bytes`,
 //! `_unix_ms`, `_samples_per_s`). A missing reading is absent from its map and named in `missing`; it is never 0.
 
-mod ids;
-mod telemetry;
-mod job;
 mod allocation;
-mod view;
+mod ids;
+mod job;
 mod problem;
+mod telemetry;
+mod view;
 
 pub use allocation::{
-    AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, OptimizerInstruction, Ramp, WorkerReport,
+    AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, OptimizerInstruction, Ramp,
+    WorkerReport,
 };
 pub use ids::{InvalidId, JobId, NodeId, WorkerId};
 pub use job::{JobSpec, JoinAnswer, JoinRequest, LearningRateRule};
@@ -21,8 +22,8 @@ pub use telemetry::{
     GpuSample, NodeSample, ProcessSample, Readings, TelemetryAnswer, TelemetryBatch, driver,
 };
 pub use view::{
-    ForecastView, JobState, JobView, JobsView, ModelView, NodeView, NodesView, SamplesView, SpeedPoint, SpeedsView,
-    WorkerForecastView, WorkerState, WorkerView, WorkersView,
+    ForecastView, JobState, JobView, JobsView, ModelView, NodeView, NodesView, SamplesView, SpeedPoint,
+    SpeedsView, WorkerForecastView, WorkerState, WorkerView, WorkersView,
 };
 
 /// Where the predictor listens unless told otherwise: loopback only.

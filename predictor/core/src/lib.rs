@@ -1,1 +1,22 @@
-//! The pure core of evenstep: forecasts, allocations, decisions. No I/O, no clock, no async.
+//! The pure core of evenstep: how fast will each worker be, and who takes how many samples.
+//!
+//! It does no I/O, reads no clock, draws no unseeded number and never waits; the same input gives the same answer.
+//! Modules in reading order:
+//! - [`series`]: what was seen of a worker, and the drivers beside it
+//! - [`forecast`]: the speed of the coming iteration, with an interval
+//! - [`curve`]: how a worker's time grows with its batch
+//! - [`allocate`]: the exact min-max split of a global batch
+//! - [`plan`]: from forecasts to an allocation with its reason: cold start, hold, rebalance
+//! - [`membership`]: who takes part: leases and generations
+
+pub mod series;
+
+pub mod forecast;
+
+pub mod curve;
+
+pub mod allocate;
+
+pub mod plan;
+
+pub mod membership;
