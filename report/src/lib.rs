@@ -1,1 +1,151 @@
 //! Self-contained HTML reports: charts, tables and words in one file.
+//!
+//! A [`Report`] is data; [`Report::to_html`] writes it as one page that needs no network, no script and no other file:
+//! it can be mailed, printed, kept beside the run it describes and opened in ten years.
+//!
+//! ```
+//! use evenstep_report::{Axis, Chart, Mark, Report, Section};
+//!
+//! let chart = Chart {
+//!     title: "Step time".into(),
+//!     description: "Each point is one iteration.".into(),
+//!     x: Axis::new("iteration", ""),
+//!     y: Axis::new("step time", "ms").from_zero(),
+//!     marks: vec![Mark::Line { name: "even".into(), points: vec![(0.0, 41.0), (1.0, 43.5)], dashed: false }],
+//! };
+//! let report = Report {
+//!     title: "Demo".into(),
+//!     subtitle: "four workers, one machine".into(),
+//!     sections: vec![Section::Charts(vec![chart])],
+//! };
+//! assert!(report.to_html().starts_with("<!DOCTYPE html>"));
+//! ```
+//!
+//! # What a reader may rely on
+//! - A reading that is missing (NaN, infinite, or past [`MAX_MAGNITUDE`]) breaks its line; it is never drawn as zero.
+//!   A chart without one reading says "no data".
+//! - A series longer than [`MAX_POINTS`] is thinned to the first, lowest, highest and last point of each of
+//!   [`BUCKETS`] columns: peaks survive, and the size of the file does not grow with the length of the run.
+//! - The same name has the same colour within a chart, in order of first appearance; past eight names colours repeat.
+//! - All text is escaped, on its way into the page, by the template.
+//!
+//! # Why the charts are drawn here
+//! The page is written with [`maud`], which escapes by construction. For the charts, `plotters` was weighed: its
+//! SVG backend writes fixed colours and fixed-size text into each element, so a page cannot follow the reader's
+//! light or dark scheme, text shrinks with the picture on a phone, there are no tooltips, and a missing
+//! reading has to be cut out by the caller. Working around these is more code than the drawing it would save:
+//! a linear scale, a path and a rectangle. Text is HTML laid over a stretched SVG, so that a chart
+//! fits every width while its labels keep their size.
+
+mod chart;
+mod draw;
+mod page;
+mod scale;
+mod shape;
+mod thin;
+mod tips;
+
+pub use chart::{Axis, Bar, Chart, Layer, Mark, RuleAt, Span};
+pub use scale::MAX_MAGNITUDE;
+pub use thin::{BUCKETS, MAX_POINTS};
+pub use tips::MAX_TIPS;
+
+/// A whole page.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Report {
+    /// The page's heading and the window's title.
+    pub title: String,
+    /// One line under it: what, where, when.
+    pub subtitle: String,
+    /// In reading order.
+    pub sections: Vec<Section>,
+}
+
+impl Report {
+    /// The page as one HTML document.
+    ///
+    /// Control characters that no HTML or XML text may hold appear as U+FFFD.
+    pub fn to_html(&self) -> String {
+        page::html(self)
+    }
+}
+
+/// One part of a page.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Section {
+    /// Words.
+    Text {
+        /// Starts a new part of the page; empty for none.
+        heading: String,
+        /// Line breaks inside a paragraph are kept.
+        paragraphs: Vec<String>,
+    },
+    /// Something the reader must know before believing the rest, such as "speeds were imposed".
+    Notice(String),
+    /// The few numbers that answer the question, set large.
+    Figures(Vec<Figure>),
+    /// Rows and columns.
+    Table(Table),
+    /// Charts side by side where the page is wide enough; a single one takes the whole width.
+    Charts(Vec<Chart>),
+}
+
+/// One number set large.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figure {
+    /// What it is.
+    pub label: String,
+    /// The number as it should read, unit included.
+    pub value: String,
+    /// What to compare it with; empty for none.
+    pub note: String,
+}
+
+/// Rows and columns. A row shorter than the header ends in missing cells; a longer one keeps its cells under
+/// unnamed columns.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Table {
+    /// Heading of the table.
+    pub title: String,
+    /// How to read it; empty for none.
+    pub description: String,
+    /// Column names, units included.
+    pub columns: Vec<String>,
+    /// The rows.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// One cell of a [`Table`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cell {
+    /// Words, aligned left.
+    Text(String),
+    /// A number, aligned right; a NaN or an infinity shows as missing.
+    Number {
+        /// The value.
+        value: f64,
+        /// Digits after the point; more than 17 say nothing more about an `f64` and are not written.
+        decimals: usize,
+    },
+    /// No reading: a dash.
+    Missing,
+}
+
+impl Cell {
+    /// A number with this many digits after the point.
+    pub fn number(value: f64, decimals: usize) -> Self {
+        Self::Number { value, decimals }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
