@@ -1,1 +1,8 @@
-//! The node agent of evenstep: CPU, memory, process and NVML GPU telemetry.
+#![doc = include_str!("../README.md")]
+
+pub mod boundary;
+pub mod reading;
+pub mod source;
+
+pub use boundary::Boundary;
+pub use reading::{Gap, Reading};

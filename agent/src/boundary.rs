@@ -1,0 +1,159 @@
+//! The fresh reading of one worker at the boundary of an iteration.
+
+use std::time::Instant;
+
+use evenstep_protocol::driver;
+
+use crate::source::Lookback;
+#[cfg(feature = "gpu")]
+use crate::source::gpu::Gpu;
+use crate::source::host::Host;
+use crate::source::process::Process;
+use crate::{Gap, Reading};
+
+/// One worker's reader: its machine, its process and its GPU in one reading, under the names of
+/// [`evenstep_protocol::driver`].
+#[derive(Debug)]
+pub struct Boundary {
+    host: Host,
+    process: Process,
+    other: OtherCpu,
+    #[cfg(feature = "gpu")]
+    gpu: Option<Result<Gpu, Gap>>,
+    #[cfg(not(feature = "gpu"))]
+    gpu: Option<u32>,
+}
+
+impl Boundary {
+    /// A reader for the process `pid`, which trains on the GPU of that index in NVML's order, if on any.
+    ///
+    /// A GPU that cannot be found is not an error: its readings are missing, with the reason.
+    pub fn new(pid: u32, gpu_index: Option<u32>) -> Self {
+        Self {
+            host: Host::new(),
+            process: Process::new(pid),
+            other: OtherCpu::default(),
+            #[cfg(feature = "gpu")]
+            gpu: gpu_index.map(|index| Gpu::new(index).ok_or_else(|| no_gpu(index))),
+            #[cfg(not(feature = "gpu"))]
+            gpu: gpu_index,
+        }
+    }
+
+    /// Reads everything; shares and rates are over the window since the last call, that is, over the iteration.
+    pub fn read(&mut self, now: Instant) -> Reading {
+        let mut reading = self.host.read(now);
+        reading.extend(self.process.read(now));
+        reading.put(driver::OTHER_CPU, self.other.read(now, &self.host, &self.process));
+        self.read_gpu(&mut reading);
+        reading
+    }
+
+    /// Whether the process was seen to have ended (or never was): from then on its readings are missing.
+    pub fn has_ended(&self) -> bool {
+        self.process.has_ended()
+    }
+
+    #[cfg(feature = "gpu")]
+    fn read_gpu(&mut self, reading: &mut Reading) {
+        match &self.gpu {
+            Some(Ok(gpu)) => reading.extend(gpu.read_device()),
+            Some(Err(gap)) => put_gpu_gap(reading, gap),
+            None => {}
+        }
+    }
+
+    #[cfg(not(feature = "gpu"))]
+    fn read_gpu(&mut self, reading: &mut Reading) {
+        if self.gpu.is_some() {
+            put_gpu_gap(reading, &Gap::Unsupported("built without the gpu feature".to_owned()));
+        }
+    }
+}
+
+#[cfg(feature = "gpu")]
+fn no_gpu(index: u32) -> Gap {
+    Gap::Unsupported(format!("NVML has no GPU {index}"))
+}
+
+fn put_gpu_gap(reading: &mut Reading, gap: &Gap) {
+    for name in [driver::GPU_BUSY, driver::SM_CLOCK_MHZ] {
+        reading.put(name, Err(gap.clone()));
+    }
+}
+
+/// CPU time of everything on the machine but one process, in cores.
+#[derive(Debug, Default)]
+pub(crate) struct OtherCpu {
+    /// Seconds of CPU time since the start: of the machine, of the process.
+    cpu_s: Lookback<(f64, f64)>,
+}
+
+impl OtherCpu {
+    /// The difference since a reading of both at least [`crate::source::TICK_LOOKBACK`] ago, as the machine's time
+    /// counts in ticks.
+    pub(crate) fn read(&mut self, now: Instant, host: &Host, process: &Process) -> Result<f64, Gap> {
+        let (busy_s, own_s) = match (host.busy_s(), process.cpu_s()) {
+            (Some(busy_s), Some(own_s)) => (busy_s, own_s),
+            (busy_s, _) => {
+                self.cpu_s.forget();
+                let which = if busy_s.is_none() { driver::CPU_BUSY } else { driver::OWN_CPU };
+                return Err(Gap::Unsupported(format!("needs {which}, which is missing")));
+            }
+        };
+        let (window_s, (busy_then_s, own_then_s)) = self.cpu_s.advance(now, (busy_s, own_s))?;
+        // With an idle machine the rounding of ticks leaves it a little under nothing.
+        Ok((((busy_s - busy_then_s) - (own_s - own_then_s)) / window_s).max(0.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_driver_of_a_cpu_worker_is_read() {
+        let mut boundary = Boundary::new(std::process::id(), None);
+        let start = Instant::now();
+        boundary.read(start);
+        let reading = boundary.read(start + Duration::from_millis(150));
+        let expected = [
+            driver::RUN_QUEUE_WAIT,
+            driver::OWN_CPU,
+            driver::OTHER_CPU,
+            driver::PROCS_RUNNING,
+            driver::VOLUNTARY_SWITCHES,
+            driver::INVOLUNTARY_SWITCHES,
+            driver::CPU_BUSY,
+            driver::MEMORY_USED,
+        ];
+        for name in expected {
+            // CPU time may not have moved by one tick between two readings that are a moment apart.
+            let said = reading.readings.contains_key(name) || reading.missing[name] == "the window is empty";
+            assert!(said, "{name}: {reading:?}");
+        }
+        assert!(reading.readings.values().all(|value| value.is_finite()));
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_missing_and_the_rest_is_read() {
+        let mut boundary = Boundary::new(std::process::id(), Some(4096));
+        let reading = boundary.read(Instant::now());
+        assert!(reading.missing.contains_key(driver::GPU_BUSY), "{reading:?}");
+        assert!(reading.readings.contains_key(driver::PROCS_RUNNING));
+    }
+
+    #[test]
+    fn tick_based_readings_wait_for_their_look_back() {
+        let mut boundary = Boundary::new(std::process::id(), None);
+        let start = Instant::now();
+        boundary.read(start);
+        let early = boundary.read(start + Duration::from_millis(20));
+        assert!(
+            early.missing.contains_key(driver::OTHER_CPU) && early.missing.contains_key(driver::CPU_BUSY)
+        );
+        assert!(early.readings.contains_key(driver::OWN_CPU));
+    }
+}

@@ -1,0 +1,169 @@
+//! Differences of counters that only rise.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::Gap;
+
+/// Readings from `/proc/stat`'s CPU times look back at least this far, however short the reader's window is: they
+/// count in ticks of 10 ms, so a difference over 30 ms would be mostly rounding, and over this it is within 10 % of
+/// a core.
+pub const TICK_LOOKBACK: Duration = Duration::from_millis(100);
+
+/// Snapshots closer together than this are not kept: with many short windows in a row the look-back is at most this
+/// much longer than [`TICK_LOOKBACK`].
+const SNAPSHOT_SPACING: Duration = Duration::from_millis(12);
+
+/// A counter of the kernel's that only rises, while whatever it belongs to lives.
+#[derive(Debug, Default)]
+pub(crate) struct Counter {
+    last: Option<u64>,
+}
+
+impl Counter {
+    /// Remembers `value` and gives how far the counter rose since the last one.
+    pub(crate) fn advance(&mut self, value: u64) -> Result<u64, Gap> {
+        let last = self.last.replace(value).ok_or(Gap::First)?;
+        value.checked_sub(last).ok_or(Gap::WentBack)
+    }
+
+    /// Remembers that there was no value: the next difference would span a time nobody watched.
+    pub(crate) fn forget(&mut self) {
+        self.last = None;
+    }
+
+    /// [`Self::advance`] with a value that may be missing.
+    pub(crate) fn advance_or_forget(&mut self, value: Result<u64, Gap>) -> Result<u64, Gap> {
+        match value {
+            Ok(value) => self.advance(value),
+            Err(gap) => {
+                self.forget();
+                Err(gap)
+            }
+        }
+    }
+}
+
+/// The window since a reader's last reading.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    last: Option<Instant>,
+}
+
+impl Window {
+    /// Begins the next window at `now` and gives the length of the one that ended, in seconds.
+    pub(crate) fn advance(&mut self, now: Instant) -> Result<f64, Gap> {
+        let last = self.last.replace(now).ok_or(Gap::First)?;
+        let window = now.saturating_duration_since(last);
+        if window.is_zero() { Err(Gap::EmptyWindow) } else { Ok(window.as_secs_f64()) }
+    }
+}
+
+/// What a difference per second of the window is.
+pub(crate) fn rate(difference: Result<u64, Gap>, window_s: &Result<f64, Gap>) -> Result<f64, Gap> {
+    Ok(difference? as f64 / window_s.clone()?)
+}
+
+/// Past values of a coarse counter, to difference over at least [`TICK_LOOKBACK`].
+#[derive(Debug)]
+pub(crate) struct Lookback<T> {
+    snapshots: VecDeque<(Instant, T)>,
+}
+
+impl<T> Default for Lookback<T> {
+    fn default() -> Self {
+        Self { snapshots: VecDeque::new() }
+    }
+}
+
+impl<T: Copy> Lookback<T> {
+    /// Remembers `value` and gives the youngest earlier one that is old enough, with its age in seconds.
+    pub(crate) fn advance(&mut self, now: Instant, value: T) -> Result<(f64, T), Gap> {
+        let age = |at: Instant| now.saturating_duration_since(at);
+        // The second stays old enough for ever, so nothing will look back past it again.
+        while self.snapshots.get(1).is_some_and(|(at, _)| age(*at) >= TICK_LOOKBACK) {
+            self.snapshots.pop_front();
+        }
+        let base = self.snapshots.front().copied().filter(|(at, _)| age(*at) >= TICK_LOOKBACK);
+        if self.snapshots.back().is_none_or(|(at, _)| age(*at) >= SNAPSHOT_SPACING) {
+            self.snapshots.push_back((now, value));
+        }
+        base.map(|(at, value)| (age(at).as_secs_f64(), value)).ok_or(Gap::First)
+    }
+
+    /// Forgets what was seen: the values did not come from one counter.
+    pub(crate) fn forget(&mut self) {
+        self.snapshots.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// More snapshots than this are never needed to look back over the span at that spacing.
+    const SNAPSHOTS_MAX: usize = 10;
+
+    proptest! {
+        #[test]
+        fn differences_add_up_to_the_whole_rise(steps in prop::collection::vec(0_u64..1 << 40, 1..50), start: u32) {
+            let mut counter = Counter::default();
+            let mut value = u64::from(start);
+            prop_assert_eq!(counter.advance(value), Err(Gap::First));
+            let mut sum = 0;
+            for step in &steps {
+                value += step;
+                sum += counter.advance(value).unwrap();
+            }
+            prop_assert_eq!(sum, steps.iter().sum::<u64>());
+        }
+
+        #[test]
+        fn a_counter_that_goes_back_gives_no_difference(high in 1_u64.., fall in 1_u64.., rise: u32) {
+            let low = high.saturating_sub(fall);
+            let mut counter = Counter::default();
+            let _ = counter.advance(high);
+            prop_assert_eq!(counter.advance(low), Err(Gap::WentBack));
+            let next = low.saturating_add(u64::from(rise));
+            prop_assert_eq!(counter.advance(next), Ok(next - low));
+        }
+
+        #[test]
+        fn a_look_back_is_long_enough_and_hardly_longer_than_needed(
+            steps_ms in prop::collection::vec(0_u64..400, 2..200),
+        ) {
+            let mut lookback = Lookback::default();
+            let start = Instant::now();
+            let mut at_ms = 0;
+            let mut widest_ms: u64 = 0;
+            for step in steps_ms {
+                at_ms += step;
+                widest_ms = widest_ms.max(step);
+                let now = start + Duration::from_millis(at_ms);
+                match lookback.advance(now, at_ms) {
+                    Ok((age_s, then_ms)) => {
+                        prop_assert!((age_s * 1e3 - (at_ms - then_ms) as f64).abs() < 1e-6);
+                        prop_assert!(at_ms - then_ms >= 100);
+                        prop_assert!(at_ms - then_ms <= 100 + 12 + widest_ms);
+                    }
+                    Err(gap) => {
+                        prop_assert_eq!(gap, Gap::First);
+                        prop_assert!(at_ms < 100 + 400);
+                    }
+                }
+                prop_assert!(lookback.snapshots.len() <= SNAPSHOTS_MAX, "{}", lookback.snapshots.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_that_was_missing_breaks_the_window() {
+        let mut counter = Counter::default();
+        let _ = counter.advance_or_forget(Ok(5));
+        assert_eq!(counter.advance_or_forget(Err(Gap::WentBack)), Err(Gap::WentBack));
+        assert_eq!(counter.advance_or_forget(Ok(9)), Err(Gap::First));
+        assert_eq!(counter.advance_or_forget(Ok(12)), Ok(3));
+    }
+}

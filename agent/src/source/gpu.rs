@@ -1,0 +1,173 @@
+//! NVIDIA GPUs through NVML, the driver's own library, which is loaded when first asked for.
+//!
+//! A host without it simply has no GPU; that is logged once. Whatever a driver or a card does not say is missing by
+//! name.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use evenstep_protocol::{GpuSample, ProcessSample, driver};
+use nvml_wrapper::Nvml;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+
+use crate::{Gap, Reading};
+
+/// GPUs of one machine that are read.
+const GPUS_MAX: u32 = 64;
+/// Processes of one GPU that are reported.
+const PROCESSES_MAX: usize = 256;
+
+/// The GPU memory that a process holds.
+const PROCESS_MEMORY: &str = "gpu_memory_bytes";
+
+fn nvml() -> Option<&'static Nvml> {
+    static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
+    NVML.get_or_init(|| match Nvml::init() {
+        Ok(nvml) => Some(nvml),
+        Err(error) => {
+            tracing::info!(%error, "no NVIDIA driver here: no GPU readings");
+            None
+        }
+    })
+    .as_ref()
+}
+
+/// One reader of one GPU.
+#[derive(Debug)]
+pub struct Gpu {
+    index: u32,
+    device: nvml_wrapper::Device<'static>,
+    uuid: Option<String>,
+    name: Option<String>,
+    processes_seen_us: u64,
+}
+
+impl Gpu {
+    /// The GPU of that index in NVML's order, if there is one.
+    pub fn new(index: u32) -> Option<Self> {
+        let device = nvml()?.device_by_index(index).ok()?;
+        let (uuid, name) = (device.uuid().ok(), device.name().ok());
+        Some(Self { index, device, uuid, name, processes_seen_us: 0 })
+    }
+
+    /// Every GPU of this machine.
+    pub fn all() -> Vec<Self> {
+        let count = nvml().and_then(|nvml| nvml.device_count().ok()).unwrap_or(0);
+        (0..count.min(GPUS_MAX)).filter_map(Self::new).collect()
+    }
+
+    /// Readings of the device alone: what a training loop asks for at the boundary of an iteration.
+    pub fn read_device(&self) -> Reading {
+        let mut reading = Reading::default();
+        let utilization = self.device.utilization_rates().map_err(Gap::from);
+        reading.put(driver::GPU_BUSY, utilization.clone().map(|percent| f64::from(percent.gpu) / 100.0));
+        reading.put("gpu_memory_busy", utilization.map(|percent| f64::from(percent.memory) / 100.0));
+        let memory = self.device.memory_info().map_err(Gap::from);
+        reading.put("gpu_memory_used_bytes", memory.clone().map(|memory| memory.used as f64));
+        reading.put("gpu_memory_total_bytes", memory.map(|memory| memory.total as f64));
+        let clock = |clock| self.device.clock_info(clock).map(f64::from).map_err(Gap::from);
+        reading.put(driver::SM_CLOCK_MHZ, clock(Clock::SM));
+        reading.put("memory_clock_mhz", clock(Clock::Memory));
+        let power = self.device.power_usage().map_err(Gap::from);
+        reading.put("gpu_power_w", power.map(|milliwatts| f64::from(milliwatts) / 1e3));
+        let temperature = self.device.temperature(TemperatureSensor::Gpu).map_err(Gap::from);
+        reading.put("gpu_temperature_celsius", temperature.map(f64::from));
+        reading
+    }
+
+    /// The whole GPU: the device, why its clocks are lowered, and the processes on it.
+    pub fn read(&mut self) -> GpuSample {
+        let mut reading = self.read_device();
+        let throttle_reasons = match self.device.current_throttle_reasons() {
+            Ok(reasons) => names_of(reasons),
+            Err(error) => {
+                reading.put("throttle_reasons", Err(error.into()));
+                Vec::new()
+            }
+        };
+        let processes = self.read_processes(&mut reading);
+        GpuSample {
+            index: self.index,
+            uuid: self.uuid.clone(),
+            name: self.name.clone(),
+            readings: reading.readings,
+            throttle_reasons,
+            missing: reading.missing,
+            processes,
+        }
+    }
+
+    fn read_processes(&mut self, reading: &mut Reading) -> Vec<ProcessSample> {
+        let running = match self.device.running_compute_processes() {
+            Ok(running) => running,
+            Err(error) => {
+                reading.put("processes", Err(error.into()));
+                return Vec::new();
+            }
+        };
+        let busy = self.read_process_busy();
+        let sample = |process: &nvml_wrapper::struct_wrappers::device::ProcessInfo| {
+            let mut reading = Reading::default();
+            reading.put(
+                PROCESS_MEMORY,
+                match process.used_gpu_memory {
+                    UsedGpuMemory::Used(bytes) => Ok(bytes as f64),
+                    UsedGpuMemory::Unavailable => Err(Gap::Unsupported("the driver does not say".to_owned())),
+                },
+            );
+            let idle = || Gap::Unsupported("no sample of it since the last reading".to_owned());
+            let busy = busy.as_ref().map_err(Gap::clone);
+            reading.put(
+                driver::GPU_BUSY,
+                busy.and_then(|busy| busy.get(&process.pid).copied().ok_or_else(idle)),
+            );
+            let Reading { readings, missing, .. } = reading;
+            ProcessSample { pid: process.pid, worker: None, readings, missing }
+        };
+        running.iter().take(PROCESSES_MAX).map(sample).collect()
+    }
+
+    /// Mean share of time in which each process's kernels ran, over the driver's samples since the last reading.
+    fn read_process_busy(&mut self) -> Result<BTreeMap<u32, f64>, Gap> {
+        let samples = match self.device.process_utilization_stats(self.processes_seen_us) {
+            Ok(samples) => samples,
+            // The driver's way of saying that there are no new samples.
+            Err(NvmlError::NotFound) => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        let mut sums = BTreeMap::<u32, (f64, f64)>::new();
+        for sample in samples.iter().filter(|sample| sample.sm_util <= 100) {
+            self.processes_seen_us = self.processes_seen_us.max(sample.timestamp);
+            let (sum, count) = sums.entry(sample.pid).or_default();
+            *sum += f64::from(sample.sm_util) / 100.0;
+            *count += 1.0;
+        }
+        Ok(sums.into_iter().map(|(pid, (sum, count))| (pid, sum / count)).collect())
+    }
+}
+
+impl From<NvmlError> for Gap {
+    fn from(error: NvmlError) -> Self {
+        Self::Unsupported(format!("NVML: {error}"))
+    }
+}
+
+/// Idle and "none" are not reasons to be slow.
+fn names_of(reasons: ThrottleReasons) -> Vec<String> {
+    (reasons - ThrottleReasons::GPU_IDLE).iter_names().map(|(name, _)| name.to_ascii_lowercase()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn throttle_reasons_are_in_nvmls_words() {
+        let reasons = ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::GPU_IDLE;
+        assert_eq!(names_of(reasons), ["sw_thermal_slowdown"]);
+        assert!(names_of(ThrottleReasons::NONE).is_empty());
+    }
+}

@@ -1,0 +1,303 @@
+//! The machine: pressure, CPU time, load and memory.
+
+use std::time::Instant;
+
+use evenstep_protocol::driver;
+use nix::unistd::{SysconfVar, sysconf};
+use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
+
+use super::counter::{Counter, Lookback, Window, rate};
+use super::procfs::ProcFile;
+use crate::{Gap, Reading};
+
+/// Ticks per second in `/proc/stat` on every Linux in use, should the system not say.
+const TICKS_PER_S: f64 = 100.0;
+
+/// One reader of the machine.
+#[derive(Debug)]
+pub struct Host {
+    window: Window,
+    pressures: [Pressure; 3],
+    stat: ProcFile,
+    loadavg: ProcFile,
+    cpu_times: Lookback<CpuTimes>,
+    context_switches: Counter,
+    ticks_per_s: f64,
+    busy_s: Option<f64>,
+    memory: Result<System, Gap>,
+}
+
+impl Host {
+    /// A reader that has read nothing yet.
+    pub fn new() -> Self {
+        let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten();
+        Self {
+            window: Window::default(),
+            pressures: [
+                Pressure::new("cpu", driver::PSI_CPU_SOME, None),
+                Pressure::new("memory", driver::PSI_MEMORY_SOME, Some("psi_memory_full")),
+                Pressure::new("io", driver::PSI_IO_SOME, Some("psi_io_full")),
+            ],
+            stat: ProcFile::new("/proc/stat"),
+            loadavg: ProcFile::new("/proc/loadavg"),
+            cpu_times: Lookback::default(),
+            context_switches: Counter::default(),
+            ticks_per_s: ticks.map_or(TICKS_PER_S, |ticks| ticks as f64),
+            busy_s: None,
+            memory: System::new().map_err(|error| Gap::Unsupported(error.to_string())),
+        }
+    }
+
+    /// Reads the machine; shares and rates are over the window since the last call.
+    pub fn read(&mut self, now: Instant) -> Reading {
+        let mut reading = Reading::default();
+        let window_s = self.window.advance(now);
+        reading.window_s = window_s.as_ref().ok().copied();
+        for pressure in &mut self.pressures {
+            pressure.read(&window_s, &mut reading);
+        }
+        self.read_stat(now, &window_s, &mut reading);
+        self.read_loadavg(&mut reading);
+        self.read_memory(&mut reading);
+        reading
+    }
+
+    /// CPU time that all cores together had spent busy at the last reading, in seconds since the machine started.
+    pub fn busy_s(&self) -> Option<f64> {
+        self.busy_s
+    }
+
+    /// The machine's cores: how many, and what they call themselves, where the system says.
+    pub fn cores() -> (Option<usize>, Option<String>) {
+        let cpus = RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing());
+        let Ok(system) = System::new_with_specifics(cpus) else { return (None, None) };
+        let name = system.cpus().first().map(|cpu| cpu.brand().to_owned()).filter(|name| !name.is_empty());
+        (Some(system.cpus().len()), name)
+    }
+
+    fn read_stat(&mut self, now: Instant, window_s: &Result<f64, Gap>, reading: &mut Reading) {
+        let stat = self.stat.read().map(Stat::parse);
+        let (times, context_switches, procs_blocked) = match stat {
+            Ok(stat) => {
+                let or = |value: Option<u64>, field| value.ok_or_else(|| self.stat.unexpected(field));
+                (
+                    stat.cpu.ok_or_else(|| self.stat.unexpected("cpu")),
+                    or(stat.context_switches, "ctxt"),
+                    or(stat.procs_blocked, "procs_blocked"),
+                )
+            }
+            Err(gap) => (Err(gap.clone()), Err(gap.clone()), Err(gap)),
+        };
+        self.busy_s = times.as_ref().ok().map(|times| times.busy as f64 / self.ticks_per_s);
+        let shares = match times {
+            Ok(times) => self.cpu_times.advance(now, times).and_then(|(_, then)| times.shares_since(then)),
+            Err(gap) => {
+                self.cpu_times.forget();
+                Err(gap)
+            }
+        };
+        reading.put(driver::CPU_BUSY, shares.clone().map(|shares| shares.busy));
+        reading.put("cpu_iowait", shares.clone().map(|shares| shares.iowait));
+        reading.put("cpu_steal", shares.map(|shares| shares.steal));
+        let switches = self.context_switches.advance_or_forget(context_switches);
+        reading.put("context_switches_per_s", rate(switches, window_s));
+        reading.put("procs_blocked", procs_blocked.map(|count| count as f64));
+    }
+
+    fn read_loadavg(&mut self, reading: &mut Reading) {
+        let loadavg = self.loadavg.read().map(parse_loadavg);
+        let (load, running) = match loadavg {
+            Ok((load, running)) => (
+                load.ok_or_else(|| self.loadavg.unexpected("load")),
+                running.ok_or_else(|| self.loadavg.unexpected("runnable tasks")),
+            ),
+            Err(gap) => (Err(gap.clone()), Err(gap)),
+        };
+        reading.put("load_1m", load);
+        reading.put(driver::PROCS_RUNNING, running);
+    }
+
+    fn read_memory(&mut self, reading: &mut Reading) {
+        let memory = self.memory.as_mut().map_err(|gap| gap.clone()).and_then(|system| {
+            system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
+            match system.total_memory() {
+                0 => Err(Gap::Unsupported("the system does not say how much memory there is".to_owned())),
+                total => Ok((total as f64, system.available_memory() as f64)),
+            }
+        });
+        reading.put(driver::MEMORY_USED, memory.clone().map(|(total, available)| 1.0 - available / total));
+        reading.put("memory_available_bytes", memory.clone().map(|(_, available)| available));
+        reading.put("memory_total_bytes", memory.map(|(total, _)| total));
+    }
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One of `/proc/pressure`'s files, which count the time that some (or all) tasks waited, in microseconds.
+#[derive(Debug)]
+struct Pressure {
+    file: ProcFile,
+    some: (&'static str, Counter),
+    full: Option<(&'static str, Counter)>,
+}
+
+impl Pressure {
+    fn new(resource: &str, some: &'static str, full: Option<&'static str>) -> Self {
+        Self {
+            file: ProcFile::new(format!("/proc/pressure/{resource}")),
+            some: (some, Counter::default()),
+            full: full.map(|name| (name, Counter::default())),
+        }
+    }
+
+    fn read(&mut self, window_s: &Result<f64, Gap>, reading: &mut Reading) {
+        let text = self.file.read().map(|text| (pressure_total(text, "some"), pressure_total(text, "full")));
+        let (some, full) = match text {
+            Ok((some, full)) => (
+                some.ok_or_else(|| self.file.unexpected("some total")),
+                full.ok_or_else(|| self.file.unexpected("full total")),
+            ),
+            Err(gap) => (Err(gap.clone()), Err(gap)),
+        };
+        // The counter is read a little after `now`, so a window that was all waiting may come out just over 1.
+        let share = |waited_us: Result<u64, Gap>| rate(waited_us, window_s).map(|us| (us / 1e6).min(1.0));
+        reading.put(self.some.0, share(self.some.1.advance_or_forget(some)));
+        if let Some((name, counter)) = &mut self.full {
+            reading.put(name, share(counter.advance_or_forget(full)));
+        }
+    }
+}
+
+fn pressure_total(text: &str, kind: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with(kind))?;
+    line.rsplit_once("total=")?.1.trim().parse().ok()
+}
+
+/// 1-minute load, and the runnable tasks of `runnable/all`.
+fn parse_loadavg(text: &str) -> (Option<f64>, Option<f64>) {
+    let mut fields = text.split_ascii_whitespace();
+    let load = fields.next().and_then(|load| load.parse().ok());
+    let running = fields.nth(2).and_then(|tasks| tasks.split_once('/')?.0.parse().ok());
+    (load, running)
+}
+
+/// CPU time of all cores together since the machine started, in ticks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct CpuTimes {
+    busy: u64,
+    idle: u64,
+    iowait: u64,
+    steal: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct CpuShares {
+    busy: f64,
+    iowait: f64,
+    steal: f64,
+}
+
+impl CpuTimes {
+    /// The fields of the `cpu` line: user nice system idle iowait irq softirq steal (guest time is within user).
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
+        let mut next = || fields.next()?.ok();
+        let (user, nice, system, idle, iowait, irq, softirq) =
+            (next()?, next()?, next()?, next()?, next()?, next()?, next()?);
+        let steal = next().unwrap_or(0);
+        Some(Self { busy: user + nice + system + irq + softirq, idle, iowait, steal })
+    }
+
+    /// Shares of all cores' time since `then`. Idle and I/O wait are known to step back by a tick now and then.
+    fn shares_since(self, then: Self) -> Result<CpuShares, Gap> {
+        let busy = self.busy.checked_sub(then.busy).ok_or(Gap::WentBack)?;
+        let steal = self.steal.checked_sub(then.steal).ok_or(Gap::WentBack)?;
+        let iowait = self.iowait.saturating_sub(then.iowait);
+        let all = busy + steal + iowait + self.idle.saturating_sub(then.idle);
+        if all == 0 {
+            return Err(Gap::EmptyWindow);
+        }
+        let share = |ticks: u64| ticks as f64 / all as f64;
+        Ok(CpuShares { busy: share(busy), iowait: share(iowait), steal: share(steal) })
+    }
+}
+
+/// What is taken from `/proc/stat`.
+#[derive(Debug)]
+struct Stat {
+    cpu: Option<CpuTimes>,
+    context_switches: Option<u64>,
+    procs_blocked: Option<u64>,
+}
+
+impl Stat {
+    fn parse(text: &str) -> Self {
+        let mut stat = Self { cpu: None, context_switches: None, procs_blocked: None };
+        for line in text.lines() {
+            if line.starts_with("cpu ") {
+                stat.cpu = CpuTimes::parse(line);
+            } else if let Some(count) = line.strip_prefix("ctxt ") {
+                stat.context_switches = count.trim().parse().ok();
+            } else if let Some(count) = line.strip_prefix("procs_blocked ") {
+                stat.procs_blocked = count.trim().parse().ok();
+            }
+        }
+        stat
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_kernels_texts_are_understood() {
+        let stat = Stat::parse(
+            "cpu  4337 1 2246 162907 238 3 46 12 5 0\ncpu0 1 1 1 1 1 1 1 1 0 0\nintr 9 9\nctxt 240424\nprocs_blocked 2\n",
+        );
+        assert_eq!(stat.cpu, Some(CpuTimes { busy: 6633, idle: 162_907, iowait: 238, steal: 12 }));
+        assert_eq!((stat.context_switches, stat.procs_blocked), (Some(240_424), Some(2)));
+        assert_eq!(parse_loadavg("0.11 0.09 0.03 7/99 5175\n"), (Some(0.11), Some(7.0)));
+        let pressure = "some avg10=13.74 avg60=2.90 avg300=0.87 total=6499321\nfull avg10=0.00 total=7\n";
+        assert_eq!(pressure_total(pressure, "some"), Some(6_499_321));
+        assert_eq!(pressure_total(pressure, "full"), Some(7));
+    }
+
+    #[test]
+    fn texts_that_are_not_the_kernels_give_nothing_rather_than_zero() {
+        assert_eq!(pressure_total("some avg10=0.0", "some"), None);
+        assert_eq!(parse_loadavg(""), (None, None));
+        let stat = Stat::parse("cpu  1 2 x 4\n");
+        assert_eq!((stat.cpu, stat.context_switches), (None, None));
+    }
+
+    #[test]
+    fn shares_of_cpu_time_are_shares() {
+        let then = CpuTimes { busy: 100, idle: 100, iowait: 10, steal: 0 };
+        let now = CpuTimes { busy: 130, idle: 160, iowait: 15, steal: 5 };
+        let shares = now.shares_since(then).unwrap();
+        assert_eq!((shares.busy, shares.iowait, shares.steal), (0.3, 0.05, 0.05));
+        assert_eq!(then.shares_since(now), Err(Gap::WentBack));
+    }
+
+    #[test]
+    fn the_first_reading_has_no_shares_and_says_why() {
+        let mut host = Host::new();
+        let start = Instant::now();
+        let first = host.read(start);
+        assert_eq!(first.window_s, None);
+        assert!(first.readings[driver::PROCS_RUNNING] >= 1.0);
+        assert!(first.missing[driver::CPU_BUSY].contains("first reading"));
+        let second = host.read(start + Duration::from_secs(1));
+        assert_eq!(second.window_s, Some(1.0));
+        assert!((0.0..=1.0).contains(&second.readings[driver::MEMORY_USED]));
+        assert!(second.readings.contains_key("context_switches_per_s"));
+        assert!(second.readings.keys().all(|name| !second.missing.contains_key(name)));
+    }
+}

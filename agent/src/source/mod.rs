@@ -1,0 +1,13 @@
+//! Where readings come from. A reader differences counters over the window since its own last reading, so each user
+//! of a source has a reader of its own.
+
+mod counter;
+mod procfs;
+
+#[cfg(feature = "gpu")]
+pub mod gpu;
+pub mod host;
+pub mod process;
+
+pub(crate) use counter::Lookback;
+pub use counter::TICK_LOOKBACK;

@@ -1,0 +1,423 @@
+//! One process: its CPU time, how long it waited for a core, its context switches and memory.
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::Instant;
+
+use evenstep_protocol::driver;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::time::ClockId;
+use nix::unistd::{Pid, SysconfVar, sysconf};
+
+use super::counter::{Counter, Window, rate};
+use super::procfs::ProcFile;
+use crate::{Gap, Reading};
+
+/// Threads of one process that are followed; of a process with more, run-queue wait and context switches are missing.
+const THREADS_MAX: usize = 1024;
+
+/// Names of everything that is read of a process.
+const NAMES: [&str; 6] = [
+    driver::OWN_CPU,
+    driver::RUN_QUEUE_WAIT,
+    driver::VOLUNTARY_SWITCHES,
+    driver::INVOLUNTARY_SWITCHES,
+    "rss_bytes",
+    "threads",
+];
+
+/// One reader of the process that has the number `pid` at its first reading.
+///
+/// It stays with that process: once it has ended every reading is missing, also when its number is taken by another
+/// one, which wants a reader of its own.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    window: Window,
+    stat: ProcFile,
+    start_time: Option<u64>,
+    ended: bool,
+    cpu_ns: Counter,
+    cpu_s: Option<f64>,
+    threads: Threads,
+    voluntary: Counter,
+    involuntary: Counter,
+    page_bytes: Option<f64>,
+}
+
+impl Process {
+    /// A reader that has read nothing yet.
+    pub fn new(pid: u32) -> Self {
+        Self {
+            pid,
+            window: Window::default(),
+            stat: ProcFile::new(format!("/proc/{pid}/stat")),
+            start_time: None,
+            ended: false,
+            cpu_ns: Counter::default(),
+            cpu_s: None,
+            threads: Threads::new(pid),
+            voluntary: Counter::default(),
+            involuntary: Counter::default(),
+            page_bytes: sysconf(SysconfVar::PAGE_SIZE).ok().flatten().map(|bytes| bytes as f64),
+        }
+    }
+
+    /// Which process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether the process was seen to have ended (or never was).
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// CPU time that the process had used at the last reading, in seconds.
+    pub fn cpu_s(&self) -> Option<f64> {
+        self.cpu_s
+    }
+
+    /// Reads the process; shares and rates are over the window since the last call.
+    pub fn read(&mut self, now: Instant) -> Reading {
+        let mut reading = Reading::default();
+        let window_s = self.window.advance(now);
+        reading.window_s = window_s.as_ref().ok().copied();
+        let stat = match self.read_stat() {
+            Ok(stat) => stat,
+            Err(gap) => {
+                self.cpu_s = None;
+                for name in NAMES {
+                    reading.put(name, Err(gap.clone()));
+                }
+                return reading;
+            }
+        };
+        let cpu_ns = self.read_cpu_ns();
+        self.cpu_s = cpu_ns.as_ref().ok().map(|ns| *ns as f64 / 1e9);
+        let per_s_of_ns = |ns: Result<u64, Gap>| rate(ns, &window_s).map(|ns| ns / 1e9);
+        reading.put(driver::OWN_CPU, per_s_of_ns(self.cpu_ns.advance_or_forget(cpu_ns)));
+
+        let own = self.pid == std::process::id();
+        let threads = self.threads.read(!own);
+        reading.put(driver::RUN_QUEUE_WAIT, per_s_of_ns(threads.wait_ns));
+        // Of itself a process can ask for the sum, with threads that have ended, in one call.
+        let (voluntary, involuntary) = if own {
+            let (voluntary, involuntary) = own_switches();
+            (self.voluntary.advance_or_forget(voluntary), self.involuntary.advance_or_forget(involuntary))
+        } else {
+            (threads.voluntary, threads.involuntary)
+        };
+        reading.put(driver::VOLUNTARY_SWITCHES, rate(voluntary, &window_s));
+        reading.put(driver::INVOLUNTARY_SWITCHES, rate(involuntary, &window_s));
+        let page_bytes = self
+            .page_bytes
+            .ok_or_else(|| Gap::Unsupported("the system does not say its page size".to_owned()));
+        reading.put("rss_bytes", page_bytes.map(|bytes| bytes * stat.rss_pages as f64));
+        reading.put("threads", Ok(stat.threads as f64));
+        reading
+    }
+
+    /// Also finds out that the process is gone, or that its number has come to mean another one.
+    fn read_stat(&mut self) -> Result<Stat, Gap> {
+        if self.ended {
+            return Err(Gap::Ended(self.pid));
+        }
+        let stat = self.stat.read().ok().map(|text| Stat::parse(text).ok_or(()));
+        let stat = match stat {
+            Some(Ok(stat)) => stat,
+            Some(Err(())) => return Err(self.stat.unexpected("state, start time, threads and rss")),
+            None => {
+                self.ended = true;
+                return Err(Gap::Ended(self.pid));
+            }
+        };
+        if stat.is_over || *self.start_time.get_or_insert(stat.start_time) != stat.start_time {
+            self.ended = true;
+            return Err(Gap::Ended(self.pid));
+        }
+        Ok(stat)
+    }
+
+    /// The process's CPU clock: in nanoseconds, up to this moment, with the threads that have ended. (`schedstat`
+    /// has a running thread's time up to its last tick or switch only.)
+    fn read_cpu_ns(&self) -> Result<u64, Gap> {
+        let refused =
+            |error: nix::Error| Gap::Unsupported(format!("no CPU clock of process {}: {error}", self.pid));
+        let pid = i32::try_from(self.pid).map_err(|_| Gap::Ended(self.pid))?;
+        let time = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).and_then(ClockId::now).map_err(refused)?;
+        let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
+        Ok(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0))
+    }
+}
+
+fn own_switches() -> (Result<u64, Gap>, Result<u64, Gap>) {
+    match getrusage(UsageWho::RUSAGE_SELF) {
+        Ok(usage) => {
+            let count = |count: i64| u64::try_from(count).map_err(|_| Gap::WentBack);
+            (count(usage.voluntary_context_switches()), count(usage.involuntary_context_switches()))
+        }
+        Err(error) => {
+            let gap = Gap::Unsupported(format!("getrusage: {error}"));
+            (Err(gap.clone()), Err(gap))
+        }
+    }
+}
+
+/// What is taken from `/proc/<pid>/stat`.
+#[derive(Debug, PartialEq)]
+struct Stat {
+    is_over: bool,
+    threads: u64,
+    start_time: u64,
+    rss_pages: u64,
+}
+
+impl Stat {
+    fn parse(text: &str) -> Option<Self> {
+        // The command's name stands in parentheses and may itself hold parentheses and blanks.
+        let (_, after_name) = text.rsplit_once(')')?;
+        let mut fields = after_name.split_ascii_whitespace();
+        let is_over = matches!(fields.next()?, "Z" | "X" | "x");
+        // By proc(5)'s numbers, state being the 3rd: 20 threads, 22 start time, 24 resident pages.
+        let threads = fields.nth(16)?.parse().ok()?;
+        let start_time = fields.nth(1)?.parse().ok()?;
+        let rss_pages = fields.nth(1)?.parse().ok()?;
+        Some(Self { is_over, threads, start_time, rss_pages })
+    }
+}
+
+/// The threads of a process, which come and go.
+#[derive(Debug)]
+struct Threads {
+    directory: String,
+    known: HashMap<u32, Thread>,
+    /// Threads found at the first reading were there before it; those found later began within a window.
+    listed_before: bool,
+    round: u64,
+}
+
+/// What the threads did in the window.
+struct ThreadSums {
+    wait_ns: Result<u64, Gap>,
+    voluntary: Result<u64, Gap>,
+    involuntary: Result<u64, Gap>,
+}
+
+impl Threads {
+    fn new(pid: u32) -> Self {
+        Self { directory: format!("/proc/{pid}/task"), known: HashMap::new(), listed_before: false, round: 0 }
+    }
+
+    /// Sums over the threads alive now. What a thread did between the last reading and its end is not known.
+    fn read(&mut self, with_switches: bool) -> ThreadSums {
+        if let Err(gap) = self.list() {
+            self.known.clear();
+            self.listed_before = false;
+            return ThreadSums {
+                wait_ns: Err(gap.clone()),
+                voluntary: Err(gap.clone()),
+                involuntary: Err(gap),
+            };
+        }
+        let first = !self.listed_before;
+        self.listed_before = true;
+        let mut sums = Sums::default();
+        let mut unreadable = None;
+        self.known.retain(|_, thread| match thread.read(with_switches) {
+            Ok(rise) => {
+                sums.add(&rise);
+                true
+            }
+            // Gone between the listing and the reading: that is how threads end.
+            Err(Gap::Unreadable { .. }) => false,
+            Err(gap) => {
+                unreadable = Some(gap);
+                true
+            }
+        });
+        let result = |sum: u64| match (&unreadable, first) {
+            (Some(gap), _) => Err(gap.clone()),
+            (None, true) => Err(Gap::First),
+            (None, false) => Ok(sum),
+        };
+        ThreadSums {
+            wait_ns: result(sums.wait_ns),
+            voluntary: result(sums.voluntary),
+            involuntary: result(sums.involuntary),
+        }
+    }
+
+    fn list(&mut self) -> Result<(), Gap> {
+        let unreadable = |error: std::io::Error| Gap::Unreadable {
+            path: self.directory.clone(),
+            message: error.to_string(),
+        };
+        self.round += 1;
+        for entry in fs::read_dir(&self.directory).map_err(unreadable)? {
+            let name = entry.map_err(unreadable)?.file_name();
+            let Some(tid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            let began_in_window = self.listed_before;
+            let thread =
+                self.known.entry(tid).or_insert_with(|| Thread::new(&self.directory, tid, began_in_window));
+            thread.seen_in_round = self.round;
+            if self.known.len() > THREADS_MAX {
+                return Err(Gap::Unsupported(format!("more than {THREADS_MAX} threads")));
+            }
+        }
+        self.known.retain(|_, thread| thread.seen_in_round == self.round);
+        Ok(())
+    }
+}
+
+/// Counts of one thread since it began, or what they rose by.
+#[derive(Debug, Default, Clone, Copy)]
+struct Sums {
+    wait_ns: u64,
+    voluntary: u64,
+    involuntary: u64,
+}
+
+impl Sums {
+    fn add(&mut self, other: &Self) {
+        self.wait_ns += other.wait_ns;
+        self.voluntary += other.voluntary;
+        self.involuntary += other.involuntary;
+    }
+
+    fn since(&self, then: &Self) -> Self {
+        Self {
+            wait_ns: self.wait_ns.saturating_sub(then.wait_ns),
+            voluntary: self.voluntary.saturating_sub(then.voluntary),
+            involuntary: self.involuntary.saturating_sub(then.involuntary),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Thread {
+    schedstat: ProcFile,
+    status: ProcFile,
+    last: Option<Sums>,
+    seen_in_round: u64,
+}
+
+impl Thread {
+    fn new(directory: &str, tid: u32, began_in_window: bool) -> Self {
+        Self {
+            schedstat: ProcFile::new(format!("{directory}/{tid}/schedstat")),
+            status: ProcFile::new(format!("{directory}/{tid}/status")),
+            last: began_in_window.then(Sums::default),
+            seen_in_round: 0,
+        }
+    }
+
+    /// What the counts rose by since the last reading.
+    fn read(&mut self, with_switches: bool) -> Result<Sums, Gap> {
+        let wait_ns = parse_wait_ns(self.schedstat.read()?);
+        let mut sums = Sums {
+            wait_ns: wait_ns.ok_or_else(|| self.schedstat.unexpected("wait time"))?,
+            ..Sums::default()
+        };
+        if with_switches {
+            let switches = parse_switches(self.status.read()?);
+            (sums.voluntary, sums.involuntary) =
+                switches.ok_or_else(|| self.status.unexpected("context switches"))?;
+        }
+        let last = self.last.replace(sums);
+        Ok(last.map_or_else(Sums::default, |last| sums.since(&last)))
+    }
+}
+
+/// `schedstat` is: time run, time waited runnable (both in nanoseconds), times scheduled.
+fn parse_wait_ns(text: &str) -> Option<u64> {
+    text.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+fn parse_switches(text: &str) -> Option<(u64, u64)> {
+    let mut voluntary = None;
+    let mut involuntary = None;
+    // They stand last in a long text.
+    for line in text.lines().rev() {
+        if let Some(count) = line.strip_prefix("nonvoluntary_ctxt_switches:") {
+            involuntary = count.trim().parse().ok();
+        } else if let Some(count) = line.strip_prefix("voluntary_ctxt_switches:") {
+            voluntary = count.trim().parse().ok();
+            break;
+        }
+    }
+    Some((voluntary?, involuntary?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_kernels_texts_are_understood() {
+        let text = "5179 (a (b) c) S 5167 5167 3623 0 -1 4194304 103 0 0 0 0 0 0 0 20 0 7 0 85075 3133440 380 18446744073709551615 1 1\n";
+        assert_eq!(
+            Stat::parse(text),
+            Some(Stat { is_over: false, threads: 7, start_time: 85_075, rss_pages: 380 })
+        );
+        assert_eq!(Stat::parse("5179 (a) S 1 2"), None);
+        assert_eq!(parse_wait_ns("17 64216911 1\n"), Some(64_216_911));
+        let status = "Name:\tx\nvoluntary_ctxt_switches:\t2\nnonvoluntary_ctxt_switches:\t3\n";
+        assert_eq!(parse_switches(status), Some((2, 3)));
+        assert_eq!(parse_switches("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn own_cpu_is_the_cpu_that_was_used() {
+        let mut process = Process::new(std::process::id());
+        let first = process.read(Instant::now());
+        assert!(first.missing[driver::OWN_CPU].contains("first reading"));
+        assert!(first.readings["rss_bytes"] > 1e5);
+        let start = Instant::now();
+        process.read(start);
+        let mut burnt = 0_u64;
+        while start.elapsed() < Duration::from_millis(50) {
+            burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(7));
+        }
+        let second = process.read(Instant::now());
+        // Other tests run beside: only that it ran at all, and no more than there are threads, is certain.
+        assert!(second.readings[driver::OWN_CPU] > 0.05, "{second:?}");
+        assert!(second.readings[driver::OWN_CPU] <= second.readings["threads"] + 1.0, "{second:?}");
+        assert!(second.readings[driver::RUN_QUEUE_WAIT] >= 0.0);
+    }
+
+    #[test]
+    fn threads_that_come_and_go_are_never_negative() {
+        let mut process = Process::new(std::process::id());
+        process.read(Instant::now());
+        for _ in 0..20 {
+            let threads: Vec<_> = (0..8)
+                .map(|_| std::thread::spawn(|| std::hint::black_box((0..10_000_u64).sum::<u64>())))
+                .collect();
+            let reading = process.read(Instant::now());
+            assert!(reading.readings.values().all(|value| *value >= 0.0), "{reading:?}");
+            assert!(reading.missing.is_empty(), "{reading:?}");
+            for thread in threads {
+                thread.join().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_that_ended_is_missing_by_name() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut process = Process::new(child.id());
+        process.read(Instant::now());
+        let alive = process.read(Instant::now());
+        assert!(alive.missing.is_empty() && alive.readings.len() == NAMES.len(), "{alive:?}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let ended = process.read(Instant::now());
+        assert!(process.has_ended() && ended.readings.is_empty());
+        assert_eq!(ended.missing.len(), NAMES.len());
+        assert!(ended.missing[driver::OWN_CPU].contains(&format!("process {} has ended", child.id())));
+    }
+}
