@@ -1,0 +1,28 @@
+//! Compiles the shim against the headers of the libtorch that torch-sys found, and links it beside that library.
+
+use std::env;
+use std::path::PathBuf;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let lib = PathBuf::from(env::var("DEP_TCH_LIBTORCH_LIB")?);
+    let root = lib.parent().ok_or("libtorch's lib folder has no parent")?;
+    let include = root.join("include");
+    println!("cargo::metadata=libtorch_lib={}", lib.display());
+    println!("cargo::rerun-if-changed=shim");
+    println!("cargo::rustc-link-arg=-Wl,-rpath,{}", lib.display());
+
+    let mut shim = cc::Build::new();
+    shim.cpp(true).std("c++20").pic(true).warnings(false).define("USE_C10D_GLOO", None).include("shim/gloo");
+    let mut system_includes = vec![include.clone(), include.join("torch/csrc/api/include")];
+    if env::var_os("CARGO_FEATURE_NCCL").is_some() {
+        // pip's layout: <site>/torch beside <site>/nvidia.
+        let nvidia = root.join("../nvidia");
+        system_includes.extend([nvidia.join("cu13/include"), nvidia.join("nccl/include")]);
+        shim.define("USE_C10D_NCCL", None).define("EVENSTEP_NCCL", None).opt_level(1);
+    }
+    for folder in system_includes {
+        shim.flag("-isystem").flag(folder.display().to_string());
+    }
+    shim.file("shim/shim.cpp").try_compile("evenstep_c10d_shim")?;
+    Ok(())
+}

@@ -1,0 +1,141 @@
+// The C face of libtorch's c10d. What crosses: plain data, opaque handles, and tch's tensors (at::Tensor*).
+// Every function that can fail returns 0 or 1; the words are in evenstep_last_error() of the same thread.
+#include <ATen/core/Tensor.h>
+#include <dlfcn.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#ifdef EVENSTEP_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
+#include <cstring>
+
+using milliseconds = std::chrono::milliseconds;
+using Store = c10::intrusive_ptr<c10d::Store>;
+using Group = c10::intrusive_ptr<c10d::Backend>;
+
+static thread_local std::string last_error;
+
+template <class F>
+static int guard(F body) {
+  try {
+    body();
+    return 0;
+  } catch (const c10::Error& e) {
+    last_error = e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    last_error = e.what();
+  } catch (...) {
+    last_error = "an exception of unknown type";
+  }
+  return 1;
+}
+
+extern "C" {
+const char* evenstep_last_error() { return last_error.c_str(); }
+
+// A server on port 0 takes a free one; the port in use comes back in *port.
+int evenstep_store_tcp(const char* host, uint16_t* port, int server, int64_t timeout_ms, Store** out) {
+  return guard([&] {
+    c10d::TCPStoreOptions options;
+    options.port = *port;
+    options.isServer = server != 0;
+    options.waitWorkers = false;
+    options.timeout = milliseconds(timeout_ms);
+    auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
+    *port = store->getPort();
+    *out = new Store(std::move(store));
+  });
+}
+
+int evenstep_store_prefix(Store* store, const char* prefix, Store** out) {
+  return guard([&] { *out = new Store(c10::make_intrusive<c10d::PrefixStore>(prefix, *store)); });
+}
+
+int evenstep_store_set(Store* store, const char* key, const uint8_t* value, size_t size) {
+  return guard([&] { (*store)->set(key, std::vector<uint8_t>(value, value + size)); });
+}
+
+int evenstep_store_get(Store* store, const char* key, int64_t timeout_ms, uint8_t* value, size_t capacity,
+                       size_t* size) {
+  return guard([&] {
+    (*store)->wait({key}, milliseconds(timeout_ms));
+    auto stored = (*store)->get(key);
+    if (stored.size() > capacity) throw std::runtime_error("the value is longer than the longest allowed");
+    *size = stored.size();
+    std::memcpy(value, stored.data(), stored.size());
+  });
+}
+
+int evenstep_store_add(Store* store, const char* key, int64_t amount, int64_t* total) {
+  return guard([&] { *total = (*store)->add(key, amount); });
+}
+
+int evenstep_store_check(Store* store, const char* key, int* present) {
+  return guard([&] { *present = (*store)->check({key}) ? 1 : 0; });
+}
+
+void evenstep_store_free(Store* store) {
+  guard([&] { delete store; });
+}
+
+// interface: the address or host name whose network card gloo uses ("127.0.0.1" on one machine).
+int evenstep_group_gloo(Store* store, int rank, int world_size, int64_t timeout_ms, const char* interface,
+                        Group** out) {
+  return guard([&] {
+    auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
+    options->threads = 1;  // one collective at a time; more threads only wait
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(interface));
+    *out = new Group(c10::make_intrusive<c10d::ProcessGroupGloo>(*store, rank, world_size, options));
+  });
+}
+
+int evenstep_group_nccl(Store* store, int rank, int world_size, int64_t timeout_ms, int device, Group** out) {
+  return guard([&] {
+#ifdef EVENSTEP_NCCL
+    auto options = c10d::ProcessGroupNCCL::Options::create();
+    options->timeout = milliseconds(timeout_ms);
+    auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(*store, rank, world_size, options);
+    group->setBoundDeviceId(at::Device(at::kCUDA, device));
+    group->eagerConnectSingleDevice(at::Device(at::kCUDA, device));
+    *out = new Group(std::move(group));
+#else
+    throw std::runtime_error("built without the feature `nccl`");
+#endif
+  });
+}
+
+void evenstep_group_free(Group* group) {
+  guard([&] { delete group; });
+}
+
+int evenstep_all_reduce_sum(Group* group, at::Tensor* tensor) {
+  return guard([&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::SUM;
+    (*group)->allreduce(tensors, options)->wait();
+  });
+}
+
+int evenstep_broadcast(Group* group, at::Tensor* tensor, int root) {
+  return guard([&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    (*group)->broadcast(tensors, options)->wait();
+  });
+}
+
+int evenstep_barrier(Group* group, int64_t timeout_ms) {
+  return guard([&] {
+    c10d::BarrierOptions options;
+    options.timeout = milliseconds(timeout_ms);
+    (*group)->barrier(options)->wait();
+  });
+}
+
+// The linker drops libtorch_cuda because nothing names its symbols; loading it registers the CUDA backend.
+// Returns 1 when it is loaded. Absence is no error: the CPU build has none.
+int evenstep_load_cuda() { return dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr; }
+}

@@ -1,0 +1,106 @@
+//! The C functions of `shim/shim.cpp`, and how their errors become ours.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::time::Duration;
+
+use torch_sys::C_tensor;
+
+use crate::{Error, Result};
+
+/// An `intrusive_ptr<c10d::Store>` on the C++ side.
+#[repr(C)]
+pub(crate) struct RawStore {
+    _opaque: [u8; 0],
+}
+
+/// An `intrusive_ptr<c10d::Backend>` on the C++ side.
+#[repr(C)]
+pub(crate) struct RawGroup {
+    _opaque: [u8; 0],
+}
+
+unsafe extern "C" {
+    fn evenstep_last_error() -> *const c_char;
+    pub(crate) fn evenstep_store_tcp(
+        host: *const c_char,
+        port: *mut u16,
+        server: c_int,
+        timeout_ms: i64,
+        out: *mut *mut RawStore,
+    ) -> c_int;
+    pub(crate) fn evenstep_store_prefix(
+        store: *mut RawStore,
+        prefix: *const c_char,
+        out: *mut *mut RawStore,
+    ) -> c_int;
+    pub(crate) fn evenstep_store_set(
+        store: *mut RawStore,
+        key: *const c_char,
+        value: *const u8,
+        size: usize,
+    ) -> c_int;
+    pub(crate) fn evenstep_store_get(
+        store: *mut RawStore,
+        key: *const c_char,
+        timeout_ms: i64,
+        value: *mut u8,
+        capacity: usize,
+        size: *mut usize,
+    ) -> c_int;
+    pub(crate) fn evenstep_store_add(
+        store: *mut RawStore,
+        key: *const c_char,
+        amount: i64,
+        total: *mut i64,
+    ) -> c_int;
+    pub(crate) fn evenstep_store_check(
+        store: *mut RawStore,
+        key: *const c_char,
+        present: *mut c_int,
+    ) -> c_int;
+    pub(crate) fn evenstep_store_free(store: *mut RawStore);
+    pub(crate) fn evenstep_group_gloo(
+        store: *mut RawStore,
+        rank: c_int,
+        world_size: c_int,
+        timeout_ms: i64,
+        interface: *const c_char,
+        out: *mut *mut RawGroup,
+    ) -> c_int;
+    pub(crate) fn evenstep_group_nccl(
+        store: *mut RawStore,
+        rank: c_int,
+        world_size: c_int,
+        timeout_ms: i64,
+        device: c_int,
+        out: *mut *mut RawGroup,
+    ) -> c_int;
+    pub(crate) fn evenstep_group_free(group: *mut RawGroup);
+    pub(crate) fn evenstep_all_reduce_sum(group: *mut RawGroup, tensor: *mut C_tensor) -> c_int;
+    pub(crate) fn evenstep_broadcast(group: *mut RawGroup, tensor: *mut C_tensor, root: c_int) -> c_int;
+    pub(crate) fn evenstep_barrier(group: *mut RawGroup, timeout_ms: i64) -> c_int;
+    pub(crate) fn evenstep_load_cuda() -> c_int;
+}
+
+/// Turns a return code into a result with c10d's words.
+pub(crate) fn check(operation: &'static str, code: c_int) -> Result<()> {
+    if code == 0 {
+        return Ok(());
+    }
+    // SAFETY: the shim returns a NUL-terminated string that lives in this thread until its next failing call.
+    let words = unsafe { CStr::from_ptr(evenstep_last_error()) }.to_string_lossy();
+    // What follows the first line is C++ context that helps nobody who reads a training log.
+    let message = words.lines().next().unwrap_or("no reason given").to_owned();
+    Err(Error::C10d { operation, message })
+}
+
+/// A Rust string as C reads it.
+pub(crate) fn c_string(operation: &'static str, text: &str) -> Result<CString> {
+    CString::new(text)
+        .map_err(|_| Error::Invalid { operation, reason: format!("{text:?} must not hold a NUL character") })
+}
+
+/// Whole milliseconds, at least one: c10d reads 0 as no timeout at all.
+pub(crate) fn milliseconds(timeout: Duration) -> i64 {
+    i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX / 4).clamp(1, i64::MAX / 4)
+}

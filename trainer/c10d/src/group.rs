@@ -1,0 +1,160 @@
+//! A group of ranks that reduce, broadcast and wait together.
+
+use std::ptr::{self, NonNull};
+use std::time::Duration;
+
+use tch::Tensor;
+
+use crate::ffi::{self, RawGroup, c_string, check, milliseconds};
+use crate::{Error, Result, Store};
+
+/// The largest group.
+pub const WORLD_SIZE_MAX: usize = 4096;
+
+/// The ranks of one run. Every rank must call the same operations in the same order; each blocks until all took part.
+///
+/// With Gloo a peer that dies is an error within a fraction of a second, and one that stalls is an error after the
+/// timeout. With NCCL the calls only queue work on the GPU: errors show when a result is read, or through NCCL's own
+/// watchdog.
+#[derive(Debug)]
+pub struct Group {
+    raw: NonNull<RawGroup>,
+    rank: usize,
+    world_size: usize,
+    timeout: Duration,
+}
+
+// SAFETY: the handle is a reference-counted pointer with an atomic count, and c10d's backends may be called from any
+// thread, one call at a time; `Sync` is left out, so calls never overlap.
+unsafe impl Send for Group {}
+
+impl Group {
+    /// Joins `world_size` ranks over Gloo (CPU tensors). `interface` is this host's address that the others can reach:
+    /// `127.0.0.1` where all ranks share one machine.
+    ///
+    /// # Errors
+    /// Some rank does not come within `timeout`, or the interface does not exist.
+    pub fn gloo(store: &Store, rank: usize, world_size: usize, interface: &str, timeout: Duration) -> Result<Self> {
+        const OPERATION: &str = "joining the group over gloo";
+        let (raw_rank, raw_size) = positions(OPERATION, rank, world_size)?;
+        let interface = c_string(OPERATION, interface)?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the store's handle is live (the group keeps its own reference), `interface` is NUL-terminated, and
+        // `raw` is valid for writing.
+        let code = unsafe {
+            ffi::evenstep_group_gloo(
+                store.as_raw(),
+                raw_rank,
+                raw_size,
+                milliseconds(timeout),
+                interface.as_ptr(),
+                &mut raw,
+            )
+        };
+        check(OPERATION, code)?;
+        Self::adopt(OPERATION, raw, rank, world_size, timeout)
+    }
+
+    /// Joins `world_size` ranks over NCCL with the CUDA device of this index (CUDA tensors).
+    ///
+    /// # Errors
+    /// Built without the feature `nccl`, no such device, or some rank does not come within `timeout`.
+    pub fn nccl(store: &Store, rank: usize, world_size: usize, device: usize, timeout: Duration) -> Result<Self> {
+        const OPERATION: &str = "joining the group over nccl";
+        let (raw_rank, raw_size) = positions(OPERATION, rank, world_size)?;
+        let device = i32::try_from(device)
+            .map_err(|_| Error::Invalid { operation: OPERATION, reason: format!("device {device}: too large") })?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the store's handle is live (the group keeps its own reference) and `raw` is valid for writing.
+        let code = unsafe {
+            ffi::evenstep_group_nccl(store.as_raw(), raw_rank, raw_size, milliseconds(timeout), device, &mut raw)
+        };
+        check(OPERATION, code)?;
+        Self::adopt(OPERATION, raw, rank, world_size, timeout)
+    }
+
+    fn adopt(
+        operation: &'static str,
+        raw: *mut RawGroup,
+        rank: usize,
+        world_size: usize,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| Error::Invalid { operation, reason: "c10d returned no group".into() })?;
+        Ok(Self { raw, rank, world_size, timeout })
+    }
+
+    /// This process's position, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    /// Replaces the tensor of every rank by the sum over all ranks: the same bits everywhere.
+    ///
+    /// # Errors
+    /// A rank is gone or stalls past the timeout; the tensor's content is then undefined.
+    pub fn all_reduce_sum(&self, tensor: &mut Tensor) -> Result<()> {
+        const OPERATION: &str = "all-reduce";
+        dense(OPERATION, tensor)?;
+        // SAFETY: both handles are live; the tensor is borrowed mutably until the operation has ended.
+        let code = unsafe { ffi::evenstep_all_reduce_sum(self.raw.as_ptr(), tensor.as_mut_ptr()) };
+        check(OPERATION, code)
+    }
+
+    /// Replaces the tensor of every rank by that of rank `root`.
+    ///
+    /// # Errors
+    /// A rank is gone or stalls past the timeout, or `root` is no rank.
+    pub fn broadcast(&self, tensor: &mut Tensor, root: usize) -> Result<()> {
+        const OPERATION: &str = "broadcast";
+        dense(OPERATION, tensor)?;
+        let (root, _) = positions(OPERATION, root, self.world_size)?;
+        // SAFETY: both handles are live; the tensor is borrowed mutably until the operation has ended.
+        let code = unsafe { ffi::evenstep_broadcast(self.raw.as_ptr(), tensor.as_mut_ptr(), root) };
+        check(OPERATION, code)
+    }
+
+    /// Waits until every rank is here.
+    ///
+    /// # Errors
+    /// A rank is gone or does not come within the timeout.
+    pub fn barrier(&self) -> Result<()> {
+        // SAFETY: the handle is live.
+        let code = unsafe { ffi::evenstep_barrier(self.raw.as_ptr(), milliseconds(self.timeout)) };
+        check("barrier", code)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // SAFETY: the handle is live and nobody uses it after this.
+        unsafe { ffi::evenstep_group_free(self.raw.as_ptr()) }
+    }
+}
+
+fn positions(operation: &'static str, rank: usize, world_size: usize) -> Result<(i32, i32)> {
+    match (i32::try_from(rank), i32::try_from(world_size)) {
+        (Ok(raw_rank), Ok(raw_size)) if rank < world_size && world_size <= WORLD_SIZE_MAX => {
+            Ok((raw_rank, raw_size))
+        }
+        _ => {
+            let reason = format!(
+                "rank {rank} of {world_size}: the rank must be below the world size, and that at most {WORLD_SIZE_MAX}"
+            );
+            Err(Error::Invalid { operation, reason })
+        }
+    }
+}
+
+fn dense(operation: &'static str, tensor: &Tensor) -> Result<()> {
+    if tensor.defined() && tensor.is_contiguous() {
+        return Ok(());
+    }
+    Err(Error::Invalid { operation, reason: "the tensor must be defined and contiguous".into() })
+}

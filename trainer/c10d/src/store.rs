@@ -1,0 +1,158 @@
+//! The key-value store through which ranks find each other.
+
+use std::ptr::{self, NonNull};
+use std::time::Duration;
+
+use crate::ffi::{self, RawStore, c_string, check, milliseconds};
+use crate::{Error, Result};
+
+/// The longest value of a key, in bytes.
+pub const VALUE_BYTES_MAX: usize = 64 * 1024;
+
+/// A TCPStore: one process hosts it, the others connect.
+#[derive(Debug)]
+pub struct Store {
+    raw: NonNull<RawStore>,
+    port: u16,
+}
+
+// SAFETY: c10d's stores lock inside, and the handle is a reference-counted pointer with an atomic count. `Sync` is
+// left out: nothing here needs it.
+unsafe impl Send for Store {}
+
+impl Store {
+    /// Hosts a store on `host:port`; port 0 takes a free one, which [`Store::port`] tells. It lives as long as this
+    /// value and its prefixed views.
+    ///
+    /// # Errors
+    /// The address cannot be bound.
+    pub fn host(host: &str, port: u16, timeout: Duration) -> Result<Self> {
+        Self::tcp("hosting the store", host, port, true, timeout)
+    }
+
+    /// Connects to the store at `host:port`.
+    ///
+    /// # Errors
+    /// Nothing answers there within `timeout`.
+    pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self> {
+        Self::tcp("connecting to the store", host, port, false, timeout)
+    }
+
+    fn tcp(operation: &'static str, host: &str, mut port: u16, server: bool, timeout: Duration) -> Result<Self> {
+        let host = c_string(operation, host)?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: `host` is NUL-terminated and outlives the call; `port` and `raw` are valid for writing.
+        let code = unsafe {
+            ffi::evenstep_store_tcp(host.as_ptr(), &mut port, server.into(), milliseconds(timeout), &mut raw)
+        };
+        check(operation, code)?;
+        Self::adopt(operation, raw, port)
+    }
+
+    fn adopt(operation: &'static str, raw: *mut RawStore, port: u16) -> Result<Self> {
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| Error::Invalid { operation, reason: "c10d returned no store".into() })?;
+        Ok(Self { raw, port })
+    }
+
+    /// A view of the store in which every key begins with `prefix`: one for each group that is ever built.
+    ///
+    /// # Errors
+    /// `prefix` holds a NUL character.
+    pub fn prefix(&self, prefix: &str) -> Result<Self> {
+        const OPERATION: &str = "prefixing the store";
+        let prefix = c_string(OPERATION, prefix)?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: `self.raw` is a live handle, `prefix` is NUL-terminated, `raw` is valid for writing.
+        let code = unsafe { ffi::evenstep_store_prefix(self.as_raw(), prefix.as_ptr(), &mut raw) };
+        check(OPERATION, code)?;
+        Self::adopt(OPERATION, raw, self.port)
+    }
+
+    /// The port in use.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Sets a key.
+    ///
+    /// # Errors
+    /// The value is longer than [`VALUE_BYTES_MAX`], or the store is gone.
+    pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        const OPERATION: &str = "setting a key of the store";
+        if value.len() > VALUE_BYTES_MAX {
+            let reason = format!("{} bytes for {key:?}: at most {VALUE_BYTES_MAX} are allowed", value.len());
+            return Err(Error::Invalid { operation: OPERATION, reason });
+        }
+        let key = c_string(OPERATION, key)?;
+        // SAFETY: the handle is live, `key` is NUL-terminated, and `value` is valid for reading its length.
+        let code =
+            unsafe { ffi::evenstep_store_set(self.as_raw(), key.as_ptr(), value.as_ptr(), value.len()) };
+        check(OPERATION, code)
+    }
+
+    /// Waits until a key is set, and reads it.
+    ///
+    /// # Errors
+    /// Nobody sets it within `timeout`, or the store is gone.
+    pub fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        const OPERATION: &str = "reading a key of the store";
+        let key = c_string(OPERATION, key)?;
+        let mut value = vec![0; VALUE_BYTES_MAX];
+        let mut size = 0;
+        // SAFETY: the handle is live, `key` is NUL-terminated, `value` is valid for writing the capacity given, and
+        // the shim never writes more.
+        let code = unsafe {
+            ffi::evenstep_store_get(
+                self.as_raw(),
+                key.as_ptr(),
+                milliseconds(timeout),
+                value.as_mut_ptr(),
+                value.len(),
+                &mut size,
+            )
+        };
+        check(OPERATION, code)?;
+        value.truncate(size);
+        Ok(value)
+    }
+
+    /// Adds to a counter, which begins at 0, and returns the new total: atomic over all ranks.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        const OPERATION: &str = "adding to a key of the store";
+        let key = c_string(OPERATION, key)?;
+        let mut total = 0;
+        // SAFETY: the handle is live, `key` is NUL-terminated, `total` is valid for writing.
+        let code = unsafe { ffi::evenstep_store_add(self.as_raw(), key.as_ptr(), amount, &mut total) };
+        check(OPERATION, code)?;
+        Ok(total)
+    }
+
+    /// Whether a key is set.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub fn check(&self, key: &str) -> Result<bool> {
+        const OPERATION: &str = "checking a key of the store";
+        let key = c_string(OPERATION, key)?;
+        let mut present = 0;
+        // SAFETY: the handle is live, `key` is NUL-terminated, `present` is valid for writing.
+        let code = unsafe { ffi::evenstep_store_check(self.as_raw(), key.as_ptr(), &mut present) };
+        check(OPERATION, code)?;
+        Ok(present == 1)
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut RawStore {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // SAFETY: the handle is live and nobody uses it after this.
+        unsafe { ffi::evenstep_store_free(self.as_raw()) }
+    }
+}
