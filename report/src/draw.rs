@@ -66,8 +66,8 @@ fn plotted(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usize) -> M
                 (labels(plan, x, y))
                 @if !has_lanes { (tips::tips(chart, plan, x)) }
             }
+            div.xcaption { (chart.x.caption()) }
         }
-        div.xcaption { (chart.x.caption()) }
     }
 }
 

@@ -106,9 +106,9 @@ fn step(range: f64) -> f64 {
     let rough = range / WANTED_STEPS;
     let power = 10f64.powf(rough.log10().floor());
     let factor = match rough / power {
-        ..1.5 => 1.0,
-        ..3.5 => 2.0,
-        ..7.5 => 5.0,
+        ..1.42 => 1.0,
+        ..3.17 => 2.0,
+        ..7.08 => 5.0,
         _ => 10.0,
     };
     factor * power
