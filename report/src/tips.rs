@@ -8,7 +8,6 @@ use crate::shape::{Plan, Shape};
 
 /// Places of one chart that show their readings: a long series offers one reading in each of so many columns.
 pub const MAX_TIPS: usize = 60;
-const RANGE: &str = " … ";
 
 /// A place: the x whose readings are shown, and the strip of the plot that shows them.
 #[derive(Debug, PartialEq)]
@@ -85,22 +84,25 @@ fn places(plan: &Plan<'_>, scale: &Scale) -> Vec<Place> {
 
 /// The reading of each series at exactly this x, in the order of the legend, a value before its range.
 fn rows(plan: &Plan<'_>, x: f64) -> Vec<(usize, String)> {
-    let mut rows: Vec<(usize, String)> =
-        plan.shapes
-            .iter()
-            .filter_map(|shape| match shape {
-                Shape::Line { slot, series, .. } => at(series, x).map(|y| (*slot, number(y))),
-                Shape::Area { slot, thickness, .. } => at(thickness, x).map(|y| (*slot, number(y))),
-                Shape::Band { slot, series } => at(series, x)
-                    .map(|(low, high)| (*slot, format!("{}{RANGE}{}", number(low), number(high)))),
-                Shape::Bars { slot, heights } => heights
-                    .iter()
-                    .find(|(category, height)| *category as f64 == x && height.is_finite())
-                    .map(|(_, height)| (*slot, number(*height))),
-                Shape::Spans { .. } | Shape::Rule { .. } => None,
-            })
-            .collect();
-    rows.sort_by_key(|(slot, reading)| (*slot, reading.contains(RANGE)));
+    let mut rows: Vec<(usize, String)> = plan
+        .shapes
+        .iter()
+        // Lines are drawn after bands, and read before them.
+        .rev()
+        .filter_map(|shape| match shape {
+            Shape::Line { slot, series, .. } => at(series, x).map(|y| (*slot, number(y))),
+            Shape::Area { slot, thickness, .. } => at(thickness, x).map(|y| (*slot, number(y))),
+            Shape::Band { slot, series } => {
+                at(series, x).map(|(low, high)| (*slot, format!("{} … {}", number(low), number(high))))
+            }
+            Shape::Bars { slot, heights } => heights
+                .iter()
+                .find(|(category, height)| *category as f64 == x && height.is_finite())
+                .map(|(_, height)| (*slot, number(*height))),
+            Shape::Spans { .. } | Shape::Rule { .. } => None,
+        })
+        .collect();
+    rows.sort_by_key(|(slot, _)| *slot);
     rows
 }
 

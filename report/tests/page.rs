@@ -1,4 +1,5 @@
 //! Laws of a whole page, read back with an XML parser.
+#![expect(clippy::expect_used, reason = "the parser is a helper of tests: what it cannot read fails them")]
 
 use evenstep_report::{
     Axis, Bar, Cell, Chart, Figure, Layer, MAX_POINTS, MAX_TIPS, Mark, Report, RuleAt, Section, Span, Table,
