@@ -71,7 +71,8 @@ pub enum Mark {
         /// The parts. They should share their x: where a layer has no point it takes no room.
         layers: Vec<Layer>,
     },
-    /// One value per category; several `Bars` in a chart stand side by side.
+    /// One value per category; several `Bars` in a chart stand side by side. They are not thinned:
+    /// give as many as a reader can tell apart.
     Bars {
         /// Name in the legend.
         name: String,

@@ -1,5 +1,6 @@
 //! One chart as markup: a stretched SVG for the marks, HTML laid over it for all that must not stretch.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use maud::{Markup, html};
@@ -41,12 +42,12 @@ pub(crate) fn figure(chart: &Chart, id: usize) -> Markup {
 
 fn plotted(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usize) -> Markup {
     let height =
-        if plan.lanes.0.is_empty() { PLOT_HEIGHT_PX } else { plan.lanes.0.len() * LANE_HEIGHT_PX + 8 };
+        if plan.lanes.list.is_empty() { PLOT_HEIGHT_PX } else { plan.lanes.list.len() * LANE_HEIGHT_PX + 8 };
     let gutter = y.ticks.iter().map(|tick| tick.label.chars().count()).max().unwrap_or(0).min(MAX_LANE_CHARS);
-    let stride = plan.categories.0.len().div_ceil(MAX_CATEGORY_LABELS).max(1);
-    let has_lanes = !plan.lanes.0.is_empty();
+    let stride = plan.categories.list.len().div_ceil(MAX_CATEGORY_LABELS).max(1);
+    let has_lanes = !plan.lanes.list.is_empty();
     html! {
-        @if plan.names.0.len() > 1 || plan.shapes.len() > 1 { (legend(plan)) }
+        @if plan.names.list.len() > 1 || plan.shapes.len() > 1 { (legend(plan)) }
         div.ycaption { (chart.y.caption()) }
         div.frame style=(format!("--gutter:{gutter}ch;--height:{height}px")) {
             div.plot {
@@ -58,7 +59,7 @@ fn plotted(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usize) -> M
                 }
                 @for (index, tick) in x.ticks.iter().enumerate() {
                     @if index % stride == 0 {
-                        span.xtick.named[!plan.categories.0.is_empty()] style=(format!(
+                        span.xtick.named[!plan.categories.list.is_empty()] style=(format!(
                             "left:{:.2}%;--room:{:.2}%", x.share(tick.at) * 100.0, 100.0 * stride as f64 / x.ticks.len() as f64
                         )) { (tick.label) }
                     }
@@ -74,7 +75,7 @@ fn plotted(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usize) -> M
 fn legend(plan: &Plan<'_>) -> Markup {
     html! {
         ul.legend {
-            @for (slot, name) in plan.names.0.iter().enumerate() {
+            @for (slot, name) in plan.names.list.iter().enumerate() {
                 li {
                     svg viewBox="0 0 22 12" aria-hidden="true" class=(colour(slot)) {
                         @for shape in &plan.shapes {
@@ -104,7 +105,7 @@ fn svg(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usize) -> Marku
     html! {
         svg role="img" aria-labelledby={ "chart-" (id) "-desc" } viewBox={ "0 0 " (SIDE) " " (SIDE) } preserveAspectRatio="none" {
             desc id={ "chart-" (id) "-desc" } { (chart.title) ". " (chart.description) }
-            @if plan.lanes.0.is_empty() {
+            @if plan.lanes.list.is_empty() {
                 @for tick in &y.ticks { path.grid.zero[tick.at == 0.0] d={ "M0 " (coordinate(canvas.top(tick.at))) "H" (SIDE) } {} }
             } @else {
                 @for tick in &x.ticks { path.grid d={ "M" (coordinate(canvas.left(tick.at))) " 0V" (SIDE) } {} }
@@ -120,7 +121,7 @@ fn svg(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usize) -> Marku
                         @let part = (group, groups, { group += 1; });
                         path.fill.(colour(*slot)) d=(canvas.bars(heights, part.0, part.1)) {}
                     },
-                    Shape::Spans { slot, spans } => (canvas.spans(plan.names.0[*slot], *slot, spans, &chart.x)),
+                    Shape::Spans { slot, spans } => (canvas.spans(plan.names.list[*slot], *slot, spans, &chart.x)),
                     Shape::Rule { at: RuleAt::X(at), .. } if plottable(*at) => {
                         path.rule d={ "M" (coordinate(canvas.left(*at))) " 0V" (SIDE) } {}
                     },
@@ -161,7 +162,7 @@ fn labels(plan: &Plan<'_>, x: &Scale, y: &Scale) -> Markup {
         }
         @if few {
             @for (group, heights) in bars.iter().enumerate() {
-                @for (category, height) in heights.iter().filter(|(_, height)| plottable(*height)) {
+                @for (category, height) in heights.iter().filter(|(_, height)| plottable(**height)) {
                     @let (from, to) = bar_sides(*category, group, bars.len());
                     span.value.under[*height < 0.0] style=(format!(
                         "left:{:.2}%;bottom:{:.2}%", x.share((from + to) / 2.0) * 100.0, y.share(*height) * 100.0
@@ -224,12 +225,10 @@ impl Canvas<'_> {
 
     fn area(&self, runs: &[Run<f64>]) -> String {
         let mut path = String::new();
-        for run in runs {
+        for run in runs.iter().map(|run| self.with_width(run)) {
             if let [first, .., last] = run.as_slice() {
-                self.joined(
-                    &mut path,
-                    [(first.0, 0.0)].into_iter().chain(run.iter().copied()).chain([(last.0, 0.0)]),
-                );
+                let ends = [(first.0, 0.0), (last.0, 0.0)];
+                self.joined(&mut path, ends[..1].iter().chain(&run).chain(&ends[1..]).copied());
                 path.push('Z');
             }
         }
@@ -238,7 +237,7 @@ impl Canvas<'_> {
 
     fn band(&self, runs: &[Run<(f64, f64)>]) -> String {
         let mut path = String::new();
-        for run in runs {
+        for run in runs.iter().map(|run| self.with_width(run)) {
             let upper = run.iter().map(|(x, (_, high))| (*x, *high));
             let lower = run.iter().rev().map(|(x, (low, _))| (*x, *low));
             self.joined(&mut path, upper.chain(lower));
@@ -247,9 +246,18 @@ impl Canvas<'_> {
         path
     }
 
-    fn bars(&self, heights: &[(usize, f64)], group: usize, groups: usize) -> String {
+    /// What is filled cannot be seen without a width: a reading alone gets a sliver.
+    fn with_width<T: Copy>(&self, run: &Run<T>) -> Run<T> {
+        let sliver = (self.x.high - self.x.low) * 0.002;
+        match run.as_slice() {
+            [(x, only)] => vec![(x - sliver, *only), (x + sliver, *only)],
+            _ => run.clone(),
+        }
+    }
+
+    fn bars(&self, heights: &BTreeMap<usize, f64>, group: usize, groups: usize) -> String {
         let mut path = String::new();
-        for (category, height) in heights.iter().filter(|(_, height)| plottable(*height)) {
+        for (category, height) in heights.iter().filter(|(_, height)| plottable(**height)) {
             let (from, to) = bar_sides(*category, group, groups);
             self.joined(&mut path, [(from, 0.0), (from, *height), (to, *height), (to, 0.0)]);
             path.push('Z');

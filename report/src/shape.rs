@@ -1,18 +1,23 @@
 //! A chart's marks made ready to draw: numbered names, series in order, layers stacked.
 
+use std::collections::{BTreeMap, HashMap};
+
 use crate::chart::{Chart, Layer, Mark, RuleAt, Span};
 use crate::scale::{Extent, Scale, plottable};
 use crate::thin::{Series, ordered};
 
 /// Distinct names in order of first appearance; the place of a name is its colour, category or lane.
 #[derive(Debug, Default)]
-pub(crate) struct Names<'a>(pub Vec<&'a str>);
+pub(crate) struct Names<'a> {
+    pub list: Vec<&'a str>,
+    numbers: HashMap<&'a str, usize>,
+}
 
 impl<'a> Names<'a> {
     fn number(&mut self, name: &'a str) -> usize {
-        self.0.iter().position(|known| *known == name).unwrap_or_else(|| {
-            self.0.push(name);
-            self.0.len() - 1
+        *self.numbers.entry(name).or_insert_with(|| {
+            self.list.push(name);
+            self.list.len() - 1
         })
     }
 }
@@ -37,7 +42,7 @@ pub(crate) enum Shape<'a> {
     },
     Bars {
         slot: usize,
-        heights: Vec<(usize, f64)>,
+        heights: BTreeMap<usize, f64>,
     },
     Spans {
         slot: usize,
@@ -92,7 +97,7 @@ impl<'a> Plan<'a> {
                     let slot = names.number(name);
                     let heights =
                         bars.iter().map(|bar| (categories.number(&bar.category), bar.value)).collect();
-                    shapes.push(Shape::Bars { slot, heights: last_of_each(heights) });
+                    shapes.push(Shape::Bars { slot, heights });
                 }
                 Mark::Spans { name, spans } => {
                     let slot = names.number(name);
@@ -185,8 +190,13 @@ fn scales(
     if from_zero {
         ys.add(0.0);
     }
-    let x = if categories.0.is_empty() { Scale::exact(xs.range()?) } else { Scale::names(&categories.0) };
-    let y = if lanes.0.is_empty() { Scale::rounded(ys.range()?) } else { Scale::names(&lanes.0).reversed() };
+    let x =
+        if categories.list.is_empty() { Scale::exact(xs.range()?) } else { Scale::names(&categories.list) };
+    let y = if lanes.list.is_empty() {
+        Scale::rounded(ys.range()?)
+    } else {
+        Scale::names(&lanes.list).reversed()
+    };
     Some((x, y))
 }
 
@@ -221,17 +231,6 @@ fn stacked<'a>(layers: &'a [Layer], names: &mut Names<'a>) -> Vec<Shape<'a>> {
             }
         })
         .collect()
-}
-
-fn last_of_each(heights: Vec<(usize, f64)>) -> Vec<(usize, f64)> {
-    let mut last: Vec<(usize, f64)> = Vec::with_capacity(heights.len());
-    for (category, height) in heights {
-        match last.iter_mut().find(|(known, _)| *known == category) {
-            Some(known) => known.1 = height,
-            None => last.push((category, height)),
-        }
-    }
-    last
 }
 
 #[cfg(test)]

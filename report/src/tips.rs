@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use crate::chart::Chart;
-use crate::scale::{Scale, number};
+use crate::scale::{Scale, number, plottable};
 use crate::shape::{Plan, Shape};
 
 /// Places of one chart that show their readings: a long series offers one reading in each of so many columns.
@@ -27,7 +27,7 @@ pub(crate) fn tips(chart: &Chart, plan: &Plan<'_>, x: &Scale) -> Markup {
                     div.tip.west[x.share(place.x) > 0.5] {
                         b { (heading(chart, plan, place.x)) }
                         @for (slot, reading) in rows {
-                            span { i.swatch.(colour(slot)) {} (plan.names.0[slot]) " " b { (reading) } }
+                            span { i.swatch.(colour(slot)) {} (plan.names.list[slot]) " " b { (reading) } }
                         }
                     }
                 }
@@ -46,7 +46,7 @@ fn within(place: &Place, x: &Scale) -> f64 {
 }
 
 fn heading(chart: &Chart, plan: &Plan<'_>, x: f64) -> String {
-    match plan.categories.0.get(x as usize) {
+    match plan.categories.list.get(x.round() as usize) {
         Some(category) => (*category).to_owned(),
         None => format!("{} {} {}", chart.x.label, number(x), chart.x.unit).trim().to_owned(),
     }
@@ -60,7 +60,7 @@ fn places(plan: &Plan<'_>, scale: &Scale) -> Vec<Place> {
             Shape::Line { series, .. } => xs.extend(series.iter().map(|(x, _)| x)),
             Shape::Band { series, .. } => xs.extend(series.iter().map(|(x, _)| x)),
             Shape::Area { thickness, .. } => xs.extend(thickness.iter().map(|(x, _)| x)),
-            Shape::Bars { heights, .. } => xs.extend(heights.iter().map(|(category, _)| *category as f64)),
+            Shape::Bars { heights, .. } => xs.extend(heights.keys().map(|category| *category as f64)),
             Shape::Spans { .. } | Shape::Rule { .. } => {}
         }
     }
@@ -96,9 +96,9 @@ fn rows(plan: &Plan<'_>, x: f64) -> Vec<(usize, String)> {
                 at(series, x).map(|(low, high)| (*slot, format!("{} … {}", number(low), number(high))))
             }
             Shape::Bars { slot, heights } => heights
-                .iter()
-                .find(|(category, height)| *category as f64 == x && height.is_finite())
-                .map(|(_, height)| (*slot, number(*height))),
+                .get(&(x as usize))
+                .filter(|height| x.fract() == 0.0 && plottable(**height))
+                .map(|height| (*slot, number(*height))),
             Shape::Spans { .. } | Shape::Rule { .. } => None,
         })
         .collect();

@@ -195,6 +195,23 @@ fn a_missing_reading_breaks_the_line() {
 }
 
 #[test]
+fn a_single_iteration_can_be_seen_in_a_stack_and_a_band() {
+    let chart = Chart {
+        marks: vec![
+            Mark::StackedArea { layers: vec![Layer { name: "node-a/0".into(), points: vec![(7.0, 128.0)] }] },
+            Mark::Band { name: "interval".into(), points: vec![(7.0, 100.0, 150.0)] },
+        ],
+        ..line(vec![])
+    };
+    let html = page(chart);
+    for class in ["area", "band"] {
+        let path = &html[html.rfind(&format!("<path class=\"{class}")).expect("a path")..];
+        let d = path.split("d=\"").nth(1).expect("its outline");
+        assert!(d.starts_with("M498 ") && d.contains("L502 "), "{d:.80}");
+    }
+}
+
+#[test]
 fn a_hundred_thousand_points_make_a_small_file_that_keeps_the_peak() {
     // Twelve bytes for a point, and what surrounds the chart.
     const MAX_BYTES: usize = 12 * MAX_POINTS + 40_000;
