@@ -1,1 +1,27 @@
-//! The training loop of evenstep: data-parallel training over libtorch that asks for its batches.
+#![doc = include_str!("../README.md")]
+
+mod arm;
+pub mod ask;
+pub mod checkpoint;
+pub mod cli;
+pub mod collective;
+pub mod compute;
+pub mod contend;
+pub mod data;
+mod drivers;
+mod identity;
+pub mod launch;
+pub mod model;
+mod narrator;
+pub mod optimizer;
+mod output;
+pub mod pace;
+pub mod pin;
+pub mod plan;
+mod planner;
+pub mod record;
+mod sample_log;
+mod setup;
+pub mod store;
+mod summary;
+pub mod worker;

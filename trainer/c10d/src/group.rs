@@ -34,7 +34,13 @@ impl Group {
     ///
     /// # Errors
     /// Some rank does not come within `timeout`, or the interface does not exist.
-    pub fn gloo(store: &Store, rank: usize, world_size: usize, interface: &str, timeout: Duration) -> Result<Self> {
+    pub fn gloo(
+        store: &Store,
+        rank: usize,
+        world_size: usize,
+        interface: &str,
+        timeout: Duration,
+    ) -> Result<Self> {
         const OPERATION: &str = "joining the group over gloo";
         let (raw_rank, raw_size) = positions(OPERATION, rank, world_size)?;
         let interface = c_string(OPERATION, interface)?;
@@ -59,15 +65,30 @@ impl Group {
     ///
     /// # Errors
     /// Built without the feature `nccl`, no such device, or some rank does not come within `timeout`.
-    pub fn nccl(store: &Store, rank: usize, world_size: usize, device: usize, timeout: Duration) -> Result<Self> {
+    pub fn nccl(
+        store: &Store,
+        rank: usize,
+        world_size: usize,
+        device: usize,
+        timeout: Duration,
+    ) -> Result<Self> {
         const OPERATION: &str = "joining the group over nccl";
         let (raw_rank, raw_size) = positions(OPERATION, rank, world_size)?;
-        let device = i32::try_from(device)
-            .map_err(|_| Error::Invalid { operation: OPERATION, reason: format!("device {device}: too large") })?;
+        let device = i32::try_from(device).map_err(|_| Error::Invalid {
+            operation: OPERATION,
+            reason: format!("device {device}: too large"),
+        })?;
         let mut raw = ptr::null_mut();
         // SAFETY: the store's handle is live (the group keeps its own reference) and `raw` is valid for writing.
         let code = unsafe {
-            ffi::evenstep_group_nccl(store.as_raw(), raw_rank, raw_size, milliseconds(timeout), device, &mut raw)
+            ffi::evenstep_group_nccl(
+                store.as_raw(),
+                raw_rank,
+                raw_size,
+                milliseconds(timeout),
+                device,
+                &mut raw,
+            )
         };
         check(OPERATION, code)?;
         Self::adopt(OPERATION, raw, rank, world_size, timeout)

@@ -38,7 +38,13 @@ impl Store {
         Self::tcp("connecting to the store", host, port, false, timeout)
     }
 
-    fn tcp(operation: &'static str, host: &str, mut port: u16, server: bool, timeout: Duration) -> Result<Self> {
+    fn tcp(
+        operation: &'static str,
+        host: &str,
+        mut port: u16,
+        server: bool,
+        timeout: Duration,
+    ) -> Result<Self> {
         let host = c_string(operation, host)?;
         let mut raw = ptr::null_mut();
         // SAFETY: `host` is NUL-terminated and outlives the call; `port` and `raw` are valid for writing.

@@ -24,8 +24,8 @@ fn with_ranks<T: Send + 'static>(
             let body = body.clone();
             thread::spawn(move || {
                 let store = Store::connect(LOOPBACK, port, TIMEOUT).unwrap();
-                let group =
-                    Group::gloo(&store.prefix("group").unwrap(), rank, world_size, LOOPBACK, TIMEOUT).unwrap();
+                let group = Group::gloo(&store.prefix("group").unwrap(), rank, world_size, LOOPBACK, TIMEOUT)
+                    .unwrap();
                 body(&group)
             })
         })
@@ -76,7 +76,10 @@ fn a_store_keeps_counts_and_prefixes_apart() {
     let started = Instant::now();
     assert!(matches!(inside.get("name", Duration::from_millis(200)), Err(Error::C10d { .. })));
     assert!(started.elapsed() < TIMEOUT);
-    assert!(matches!(client.set("name", &[0; evenstep_c10d::VALUE_BYTES_MAX + 1]), Err(Error::Invalid { .. })));
+    assert!(matches!(
+        client.set("name", &[0; evenstep_c10d::VALUE_BYTES_MAX + 1]),
+        Err(Error::Invalid { .. })
+    ));
     assert!(matches!(client.set("na\0me", b""), Err(Error::Invalid { .. })));
 }
 
@@ -98,7 +101,10 @@ fn a_missing_peer_or_store_is_an_error_within_the_timeout() {
 fn positions_outside_the_group_are_refused() {
     let server = Store::host(LOOPBACK, 0, TIMEOUT).unwrap();
     for (rank, world_size) in [(2, 2), (0, 0), (0, 5000)] {
-        assert!(matches!(Group::gloo(&server, rank, world_size, LOOPBACK, TIMEOUT), Err(Error::Invalid { .. })));
+        assert!(matches!(
+            Group::gloo(&server, rank, world_size, LOOPBACK, TIMEOUT),
+            Err(Error::Invalid { .. })
+        ));
     }
     let group = Group::gloo(&server, 0, 1, LOOPBACK, TIMEOUT).unwrap();
     let grid = Tensor::zeros([2, 3], (Kind::Float, Device::Cpu));

@@ -1,0 +1,271 @@
+//! Checkpoints: all that a run needs to go on as if nothing had happened.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use evenstep_protocol::JobId;
+use serde::{Deserialize, Serialize};
+use tch::{TchError, Tensor};
+
+use crate::cli::Policy;
+
+const STATE_FILE: &str = "state.json";
+const NAME_PREFIX: &str = "iteration-";
+const PARTIAL_SUFFIX: &str = ".partial";
+
+/// What a checkpoint holds beside tensors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// The job id, where the predictor is asked.
+    pub job_id: Option<JobId>,
+    /// The first iteration that is not done.
+    pub iteration: u64,
+    /// The epoch it lies in.
+    pub epoch: u64,
+    /// Samples of that epoch that are done.
+    pub position: u64,
+    /// What must be the same when the run is resumed.
+    pub identity: Identity,
+}
+
+/// What makes a run this run: resumed with anything else it would be another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The seed.
+    pub seed: u64,
+    /// Samples per iteration.
+    pub global_batch: u64,
+    /// The network, in words.
+    pub model: String,
+    /// The element type, in words.
+    pub dtype: String,
+    /// The data, in words.
+    pub data: String,
+    /// The policies.
+    pub policies: Vec<Policy>,
+}
+
+/// The tensors of one policy's replica.
+#[derive(Debug)]
+pub struct Tensors<'a> {
+    /// Whose.
+    pub policy: Policy,
+    /// The parameters in order.
+    pub parameters: &'a [Tensor],
+    /// The optimizer's velocity.
+    pub velocity: &'a Tensor,
+}
+
+/// A checkpoint that cannot be written or used.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// Reading or writing failed.
+    #[error("checkpoint {path}: {source}")]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The tensors cannot be read or written.
+    #[error("checkpoint {path}: {source}")]
+    Tensors {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: TchError,
+    },
+    /// There is nothing to resume from.
+    #[error("{0}: holds no checkpoint to resume from")]
+    None(PathBuf),
+    /// It is of another run.
+    #[error("checkpoint {path} is of another run: {field} was {found} there and is {expected} now")]
+    OtherRun {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What differs.
+        field: &'static str,
+        /// In the checkpoint.
+        found: String,
+        /// In this run.
+        expected: String,
+    },
+    /// A tensor is missing or has another shape.
+    #[error("checkpoint {path}: {what}")]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// Which tensor.
+        what: String,
+    },
+}
+
+/// Writes a checkpoint: whole or not at all, also when the machine stops midway.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn save(folder: &Path, state: &State, replicas: &[Tensors<'_>]) -> Result<PathBuf, CheckpointError> {
+    let target = folder.join(format!("{NAME_PREFIX}{:08}", state.iteration));
+    let partial = folder.join(format!("{NAME_PREFIX}{:08}{PARTIAL_SUFFIX}", state.iteration));
+    for leftover in [&partial, &target] {
+        if leftover.exists() {
+            fs::remove_dir_all(leftover).map_err(at(leftover))?;
+        }
+    }
+    fs::create_dir_all(&partial).map_err(at(&partial))?;
+    for replica in replicas {
+        let path = partial.join(tensor_file(replica.policy));
+        let mut named: Vec<(String, Tensor)> = Vec::new();
+        for (index, parameter) in replica.parameters.iter().enumerate() {
+            named.push((parameter_name(index), parameter.detach()));
+        }
+        named.push(("velocity".to_owned(), replica.velocity.shallow_clone()));
+        Tensor::write_safetensors(&named, &path)
+            .map_err(|source| CheckpointError::Tensors { path: path.clone(), source })?;
+        sync(&path)?;
+    }
+    let path = partial.join(STATE_FILE);
+    let json = serde_json::to_vec_pretty(state).map_err(io::Error::from).map_err(at(&path))?;
+    fs::write(&path, json).map_err(at(&path))?;
+    sync(&path)?;
+    sync(&partial)?;
+    fs::rename(&partial, &target).map_err(at(&target))?;
+    sync(folder)?;
+    Ok(target)
+}
+
+/// The latest checkpoint in a folder and its state.
+///
+/// # Errors
+/// There is none, it cannot be read, or it is of another run than `identity`.
+pub fn latest(folder: &Path, identity: &Identity) -> Result<(PathBuf, State), CheckpointError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(at(folder))? {
+        let entry = entry.map_err(at(folder))?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(NAME_PREFIX)?.parse::<u64>().ok());
+        found.extend(number.map(|number| (number, entry.path())));
+    }
+    let (_, path) = found.into_iter().max().ok_or_else(|| CheckpointError::None(folder.to_owned()))?;
+    let file = path.join(STATE_FILE);
+    let text = fs::read(&file).map_err(at(&file))?;
+    let state: State = serde_json::from_slice(&text).map_err(io::Error::from).map_err(at(&file))?;
+    same_run(&path, &state.identity, identity)?;
+    Ok((path, state))
+}
+
+/// Fills the tensors of a replica from a checkpoint.
+///
+/// # Errors
+/// The file cannot be read, or its tensors have other shapes.
+pub fn load(
+    checkpoint: &Path,
+    policy: Policy,
+    parameters: &[Tensor],
+    velocity: &mut Tensor,
+) -> Result<(), CheckpointError> {
+    let path = checkpoint.join(tensor_file(policy));
+    let stored = Tensor::read_safetensors(&path)
+        .map_err(|source| CheckpointError::Tensors { path: path.clone(), source })?;
+    let fill = |name: &str, target: &mut Tensor| {
+        let found = stored.iter().find(|(stored_name, _)| stored_name == name);
+        match found {
+            Some((_, tensor)) if tensor.size() == target.size() && tensor.kind() == target.kind() => {
+                tch::no_grad(|| target.copy_(tensor));
+                Ok(())
+            }
+            _ => {
+                let what = format!("tensor {name} of shape {:?} is not in it", target.size());
+                Err(CheckpointError::Shape { path: path.clone(), what })
+            }
+        }
+    };
+    for (index, parameter) in parameters.iter().enumerate() {
+        fill(&parameter_name(index), &mut parameter.shallow_clone())?;
+    }
+    fill("velocity", velocity)
+}
+
+fn same_run(path: &Path, found: &Identity, expected: &Identity) -> Result<(), CheckpointError> {
+    let policies = |identity: &Identity| format!("{:?}", identity.policies);
+    let fields = [
+        ("seed", found.seed.to_string(), expected.seed.to_string()),
+        ("global batch", found.global_batch.to_string(), expected.global_batch.to_string()),
+        ("model", found.model.clone(), expected.model.clone()),
+        ("dtype", found.dtype.clone(), expected.dtype.clone()),
+        ("data", found.data.clone(), expected.data.clone()),
+        ("policies", policies(found), policies(expected)),
+    ];
+    match fields.into_iter().find(|(_, found, expected)| found != expected) {
+        None => Ok(()),
+        Some((field, found, expected)) => {
+            Err(CheckpointError::OtherRun { path: path.to_owned(), field, found, expected })
+        }
+    }
+}
+
+fn tensor_file(policy: Policy) -> String {
+    format!("{policy}.safetensors")
+}
+
+fn parameter_name(index: usize) -> String {
+    format!("parameter{index}")
+}
+
+fn sync(path: &Path) -> Result<(), CheckpointError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(at(path))
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> CheckpointError {
+    move |source| CheckpointError::File { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind};
+
+    use super::*;
+
+    fn state(iteration: u64) -> State {
+        let identity = Identity {
+            seed: 1,
+            global_batch: 8,
+            model: "mlp".into(),
+            dtype: "float32".into(),
+            data: "task".into(),
+            policies: vec![Policy::Even],
+        };
+        State { job_id: None, iteration, epoch: 2, position: 16, identity }
+    }
+
+    #[test]
+    fn the_latest_whole_checkpoint_is_found_and_filled_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let random = || Tensor::randn([3, 2], (Kind::Float, Device::Cpu));
+        let (parameters, velocity) = (vec![random(), random()], random());
+        for iteration in [10, 9] {
+            let replica = Tensors { policy: Policy::Even, parameters: &parameters, velocity: &velocity };
+            save(folder.path(), &state(iteration), &[replica]).unwrap();
+        }
+        fs::create_dir(folder.path().join("iteration-00000011.partial")).unwrap();
+        let (path, found) = latest(folder.path(), &state(0).identity).unwrap();
+        assert_eq!(found, state(10));
+        let (loaded, mut loaded_velocity) = (vec![random(), random()], random());
+        load(&path, Policy::Even, &loaded, &mut loaded_velocity).unwrap();
+        assert!(loaded.iter().zip(&parameters).all(|(a, b)| a.equal(b)) && loaded_velocity.equal(&velocity));
+        let other = [random()];
+        let mut wrong = Tensor::zeros([5], (Kind::Float, Device::Cpu));
+        assert!(matches!(load(&path, Policy::Even, &other, &mut wrong), Err(CheckpointError::Shape { .. })));
+    }
+
+    #[test]
+    fn nothing_and_another_run_are_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(latest(folder.path(), &state(0).identity), Err(CheckpointError::None(_))));
+        save(folder.path(), &state(1), &[]).unwrap();
+        let other = Identity { seed: 2, ..state(0).identity };
+        let error = latest(folder.path(), &other).unwrap_err();
+        assert!(matches!(error, CheckpointError::OtherRun { field: "seed", .. }));
+    }
+}

@@ -1,0 +1,419 @@
+//! The command line, and the rules that its values must keep together.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use evenstep_protocol::JobId;
+use serde::{Deserialize, Serialize};
+
+use crate::model::Architecture;
+use crate::plan::GLOBAL_BATCH_MAX;
+
+/// Data-parallel training that asks the evenstep predictor for its batches.
+#[derive(Debug, Parser)]
+#[command(name = "evenstep-trainer", version)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train with several workers on this machine
+    Launch(LaunchArgs),
+    /// Take part in a training as one worker, on this or another machine
+    Join(JoinArgs),
+    /// Host the store through which workers that join by hand find each other
+    Store(StoreArgs),
+    /// Load a core as other tenants of a machine would; runs until its standard input closes
+    Contend(ContendArgs),
+}
+
+/// `launch`
+#[derive(Debug, Args)]
+pub struct LaunchArgs {
+    /// How many workers, each a process of its own
+    #[arg(long, env = "EVENSTEP_WORKERS", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub workers: u32,
+    /// Pin worker r to the r-th of these cores
+    #[arg(long, value_delimiter = ',', env = "EVENSTEP_PIN")]
+    pub pin: Option<Vec<usize>>,
+    /// Load each worker's core by itself, in a way that changes every few seconds; pins one worker to each core
+    #[arg(long)]
+    pub contend: bool,
+    /// What is trained, and how.
+    #[command(flatten)]
+    pub train: TrainArgs,
+}
+
+/// `join`
+#[derive(Debug, Args)]
+pub struct JoinArgs {
+    /// This worker's position, from 0
+    #[arg(long)]
+    pub rank: usize,
+    /// How many workers take part
+    #[arg(long)]
+    pub world_size: usize,
+    /// Where the store is: host:port
+    #[arg(long)]
+    pub store: HostPort,
+    /// This machine's address that the other workers can reach
+    #[arg(long, default_value = "127.0.0.1", env = "EVENSTEP_INTERFACE")]
+    pub interface: String,
+    /// Pin this worker to a core
+    #[arg(long)]
+    pub core: Option<usize>,
+    /// Say in the record that the machine was loaded on purpose
+    #[arg(long, hide = true)]
+    pub contended: bool,
+    /// What is trained, and how.
+    #[command(flatten)]
+    pub train: TrainArgs,
+}
+
+/// `store`
+#[derive(Debug, Args)]
+pub struct StoreArgs {
+    /// Where to listen: host:port; port 0 takes a free one, which is printed
+    #[arg(long, default_value = "127.0.0.1:29500")]
+    pub bind: HostPort,
+}
+
+/// `contend`
+#[derive(Debug, Args)]
+pub struct ContendArgs {
+    /// The core to load
+    #[arg(long)]
+    pub core: usize,
+    /// Decides when and how much
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Confirms that the load ends when standard input closes: give it a pipe, not /dev/null
+    #[arg(long, required = true)]
+    pub until_stdin_closes: bool,
+}
+
+/// What is trained, and how.
+#[derive(Debug, Clone, Args)]
+pub struct TrainArgs {
+    /// How iterations are shared out; several take turns, each training a replica of its own
+    #[arg(long, value_delimiter = ',', default_value = "evenstep", env = "EVENSTEP_POLICY")]
+    pub policy: Vec<Policy>,
+    /// With several policies: iterations that one runs before the next takes its turn
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub block: u64,
+    /// The predictor
+    #[arg(long, default_value = "http://127.0.0.1:7117", env = "EVENSTEP_SERVER")]
+    pub server: String,
+    /// The job id: one run, one id [default: made from the time]
+    #[arg(long, env = "EVENSTEP_JOB")]
+    pub job: Option<JobId>,
+    /// Worker ids are PREFIX/RANK [default: the host's name]
+    #[arg(long, env = "EVENSTEP_WORKER_ID")]
+    pub worker_id: Option<String>,
+    /// When to ask: at the boundary with fresh drivers, or ahead, off the critical path with drivers one iteration old
+    #[arg(long, value_enum, default_value_t = AskMode::Boundary, env = "EVENSTEP_ASK")]
+    pub ask: AskMode,
+    /// The longest wait for an answer at the boundary
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub ask_timeout_ms: u64,
+    /// The network
+    #[arg(long, value_enum, default_value_t = ModelKind::Mlp, env = "EVENSTEP_MODEL")]
+    pub model: ModelKind,
+    /// Widths of the hidden layers of the mlp
+    #[arg(long, value_delimiter = ',', default_value = "128,64", value_parser = clap::value_parser!(i64).range(1..=65_536))]
+    pub hidden: Vec<i64>,
+    /// A folder with MNIST, Fashion-MNIST or CIFAR-10 files [default: a generated teacher task]
+    #[arg(long, env = "EVENSTEP_DATA")]
+    pub data: Option<PathBuf>,
+    /// Samples of the generated task
+    #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub samples: u64,
+    /// Samples per iteration over all workers
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..=GLOBAL_BATCH_MAX), env = "EVENSTEP_GLOBAL_BATCH")]
+    pub global_batch: u64,
+    /// Samples in one forward and backward
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
+    pub micro_batch: u64,
+    /// Local batches are multiples of this
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub quantum: u64,
+    /// No worker gets more samples than this
+    #[arg(long)]
+    pub max_local_batch: Option<u64>,
+    /// Iterations of each policy
+    #[arg(long, conflicts_with = "epochs", value_parser = clap::value_parser!(u64).range(1..))]
+    pub steps: Option<u64>,
+    /// Epochs of each policy [default: 1]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub epochs: Option<u64>,
+    /// Learning rate
+    #[arg(long, default_value_t = 0.05)]
+    pub lr: f64,
+    /// Momentum
+    #[arg(long, default_value_t = 0.9)]
+    pub momentum: f64,
+    /// Decides the network's first parameters, the generated task and the order of samples
+    #[arg(long, default_value_t = 1, env = "EVENSTEP_SEED")]
+    pub seed: u64,
+    /// Element type of parameters and gradients
+    #[arg(long, value_enum, default_value_t = Dtype::Float32)]
+    pub dtype: Dtype,
+    /// Where to compute
+    #[arg(long, value_enum, default_value_t = DeviceChoice::Auto, env = "EVENSTEP_DEVICE")]
+    pub device: DeviceChoice,
+    /// Impose these relative speeds on the workers: real gradients, then a wait
+    #[arg(long, value_delimiter = ',')]
+    pub pace: Option<Vec<f64>>,
+    /// Time of one sample at pace 1
+    #[arg(long, default_value_t = 1.0)]
+    pub pace_unit_ms: f64,
+    /// Compare the gradient with that of one process: on the first iteration and every so many after it
+    #[arg(long, value_name = "EVERY", num_args = 0..=1, default_missing_value = "50", value_parser = clap::value_parser!(u64).range(1..))]
+    pub verify_gradient: Option<u64>,
+    /// Write what happened, line by line, to this file
+    #[arg(long)]
+    pub record: Option<PathBuf>,
+    /// Each worker writes the epoch and index of every sample it computed to a file in this folder
+    #[arg(long)]
+    pub sample_log: Option<PathBuf>,
+    /// Where checkpoints are
+    #[arg(long)]
+    pub checkpoint_dir: Option<PathBuf>,
+    /// Write a checkpoint every so many iterations, and one when told to stop
+    #[arg(long, requires = "checkpoint_dir", value_parser = clap::value_parser!(u64).range(1..))]
+    pub checkpoint_every: Option<u64>,
+    /// Go on from the latest checkpoint
+    #[arg(long, requires = "checkpoint_dir")]
+    pub resume: bool,
+    /// A worker that stalls for longer is an error on all others
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout_s: u64,
+}
+
+/// How iterations are shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// The same share for every worker.
+    Even,
+    /// What the predictor says.
+    Evenstep,
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Even => "even",
+            Self::Evenstep => "evenstep",
+        })
+    }
+}
+
+/// When rank 0 asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AskMode {
+    /// Between iterations, with drivers just read.
+    Boundary,
+    /// While the iteration before computes.
+    Ahead,
+}
+
+/// The network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ModelKind {
+    /// Fully connected.
+    Mlp,
+    /// Two convolutions.
+    Cnn,
+}
+
+/// Element types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Dtype {
+    /// 32-bit floats.
+    Float32,
+    /// 64-bit floats.
+    Float64,
+}
+
+/// Devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DeviceChoice {
+    /// CUDA when present.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// CUDA, or an error.
+    Cuda,
+}
+
+/// A host and a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPort {
+    /// The host's name or address.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl std::str::FromStr for HostPort {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let rule = || format!("{text:?}: must be host:port");
+        let (host, port) = text.rsplit_once(':').ok_or_else(rule)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() {
+            return Err(rule());
+        }
+        Ok(Self { host: host.to_owned(), port: port.parse().map_err(|_| rule())? })
+    }
+}
+
+/// Values that do not go together; the message names them and the rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidArgs(String);
+
+impl TrainArgs {
+    /// Checks the rules between values for this number of workers.
+    ///
+    /// # Errors
+    /// The first rule that is broken, with the values.
+    pub fn check(&self, world_size: usize) -> Result<(), InvalidArgs> {
+        let finite_positive = |value: f64| value.is_finite() && value > 0.0;
+        let mut policies = self.policy.clone();
+        policies.sort();
+        policies.dedup();
+        let wrong = if policies.len() != self.policy.len() {
+            format!("--policy {:?}: each may come once", self.policy)
+        } else if !self.global_batch.is_multiple_of(self.quantum) {
+            format!("--global-batch {} must be a multiple of --quantum {}", self.global_batch, self.quantum)
+        } else if self.global_batch / self.quantum < world_size as u64 {
+            format!(
+                "--global-batch {} must hold a --quantum of {} for each of {world_size} workers",
+                self.global_batch, self.quantum
+            )
+        } else if let Some(cap) = self
+            .max_local_batch
+            .filter(|cap| cap / self.quantum * self.quantum * (world_size as u64) < self.global_batch)
+        {
+            format!(
+                "--max-local-batch {cap}: {world_size} workers with at most that many, in multiples of {}, cannot hold \
+                 --global-batch {}",
+                self.quantum, self.global_batch
+            )
+        } else if !(self.lr.is_finite() && self.lr >= 0.0) {
+            format!("--lr {} must be a finite number of at least 0", self.lr)
+        } else if !(0.0..1.0).contains(&self.momentum) {
+            format!("--momentum {} must be at least 0 and below 1", self.momentum)
+        } else if !finite_positive(self.pace_unit_ms) || self.pace_unit_ms > 60_000.0 {
+            format!("--pace-unit-ms {} must be above 0 and at most 60000", self.pace_unit_ms)
+        } else if let Some(paces) = self.pace.as_ref().filter(|paces| paces.len() != world_size) {
+            format!("--pace names {} speeds, but there are {world_size} workers", paces.len())
+        } else if let Some(pace) =
+            self.pace.iter().flatten().find(|&&pace| !finite_positive(pace) || pace < 1e-3)
+        {
+            format!("--pace {pace}: must be a finite number of at least 0.001")
+        } else {
+            return Ok(());
+        };
+        Err(InvalidArgs(wrong))
+    }
+
+    /// The network's architecture.
+    pub fn architecture(&self) -> Architecture {
+        match self.model {
+            ModelKind::Mlp => Architecture::Mlp { hidden: self.hidden.clone() },
+            ModelKind::Cnn => Architecture::Cnn,
+        }
+    }
+
+    /// The network in words.
+    pub fn model_name(&self) -> String {
+        match self.architecture() {
+            Architecture::Mlp { hidden } => {
+                let widths: Vec<String> = hidden.iter().map(ToString::to_string).collect();
+                format!("mlp {}", widths.join("-"))
+            }
+            Architecture::Cnn => "cnn".to_owned(),
+        }
+    }
+}
+
+impl Dtype {
+    /// Its name and how far rounding may carry a gradient from that of one process, relative to the largest entry.
+    pub fn tolerance(self) -> (&'static str, f64) {
+        match self {
+            Self::Float32 => ("float32", 1e-5),
+            Self::Float64 => ("float64", 1e-12),
+        }
+    }
+
+    /// As libtorch calls it.
+    pub fn kind(self) -> tch::Kind {
+        match self {
+            Self::Float32 => tch::Kind::Float,
+            Self::Float64 => tch::Kind::Double,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn train(extra: &[&str]) -> TrainArgs {
+        let arguments = ["evenstep-trainer", "launch", "--workers", "2"].iter().chain(extra);
+        match Cli::try_parse_from(arguments).unwrap().command {
+            Command::Launch(launch) => launch.train,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn rules_between_values_are_checked() {
+        assert_eq!(train(&[]).check(2), Ok(()));
+        for (extra, word) in [
+            (&["--policy", "even,even"] as &[&str], "--policy"),
+            (&["--quantum", "7"], "--quantum"),
+            (&["--global-batch", "1"], "--global-batch"),
+            (&["--max-local-batch", "255"], "--max-local-batch"),
+            (&["--quantum", "64", "--max-local-batch", "300"], ""),
+            (&["--quantum", "64", "--max-local-batch", "250"], "--max-local-batch"),
+            (&["--pace", "1,2,3"], "--pace"),
+            (&["--pace", "1,0"], "--pace"),
+            (&["--momentum", "1"], "--momentum"),
+            (&["--lr", "NaN"], "--lr"),
+        ] {
+            let checked = train(extra).check(2);
+            if word.is_empty() {
+                assert_eq!(checked, Ok(()), "{extra:?}");
+            } else {
+                assert!(checked.unwrap_err().to_string().contains(word), "{extra:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn hosts_and_ports() {
+        let parse = |text: &str| text.parse::<HostPort>();
+        assert_eq!(parse("node-a:29500"), Ok(HostPort { host: "node-a".into(), port: 29500 }));
+        assert_eq!(parse("[::1]:1").unwrap().host, "::1");
+        for bad in ["node-a", ":1", "node-a:", "node-a:70000"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

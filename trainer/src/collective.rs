@@ -1,0 +1,210 @@
+//! The one all-reduce of an iteration: gradients, and everything that ranks tell each other, in one flat sum.
+//!
+//! `[gradients .. | samples, loss sum, stops | reports of each rank .. | news of the plan ..]`
+//!
+//! Each number that belongs to one rank has a slot of its own, where all others add zero: a sum hands it out exactly.
+
+use std::time::Instant;
+
+use evenstep_c10d::Group;
+use evenstep_protocol::Readings;
+use tch::{Device, Kind, Tensor, no_grad};
+
+use crate::drivers;
+use crate::model::Model;
+use crate::plan::Plan;
+
+/// Samples, loss sum, ranks that want to stop.
+const TOTALS: usize = 3;
+/// Local batch, compute time, loader wait, busy time; then the drivers.
+const TIMES: usize = 4;
+const REPORT_SLOTS: usize = TIMES + drivers::NAMES.len();
+
+/// What a rank brings to the all-reduce, beside its gradients.
+#[derive(Debug, Clone, Default)]
+pub struct Contribution {
+    /// How its iteration went.
+    pub report: RankReport,
+    /// Its loss, summed over its samples.
+    pub loss_sum: f64,
+    /// Whether it was told to stop.
+    pub stop: bool,
+    /// A newer plan, from rank 0.
+    pub news: Option<Plan>,
+}
+
+/// How an iteration went for one rank.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RankReport {
+    /// Samples it computed.
+    pub local_batch: u64,
+    /// Forward and backward, in seconds.
+    pub compute_time_s: f64,
+    /// Wait for data, in seconds.
+    pub loader_wait_s: f64,
+    /// From the begin of the iteration until it came to the all-reduce, in seconds.
+    pub busy_s: f64,
+    /// Drivers read when its compute ended.
+    pub drivers: Readings,
+}
+
+/// What the sum of all contributions says: the same on all ranks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reduced {
+    /// Samples over all ranks.
+    pub samples: u64,
+    /// Mean loss over them.
+    pub loss: f64,
+    /// Whether some rank was told to stop.
+    pub stop: bool,
+    /// Each rank's report.
+    pub reports: Vec<RankReport>,
+    /// A newer plan.
+    pub news: Option<Plan>,
+    /// Time this rank spent in the all-reduce, in seconds.
+    pub all_reduce_s: f64,
+}
+
+impl Reduced {
+    /// How long a rank waited for the last one: by the same numbers on all ranks.
+    pub fn barrier_wait_s(&self, rank: usize) -> f64 {
+        let last = self.reports.iter().map(|report| report.busy_s).fold(0.0, f64::max);
+        last - self.reports[rank].busy_s
+    }
+}
+
+/// The flat buffer.
+#[derive(Debug)]
+pub struct Bucket {
+    flat: Tensor,
+    gradients: i64,
+    world_size: usize,
+}
+
+impl Bucket {
+    /// A buffer for this model's gradients, on the device that the group reduces on.
+    pub fn new(model: &Model, world_size: usize, device: Device) -> Self {
+        let slots = TOTALS + world_size * REPORT_SLOTS + Plan::slots(world_size);
+        let flat = Tensor::zeros([model.size() + slots as i64], (model.kind(), device));
+        Self { flat, gradients: model.size(), world_size }
+    }
+
+    /// Sums everything over all ranks. Afterwards [`Bucket::gradient`] is the mean gradient of the global batch,
+    /// whatever each rank's share of it was: every rank brings the gradient of its *summed* loss.
+    ///
+    /// # Errors
+    /// A rank is gone or stalls past the timeout.
+    pub fn all_reduce(
+        &mut self,
+        group: &Group,
+        model: &Model,
+        own: &Contribution,
+    ) -> evenstep_c10d::Result<Reduced> {
+        self.fill_gradients(model, own.report.local_batch);
+        let slots = Tensor::from_slice(&encode(own, group.rank(), self.world_size));
+        self.tail().copy_(&slots);
+        let started = Instant::now();
+        group.all_reduce_sum(&mut self.flat)?;
+        let tail = self.tail().to_device(Device::Cpu).to_kind(Kind::Double);
+        let all_reduce_s = started.elapsed().as_secs_f64();
+        let mut sums = vec![0.0; tail.numel()];
+        tail.copy_data(&mut sums, tail.numel());
+        let reduced = decode(&sums, self.world_size, all_reduce_s);
+        let _ = self.flat.narrow(0, 0, self.gradients).divide_scalar_(reduced.samples.max(1) as f64);
+        Ok(reduced)
+    }
+
+    /// The mean gradient over the global batch, flat, in the order of the parameters.
+    pub fn gradient(&self, device: Device) -> Tensor {
+        self.flat.narrow(0, 0, self.gradients).to_device(device)
+    }
+
+    fn tail(&self) -> Tensor {
+        self.flat.narrow(0, self.gradients, self.flat.size()[0] - self.gradients)
+    }
+
+    fn fill_gradients(&mut self, model: &Model, local_batch: u64) {
+        no_grad(|| {
+            if local_batch == 0 {
+                // A rank without samples takes part all the same; it may never have had gradients.
+                let _ = self.flat.narrow(0, 0, self.gradients).zero_();
+                return;
+            }
+            let mut start = 0;
+            for parameter in model.parameters() {
+                let size = parameter.numel() as i64;
+                self.flat.narrow(0, start, size).copy_(&parameter.grad().view(-1));
+                start += size;
+            }
+        });
+    }
+}
+
+fn encode(own: &Contribution, rank: usize, world_size: usize) -> Vec<f64> {
+    let report = &own.report;
+    let mut slots = vec![report.local_batch as f64, own.loss_sum, f64::from(u8::from(own.stop))];
+    slots.resize(TOTALS + world_size * REPORT_SLOTS, 0.0);
+    let mine = &mut slots[TOTALS + rank * REPORT_SLOTS..][..REPORT_SLOTS];
+    let times = [report.local_batch as f64, report.compute_time_s, report.loader_wait_s, report.busy_s];
+    mine[..TIMES].copy_from_slice(&times);
+    mine[TIMES..].copy_from_slice(&drivers::encode(&report.drivers));
+    slots.extend(Plan::encode(own.news.as_ref(), world_size));
+    slots
+}
+
+fn decode(sums: &[f64], world_size: usize, all_reduce_s: f64) -> Reduced {
+    let (totals, rest) = sums.split_at(TOTALS);
+    let (reports, news) = rest.split_at(world_size * REPORT_SLOTS);
+    let reports = reports
+        .chunks_exact(REPORT_SLOTS)
+        .map(|slots| RankReport {
+            local_batch: slots[0] as u64,
+            compute_time_s: slots[1],
+            loader_wait_s: slots[2],
+            busy_s: slots[3],
+            drivers: drivers::decode(&slots[TIMES..]),
+        })
+        .collect();
+    Reduced {
+        samples: totals[0] as u64,
+        loss: totals[1] / totals[0],
+        stop: totals[2] > 0.0,
+        reports,
+        news: Plan::decode(news),
+        all_reduce_s,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_of_contributions_tells_everything_that_each_rank_said() {
+        let plan = Plan::in_rank_order(&[5, 0, 11], 0.5);
+        let own = |rank: usize| Contribution {
+            report: RankReport {
+                local_batch: [64, 0, 27][rank],
+                compute_time_s: 0.1 * rank as f64,
+                loader_wait_s: 0.001,
+                busy_s: 0.2 + rank as f64,
+                drivers: [("other_cpu".to_owned(), rank as f64)].into(),
+            },
+            loss_sum: 10.0,
+            stop: rank == 1,
+            news: (rank == 0).then(|| plan.clone()),
+        };
+        let mut sums = vec![0.0; encode(&own(0), 0, 3).len()];
+        for rank in 0..3 {
+            for (sum, slot) in sums.iter_mut().zip(encode(&own(rank), rank, 3)) {
+                *sum += slot;
+            }
+        }
+        let reduced = decode(&sums, 3, 0.0);
+        assert_eq!((reduced.samples, reduced.stop), (91, true));
+        assert_eq!(reduced.loss, 30.0 / 91.0);
+        assert_eq!(reduced.reports, [own(0).report, own(1).report, own(2).report]);
+        assert_eq!(reduced.news, Some(plan));
+        assert_eq!([0, 1, 2].map(|rank| reduced.barrier_wait_s(rank)), [2.0, 1.0, 0.0]);
+    }
+}

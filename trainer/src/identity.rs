@@ -1,0 +1,35 @@
+//! Who we are: names of workers, jobs and devices.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use evenstep_protocol::{JobId, WorkerId};
+use tch::Device;
+
+/// `PREFIX/RANK`, by default with the host's name.
+///
+/// # Errors
+/// The result breaks the rule for worker ids.
+pub fn worker_id(prefix: Option<&str>, rank: usize) -> Result<WorkerId> {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let prefix = prefix.unwrap_or(&host);
+    WorkerId::new(format!("{prefix}/{rank}")).context("name the worker with --worker-id")
+}
+
+/// A job id that no other run has.
+///
+/// # Errors
+/// The clock stands before 1970.
+#[expect(clippy::disallowed_methods, reason = "a run begins once, and its name tells when")]
+pub fn default_job_id() -> Result<JobId> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
+    Ok(JobId::new(format!("train-{}-{}", since.as_secs(), std::process::id()))?)
+}
+
+/// What a worker computes on, in words.
+pub fn device_words(device: Device) -> String {
+    match device {
+        Device::Cuda(index) => format!("cuda:{index}"),
+        _ => "cpu".to_owned(),
+    }
+}

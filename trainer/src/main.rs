@@ -1,0 +1,55 @@
+//! `evenstep-trainer`: see the library.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches};
+use evenstep_trainer::cli::{Cli, Command};
+use evenstep_trainer::launch::{self, Ended};
+use evenstep_trainer::{contend, pin, store, worker};
+
+fn main() -> ExitCode {
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let speaker = match &cli.command {
+        Command::Join(join) => format!("rank {}", join.rank),
+        Command::Launch(_) => "launch".to_owned(),
+        Command::Store(_) | Command::Contend(_) => "evenstep-trainer".to_owned(),
+    };
+    match run(&cli.command, &matches) {
+        Ok(code) => code,
+        Err(error) => {
+            complain(&speaker, &error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command, matches: &clap::ArgMatches) -> Result<ExitCode> {
+    if std::env::var_os(launch::TIED).is_some() {
+        pin::end_with_parent()?;
+    }
+    match command {
+        Command::Launch(launch) => {
+            let raw = matches.subcommand_matches("launch").unwrap_or(matches);
+            return Ok(match launch::run(launch, raw)? {
+                Ended::Finished => ExitCode::SUCCESS,
+                // As a shell reports a process that a signal ended.
+                Ended::Stopped(signal) => ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)),
+            });
+        }
+        Command::Join(join) => {
+            // Before anything of libtorch runs: threads inherit the core.
+            join.core.map_or(Ok(()), pin::to_core)?;
+            worker::run(join)?;
+        }
+        Command::Store(args) => store::run(args)?,
+        Command::Contend(args) => contend::run(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[expect(clippy::print_stderr, reason = "the last words of the program")]
+fn complain(speaker: &str, error: &anyhow::Error) {
+    eprintln!("{speaker}: error: {error:#}");
+}

@@ -1,0 +1,140 @@
+//! What is trained: small networks that a CPU can train in seconds.
+
+use tch::nn::{self, Module};
+use tch::{Device, Kind, Reduction, Tensor};
+
+use crate::data::Batch;
+
+/// The architecture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Architecture {
+    /// Fully connected layers with these widths between input and output.
+    Mlp {
+        /// Widths of the hidden layers.
+        hidden: Vec<i64>,
+    },
+    /// Two convolutions with pooling, then one hidden layer of 64.
+    Cnn,
+}
+
+/// A network with its parameters.
+#[derive(Debug)]
+pub struct Model {
+    store: nn::VarStore,
+    layers: nn::Sequential,
+    parameters: Vec<Tensor>,
+}
+
+impl Model {
+    /// Draws a network for samples of this shape; the same seed draws the same one.
+    pub fn new(
+        architecture: &Architecture,
+        shape: [i64; 3],
+        classes: i64,
+        seed: u64,
+        kind: Kind,
+        device: Device,
+    ) -> Self {
+        tch::manual_seed(seed as i64);
+        // Drawn on the CPU in 32 bits and then moved, so that every kind and device begins with the same numbers.
+        let mut store = nn::VarStore::new(Device::Cpu);
+        let layers = match architecture {
+            Architecture::Mlp { hidden } => mlp(&store.root(), shape.iter().product(), hidden, classes),
+            Architecture::Cnn => cnn(&store.root(), shape, classes),
+        };
+        store.set_kind(kind);
+        store.set_device(device);
+        let parameters = in_order(&store);
+        Self { store, layers, parameters }
+    }
+
+    /// The mean-free loss: cross-entropy summed over the samples, so that shares of any size add up.
+    pub fn loss_sum(&self, batch: &Batch) -> Tensor {
+        let logits = self.layers.forward(&batch.features);
+        logits.cross_entropy_loss::<Tensor>(&batch.labels, None, Reduction::Sum, -100, 0.0)
+    }
+
+    /// The mean loss over a batch, without gradients.
+    pub fn evaluate(&self, batch: &Batch) -> f64 {
+        tch::no_grad(|| self.loss_sum(batch).double_value(&[])) / batch.len() as f64
+    }
+
+    /// The parameters in a fixed order, the same on all ranks.
+    pub fn parameters(&self) -> &[Tensor] {
+        &self.parameters
+    }
+
+    /// Sets all gradients to zero, in place.
+    pub fn zero_grad(&mut self) {
+        for parameter in &mut self.parameters {
+            parameter.zero_grad();
+        }
+    }
+
+    /// Where the parameters live.
+    pub fn device(&self) -> Device {
+        self.store.device()
+    }
+
+    /// Their element type.
+    pub fn kind(&self) -> Kind {
+        self.parameters.first().map_or(Kind::Float, Tensor::kind)
+    }
+
+    /// How many numbers they are.
+    pub fn size(&self) -> i64 {
+        self.parameters.iter().map(|parameter| parameter.numel() as i64).sum()
+    }
+}
+
+/// The store keeps variables in a hash map: by name they have an order.
+fn in_order(store: &nn::VarStore) -> Vec<Tensor> {
+    let mut named: Vec<(String, Tensor)> = store.variables().into_iter().collect();
+    named.sort_by(|a, b| a.0.cmp(&b.0));
+    named.into_iter().map(|(_, parameter)| parameter).collect()
+}
+
+fn mlp(root: &nn::Path<'_>, features: i64, hidden: &[i64], classes: i64) -> nn::Sequential {
+    let mut layers = nn::seq();
+    let mut width = features;
+    for (number, &next) in hidden.iter().enumerate() {
+        layers = layers.add(nn::linear(root / format!("hidden{number}"), width, next, Default::default()));
+        layers = layers.add_fn(Tensor::relu);
+        width = next;
+    }
+    layers.add(nn::linear(root / "output", width, classes, Default::default()))
+}
+
+fn cnn(root: &nn::Path<'_>, [channels, height, width]: [i64; 3], classes: i64) -> nn::Sequential {
+    let padded = nn::ConvConfig { padding: 1, ..Default::default() };
+    let flat = 32 * (height / 4) * (width / 4);
+    nn::seq()
+        .add_fn(move |x| x.view([-1, channels, height, width]))
+        .add(nn::conv2d(root / "conv0", channels, 16, 3, padded))
+        .add_fn(|x| x.relu().max_pool2d_default(2))
+        .add(nn::conv2d(root / "conv1", 16, 32, 3, padded))
+        .add_fn(move |x| x.relu().max_pool2d_default(2).view([-1, flat]))
+        .add(nn::linear(root / "hidden", flat, 64, Default::default()))
+        .add_fn(Tensor::relu)
+        .add(nn::linear(root / "output", 64, classes, Default::default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::TeacherTask;
+
+    #[test]
+    fn both_architectures_give_a_loss_near_that_of_guessing_and_the_seed_decides() {
+        let data = TeacherTask { samples: 64, seed: 1 }.generate();
+        let batch = data.train.head(64, Kind::Double, Device::Cpu);
+        for architecture in [Architecture::Mlp { hidden: vec![16, 8] }, Architecture::Cnn] {
+            let draw =
+                |seed| Model::new(&architecture, data.shape, data.classes, seed, Kind::Double, Device::Cpu);
+            let loss = draw(1).evaluate(&batch);
+            assert!((loss - 10_f64.ln()).abs() < 0.5, "{architecture:?}: {loss}");
+            assert_eq!(loss, draw(1).evaluate(&batch));
+            assert_ne!(loss, draw(2).evaluate(&batch));
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Rank 0's account of the run: the record, the reports for the predictor, progress and the closing words.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use evenstep_protocol::{JobId, WorkerId};
+
+use crate::arm::Arm;
+use crate::ask::Backlog;
+use crate::cli::Policy;
+use crate::collective::Reduced;
+use crate::output::{Output, Progress};
+use crate::planner::{Planned, queue_reports};
+use crate::record::{EndLine, IterationLine, Line, Recorder, WorkerLine};
+use crate::summary::Summary;
+
+/// The account.
+#[derive(Debug)]
+pub struct Narrator {
+    /// When the run began.
+    pub started: Instant,
+    /// The workers in rank order.
+    pub workers: Vec<WorkerId>,
+    /// The job, where the predictor is asked.
+    pub job_id: Option<JobId>,
+    /// Reports on their way to the predictor.
+    pub backlog: Backlog,
+    /// The record, where one is wanted.
+    pub recorder: Option<Recorder>,
+    /// The bar.
+    pub progress: Progress,
+    /// Words.
+    pub output: Output,
+    /// What each policy's iterations come to.
+    pub summaries: Vec<(Policy, Summary)>,
+}
+
+/// How an iteration went.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// Its plan.
+    pub planned: &'a Planned,
+    /// What all ranks said of it.
+    pub reduced: &'a Reduced,
+    /// Samples in it.
+    pub size: u64,
+    /// How long it took.
+    pub step_time_s: f64,
+    /// The difference to the one-process gradient, where it was verified.
+    pub gradient_difference: Option<f64>,
+}
+
+impl Narrator {
+    /// The job, where the predictor is asked.
+    pub fn job_id(&self) -> Option<&JobId> {
+        self.job_id.as_ref()
+    }
+
+    /// Tells of an iteration.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn tell(&mut self, arm: &Arm, step: &Step<'_>) -> Result<()> {
+        let reduced = step.reduced;
+        if arm.policy == Policy::Evenstep {
+            queue_reports(&self.backlog, &self.workers, arm.iteration, reduced);
+        }
+        if let Some(difference) = step.gradient_difference {
+            self.output.say(&format!(
+                "iteration {} ({}): gradient within {difference:.1e} of that of one process",
+                arm.iteration, arm.policy
+            ));
+        }
+        if let Some((_, summary)) = self.summaries.iter_mut().find(|(policy, _)| *policy == arm.policy) {
+            summary.add(step);
+        }
+        if let Some(recorder) = &mut self.recorder {
+            let line = line(arm, step, &self.workers, self.started.elapsed().as_secs_f64());
+            recorder.write(&Line::Iteration(Box::new(line)))?;
+        }
+        self.progress.advance(Instant::now(), || {
+            let batches: Vec<String> =
+                step.planned.plan.shares().iter().map(|share| share.local_batch.to_string()).collect();
+            format!(
+                "{} loss {:.4}, {:.1} ms, batches {}",
+                arm.policy,
+                reduced.loss,
+                step.step_time_s * 1e3,
+                batches.join("/")
+            )
+        });
+        Ok(())
+    }
+
+    /// Tells how a policy's training ended.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn end(&mut self, arm: &Arm, final_loss: f64, held_out: i64, pace_missed: u64) -> Result<()> {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.write(&Line::End(EndLine {
+                policy: arm.policy,
+                iterations: arm.iteration,
+                final_loss,
+                evaluation: format!("mean cross-entropy over {held_out} held-out samples"),
+                pace_missed,
+                reports_lost: if arm.policy == Policy::Evenstep { self.backlog.lost() } else { 0 },
+            }))?;
+        }
+        let summary =
+            self.summaries.iter().find(|(policy, _)| *policy == arm.policy).map(|(_, summary)| summary);
+        if let Some(words) = summary.and_then(Summary::describe) {
+            self.output.say(&format!("{}: {words}, final loss {final_loss:.4}", arm.policy));
+        }
+        Ok(())
+    }
+
+    /// The last words.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn finish(&mut self, stopped: bool) -> Result<()> {
+        self.progress.finish();
+        if stopped {
+            self.output.say("stopped as told, before the last iteration");
+        }
+        self.flush()
+    }
+
+    /// Hands the record to the system.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn flush(&mut self) -> Result<()> {
+        self.recorder.as_mut().map_or(Ok(()), Recorder::flush)?;
+        Ok(())
+    }
+}
+
+fn line(arm: &Arm, step: &Step<'_>, workers: &[WorkerId], at_s: f64) -> IterationLine {
+    let Step { planned, reduced, .. } = step;
+    let timed = planned.answered.as_ref().map(|answered| &answered.timed);
+    let workers = workers.iter().zip(&reduced.reports).enumerate().map(|(rank, (worker, report))| {
+        let expected =
+            timed.and_then(|timed| timed.answer.allocations.iter().find(|one| one.worker == *worker));
+        WorkerLine {
+            worker: worker.clone(),
+            local_batch: report.local_batch,
+            compute_time_s: report.compute_time_s,
+            barrier_wait_s: reduced.barrier_wait_s(rank),
+            loader_wait_s: report.loader_wait_s,
+            predicted_compute_time_s: expected.and_then(|one| one.predicted_compute_time_s),
+            predicted_speed_samples_per_s: expected.and_then(|one| one.predicted_speed_samples_per_s),
+            speed_lower_samples_per_s: expected.and_then(|one| one.speed_lower_samples_per_s),
+            speed_upper_samples_per_s: expected.and_then(|one| one.speed_upper_samples_per_s),
+            drivers: report.drivers.clone(),
+        }
+    });
+    IterationLine {
+        policy: arm.policy,
+        iteration: arm.iteration,
+        epoch: arm.cursor.epoch(),
+        at_s,
+        global_batch: step.size,
+        step_time_s: step.step_time_s,
+        ask_s: planned.ask_s,
+        round_trip_s: timed.map(|timed| timed.round_trip_s),
+        server_s: timed.and_then(|timed| timed.server_s),
+        all_reduce_s: reduced.all_reduce_s,
+        loss: reduced.loss,
+        generation: timed.map(|timed| timed.answer.generation),
+        decision: timed.map(|timed| timed.answer.decision.clone()),
+        gradient_difference: step.gradient_difference,
+        workers: workers.collect(),
+    }
+}

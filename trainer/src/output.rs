@@ -1,0 +1,73 @@
+//! What a person sees: a progress bar on a terminal, plain lines elsewhere.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Where there is no terminal a line of progress comes this often, at most.
+const PLAIN_EVERY: Duration = Duration::from_secs(2);
+
+/// Says things on standard error, above the progress bar where there is one.
+#[derive(Debug, Clone)]
+pub struct Output {
+    speaker: String,
+    bar: ProgressBar,
+}
+
+impl Output {
+    /// Words of a speaker ("rank 0").
+    pub fn new(speaker: impl Into<String>) -> Self {
+        Self { speaker: speaker.into(), bar: ProgressBar::hidden() }
+    }
+
+    /// Says a line.
+    pub fn say(&self, words: &str) {
+        // Nobody can be told that standard error is closed.
+        self.bar.suspend(|| {
+            let _ = writeln!(io::stderr().lock(), "{}: {words}", self.speaker);
+        });
+    }
+}
+
+/// Progress of a number of iterations.
+#[derive(Debug)]
+pub struct Progress {
+    output: Output,
+    total: u64,
+    done: u64,
+    last_line: Option<Instant>,
+}
+
+impl Progress {
+    /// Progress through `total` iterations; the output it returns prints above the bar.
+    pub fn new(speaker: &str, total: u64) -> (Self, Output) {
+        let mut output = Output::new(speaker);
+        if io::stderr().is_terminal() {
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed} < {eta}] {msg}");
+            output.bar =
+                ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        }
+        (Self { output: output.clone(), total, done: 0, last_line: None }, output)
+    }
+
+    /// One iteration is done; `describe` is called only when it is shown.
+    pub fn advance(&mut self, now: Instant, describe: impl FnOnce() -> String) {
+        self.done += 1;
+        if !self.output.bar.is_hidden() {
+            self.output.bar.set_message(describe());
+            self.output.bar.inc(1);
+            return;
+        }
+        let due = self.last_line.is_none_or(|last| now.duration_since(last) >= PLAIN_EVERY);
+        if due || self.done == self.total {
+            self.last_line = Some(now);
+            self.output.say(&format!("{}/{} {}", self.done, self.total, describe()));
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        self.output.bar.finish_and_clear();
+    }
+}

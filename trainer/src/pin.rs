@@ -1,0 +1,35 @@
+//! Cores of this machine.
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Cores that this process may run on.
+///
+/// # Errors
+/// The system does not say.
+pub fn cores() -> Result<Vec<usize>> {
+    let allowed = sched_getaffinity(None).context("asking for the cores of this process")?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
+}
+
+/// Keeps this thread, and threads it starts later, on one core.
+///
+/// # Errors
+/// The core does not exist or is not ours.
+pub fn to_core(core: usize) -> Result<()> {
+    let allowed = cores()?;
+    ensure!(allowed.contains(&core), "core {core}: this process may run on the cores {allowed:?}");
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).with_context(|| format!("pinning to core {core}"))
+}
+
+/// Ends this process when the one that started it ends, however that ends.
+///
+/// # Errors
+/// The system refuses.
+pub fn end_with_parent() -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .context("tying this process to its parent")
+}

@@ -1,0 +1,195 @@
+//! Which plan is in force in an iteration, on every rank alike.
+
+use std::time::Instant;
+
+use evenstep_c10d::Group;
+use evenstep_protocol::{WorkerId, WorkerReport};
+use tch::Tensor;
+
+use crate::ask::{AheadAsker, Answered, Backlog, Link};
+use crate::cli::AskMode;
+use crate::collective::Reduced;
+use crate::data::Cursor;
+use crate::plan::Plan;
+
+/// Decides the plan of each iteration.
+#[derive(Debug)]
+pub struct Planner {
+    /// The latest allocation of a full global batch: what stays in force when there is no news.
+    in_force: Plan,
+    source: Source,
+}
+
+/// Where plans come from. Only rank 0 has a line to the predictor.
+#[derive(Debug)]
+enum Source {
+    Even { quantum: u64 },
+    Boundary { rank0: Option<Link> },
+    Ahead { rank0: Option<Ahead>, next: Option<Plan> },
+}
+
+#[derive(Debug)]
+struct Ahead {
+    asker: AheadAsker,
+    /// The answer that rode on the last all-reduce.
+    rode: Option<Answered>,
+}
+
+/// The plan of an iteration and what it cost.
+#[derive(Debug)]
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// Time for asking and handing out, on the critical path, in seconds.
+    pub ask_s: f64,
+    /// On rank 0: the answer, where it was given for this very iteration.
+    pub answered: Option<Answered>,
+}
+
+impl Planner {
+    /// Even splits; nobody is asked.
+    pub fn even(global_batch: u64, world_size: usize, quantum: u64) -> Self {
+        let in_force = Plan::even(global_batch, world_size, quantum);
+        Self { in_force, source: Source::Even { quantum } }
+    }
+
+    /// What the predictor says; `link` on rank 0 only.
+    pub fn asking(
+        mode: AskMode,
+        link: Option<Link>,
+        global_batch: u64,
+        world_size: usize,
+        quantum: u64,
+    ) -> Self {
+        let source = match mode {
+            AskMode::Boundary => Source::Boundary { rank0: link },
+            AskMode::Ahead => {
+                let rank0 = link.map(|link| Ahead { asker: AheadAsker::new(link), rode: None });
+                Source::Ahead { rank0, next: None }
+            }
+        };
+        Self { in_force: Plan::even(global_batch, world_size, quantum), source }
+    }
+
+    /// Asking ahead only: wants the first iterations of the run, which no all-reduce came before.
+    pub fn begin(&self, iteration: u64, size: u64) {
+        if let Source::Ahead { rank0: Some(ahead), .. } = &self.source {
+            ahead.asker.want(iteration, size);
+        }
+    }
+
+    /// The plan of an iteration of `size` samples: the same on all ranks.
+    ///
+    /// # Errors
+    /// A rank is gone.
+    pub fn plan(&mut self, group: &Group, iteration: u64, size: u64) -> evenstep_c10d::Result<Planned> {
+        let started = Instant::now();
+        let (news, answered) = match &mut self.source {
+            Source::Even { quantum } => {
+                let plan = Plan::even(size, group.world_size(), *quantum);
+                return Ok(Planned { plan, ask_s: 0.0, answered: None });
+            }
+            Source::Boundary { rank0 } => {
+                let answered = rank0.as_mut().and_then(|link| link.ask(iteration, size));
+                let own = answered.as_ref().map(|answered| &answered.plan);
+                (hand_out(group, own)?, answered)
+            }
+            Source::Ahead { rank0, next } => {
+                let rode = rank0.as_mut().and_then(|ahead| ahead.rode.take());
+                let exact = rode.filter(|answered| answered.timed.answer.iteration == iteration);
+                (next.take(), exact)
+            }
+        };
+        let plan = self.follow(news, size);
+        Ok(Planned { plan, ask_s: started.elapsed().as_secs_f64(), answered })
+    }
+
+    /// Takes note of news: an allocation of a full batch stays in force until the next.
+    fn follow(&mut self, news: Option<Plan>, size: u64) -> Plan {
+        let Some(news) = news else { return self.in_force.resized(size) };
+        if news.global_batch() == self.in_force.global_batch() {
+            self.in_force = news.clone();
+        }
+        if news.global_batch() == size { news } else { self.in_force.resized(size) }
+    }
+
+    /// Asking ahead, on rank 0: the newest answer, to ride on this iteration's all-reduce.
+    pub fn news(&mut self) -> Option<Plan> {
+        let Source::Ahead { rank0: Some(ahead), .. } = &mut self.source else { return None };
+        ahead.rode = ahead.asker.newest();
+        ahead.rode.as_ref().map(|answered| answered.plan.clone())
+    }
+
+    /// After the all-reduce of an iteration, before the cursor moves on: takes what rode on it, and asks further ahead.
+    pub fn learn(&mut self, iteration: u64, reduced: &Reduced, cursor: &Cursor) {
+        let global_batch = self.in_force.global_batch();
+        if let Source::Ahead { rank0, next } = &mut self.source {
+            next.clone_from(&reduced.news);
+            if let Some(ahead) = rank0 {
+                ahead.asker.want(iteration + 2, cursor.size(global_batch, 2));
+            }
+        }
+    }
+
+    /// Delivers the last reports and leaves the job.
+    pub fn close(self) {
+        let link = match self.source {
+            Source::Even { .. } => None,
+            Source::Boundary { rank0 } => rank0,
+            Source::Ahead { rank0, .. } => rank0.and_then(|ahead| ahead.asker.end()),
+        };
+        if let Some(link) = link {
+            link.close();
+        }
+    }
+}
+
+/// Rank 0's plan, if it has one, to everybody.
+fn hand_out(group: &Group, own: Option<&Plan>) -> evenstep_c10d::Result<Option<Plan>> {
+    let mut slots = Plan::encode(own, group.world_size());
+    let mut tensor = Tensor::from_slice(&slots);
+    group.broadcast(&mut tensor, 0)?;
+    tensor.copy_data(&mut slots, tensor.numel());
+    Ok(Plan::decode(&slots))
+}
+
+/// Queues the reports of an iteration for the predictor.
+pub fn queue_reports(backlog: &Backlog, workers: &[WorkerId], iteration: u64, reduced: &Reduced) {
+    let reports = workers
+        .iter()
+        .zip(&reduced.reports)
+        .enumerate()
+        .map(|(rank, (worker, report))| WorkerReport {
+            worker: worker.clone(),
+            iteration,
+            local_batch: report.local_batch,
+            compute_time_s: report.compute_time_s,
+            barrier_wait_s: Some(reduced.barrier_wait_s(rank)),
+            loader_wait_s: Some(report.loader_wait_s),
+            peak_memory_bytes: None,
+            drivers: report.drivers.clone(),
+        })
+        .collect();
+    backlog.push(iteration, reports);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_full_allocation_stays_in_force_through_a_ragged_end_and_silence() {
+        let mut planner = Planner::asking(AskMode::Boundary, None, 60, 3, 1);
+        assert_eq!(planner.follow(None, 60), Plan::in_rank_order(&[20, 20, 20], 1.0));
+        let full = Plan::in_rank_order(&[10, 20, 30], 0.5);
+        assert_eq!(planner.follow(Some(full.clone()), 60), full);
+        let ragged = Plan::in_rank_order(&[1, 1, 1], 0.5);
+        assert_eq!(planner.follow(Some(ragged.clone()), 3), ragged);
+        assert_eq!(planner.follow(None, 60), full);
+        assert_eq!(planner.follow(None, 6), Plan::in_rank_order(&[1, 2, 3], 0.5));
+        // A late answer for another size is kept for later, and does not decide this iteration's size.
+        let late = Plan::in_rank_order(&[30, 20, 10], 1.0);
+        assert_eq!(planner.follow(Some(late.clone()), 6), Plan::in_rank_order(&[3, 2, 1], 1.0));
+        assert_eq!(planner.follow(None, 60), late);
+    }
+}

@@ -1,0 +1,294 @@
+//! The record of a run: JSON lines, one for each iteration, that reports are drawn from.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use evenstep_protocol::{Decision, JobId, Readings, WorkerId};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::{AskMode, Policy};
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Line {
+    /// The first: what was run.
+    Run(RunLine),
+    /// How one iteration went.
+    Iteration(Box<IterationLine>),
+    /// The last of each policy.
+    End(EndLine),
+}
+
+/// What was run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunLine {
+    /// What made the workers unequal.
+    pub scenario: Scenario,
+    /// The job id, where the predictor was asked.
+    pub job_id: Option<JobId>,
+    /// Imposed relative speeds in rank order.
+    pub paces: Option<Vec<f64>>,
+    /// The workers in rank order.
+    pub workers: Vec<WorkerId>,
+    /// Samples per iteration.
+    pub global_batch: u64,
+    /// The network, in words.
+    pub model: String,
+    /// The data, in words.
+    pub data: String,
+    /// Iterations of each policy.
+    pub steps: u64,
+    /// The seed of model, data and order.
+    pub seed: u64,
+    /// When the predictor was asked.
+    pub ask: AskMode,
+    /// The policies, in turn.
+    pub policies: Vec<Policy>,
+    /// Iterations that each policy ran before the next took its turn.
+    pub block: u64,
+    /// What a reader of the results must know, imposed speeds above all.
+    pub notes: Vec<String>,
+}
+
+/// What made the workers unequal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scenario {
+    /// Imposed speeds.
+    Paced,
+    /// A real competing load.
+    Contended,
+    /// Nothing of ours.
+    Plain,
+}
+
+/// How one iteration went under one policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IterationLine {
+    /// The policy.
+    pub policy: Policy,
+    /// The iteration, from 0.
+    pub iteration: u64,
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// When it ended, in seconds since the begin of the run.
+    pub at_s: f64,
+    /// Samples in it.
+    pub global_batch: u64,
+    /// From its begin, asking included, to the end of the optimizer step, on rank 0.
+    pub step_time_s: f64,
+    /// Time that asking and handing out the answer took of it.
+    pub ask_s: f64,
+    /// Round trip of the request that brought this plan, on the critical path or not.
+    pub round_trip_s: Option<f64>,
+    /// Time that the predictor says it took for it.
+    pub server_s: Option<f64>,
+    /// Time inside the all-reduce on rank 0, its own wait at the barrier included.
+    pub all_reduce_s: f64,
+    /// Mean loss over the global batch.
+    pub loss: f64,
+    /// The generation of the plan, where it was answered for this very iteration.
+    pub generation: Option<u64>,
+    /// The decision behind the plan, where it was answered for this very iteration.
+    pub decision: Option<Decision>,
+    /// Largest relative difference to the one-process gradient, where it was verified.
+    pub gradient_difference: Option<f64>,
+    /// Each worker, in rank order.
+    pub workers: Vec<WorkerLine>,
+}
+
+/// How one worker's part went.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkerLine {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Samples it computed.
+    pub local_batch: u64,
+    /// Forward and backward.
+    pub compute_time_s: f64,
+    /// Its wait for the last worker.
+    pub barrier_wait_s: f64,
+    /// Its wait for data.
+    pub loader_wait_s: f64,
+    /// What the plan expected it to take.
+    pub predicted_compute_time_s: Option<f64>,
+    /// The speed expected of it.
+    pub predicted_speed_samples_per_s: Option<f64>,
+    /// Lower end of the 90 % interval.
+    pub speed_lower_samples_per_s: Option<f64>,
+    /// Upper end of the 90 % interval.
+    pub speed_upper_samples_per_s: Option<f64>,
+    /// Drivers read when its compute ended.
+    pub drivers: Readings,
+}
+
+/// How a policy's training ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EndLine {
+    /// The policy.
+    pub policy: Policy,
+    /// Iterations that were run.
+    pub iterations: u64,
+    /// Mean loss on the fixed held-out batch.
+    pub final_loss: f64,
+    /// What the final loss was measured on.
+    pub evaluation: String,
+    /// Micro-batches of rank 0 that were slower than the imposed pace allows.
+    pub pace_missed: u64,
+    /// Reports that were never delivered: dropped from a full backlog, or refused.
+    pub reports_lost: u64,
+}
+
+/// A record that cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Reading or writing failed.
+    #[error("record {path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A line is no line of a record.
+    #[error("record {path}, line {line}: {source}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+/// Writes a record.
+#[derive(Debug)]
+pub struct Recorder {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Recorder {
+    /// Begins a record; an existing file is replaced.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn create(path: &Path) -> Result<Self, RecordError> {
+        let file =
+            File::create(path).map_err(|source| RecordError::File { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
+    }
+
+    /// Adds a line.
+    ///
+    /// # Errors
+    /// Writing failed.
+    pub fn write(&mut self, line: &Line) -> Result<(), RecordError> {
+        let written = serde_json::to_writer(&mut self.file, line).map_err(io::Error::from);
+        written.and_then(|()| self.file.write_all(b"\n")).map_err(|source| self.failed(source))
+    }
+
+    /// Hands everything to the system.
+    ///
+    /// # Errors
+    /// Writing failed.
+    pub fn flush(&mut self) -> Result<(), RecordError> {
+        self.file.flush().map_err(|source| self.failed(source))
+    }
+
+    fn failed(&self, source: io::Error) -> RecordError {
+        RecordError::File { path: self.path.clone(), source }
+    }
+}
+
+/// Reads a record line by line.
+///
+/// # Errors
+/// The file cannot be opened; each item tells what is wrong with its line.
+pub fn read(path: &Path) -> Result<impl Iterator<Item = Result<Line, RecordError>>, RecordError> {
+    let failed = {
+        let path = path.to_owned();
+        move |source| RecordError::File { path: path.clone(), source }
+    };
+    let file = File::open(path).map_err(&failed)?;
+    let path = path.to_owned();
+    Ok(BufReader::new(file).lines().enumerate().map(move |(index, line)| {
+        let line = line.map_err(&failed)?;
+        serde_json::from_str(&line).map_err(|source| RecordError::Malformed {
+            path: path.clone(),
+            line: index + 1,
+            source,
+        })
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_survive_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record.jsonl");
+        let worker = WorkerId::new("node/0").unwrap();
+        let run = Line::Run(RunLine {
+            scenario: Scenario::Paced,
+            job_id: None,
+            paces: Some(vec![1.0, 2.0]),
+            workers: vec![worker.clone()],
+            global_batch: 64,
+            model: "mlp".into(),
+            data: "task".into(),
+            steps: 1,
+            seed: 1,
+            ask: AskMode::Ahead,
+            policies: vec![Policy::Even, Policy::Evenstep],
+            block: 20,
+            notes: vec!["imposed speeds".into()],
+        });
+        let iteration = Line::Iteration(Box::new(IterationLine {
+            policy: Policy::Evenstep,
+            iteration: 3,
+            epoch: 0,
+            at_s: 1.5,
+            global_batch: 64,
+            step_time_s: 0.1,
+            ask_s: 0.001,
+            round_trip_s: Some(0.0008),
+            server_s: None,
+            all_reduce_s: 0.01,
+            loss: 2.3,
+            generation: None,
+            decision: None,
+            gradient_difference: Some(1e-7),
+            workers: vec![WorkerLine {
+                worker,
+                local_batch: 64,
+                compute_time_s: 0.09,
+                barrier_wait_s: 0.0,
+                loader_wait_s: 0.0,
+                predicted_compute_time_s: None,
+                predicted_speed_samples_per_s: None,
+                speed_lower_samples_per_s: None,
+                speed_upper_samples_per_s: None,
+                drivers: [("other_cpu".to_owned(), 0.5)].into(),
+            }],
+        }));
+        let mut recorder = Recorder::create(&path).unwrap();
+        for line in [&run, &iteration] {
+            recorder.write(line).unwrap();
+        }
+        recorder.flush().unwrap();
+        let lines: Vec<Line> = read(&path).unwrap().collect::<Result<_, _>>().unwrap();
+        assert_eq!(lines, [run, iteration]);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with(r#"{"kind":"run","scenario":"paced""#), "{text}");
+
+        std::fs::write(&path, "{\"kind\":\"walk\"}\n").unwrap();
+        let error = read(&path).unwrap().next().unwrap().unwrap_err();
+        assert!(matches!(error, RecordError::Malformed { line: 1, .. }));
+    }
+}

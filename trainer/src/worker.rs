@@ -1,0 +1,222 @@
+//! One worker: the training loop.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use evenstep_agent::Boundary;
+use evenstep_c10d::Group;
+use tch::Device;
+
+use crate::arm::Arm;
+use crate::checkpoint::{self, Identity, State, Tensors};
+use crate::cli::{JoinArgs, Policy};
+use crate::collective::{Contribution, RankReport};
+use crate::compute::Compute;
+use crate::data::{Dataset, HELD_OUT_SAMPLES};
+use crate::narrator::{Narrator, Step};
+use crate::sample_log::SampleLog;
+use crate::setup;
+
+/// Everything that a worker works with, beside its replicas.
+pub struct Worker<'a> {
+    /// What was asked for.
+    pub args: &'a JoinArgs,
+    /// The ranks.
+    pub group: Group,
+    /// What is trained on.
+    pub data: Dataset,
+    /// Where it computes.
+    pub device: Device,
+    /// How it computes.
+    pub compute: Compute,
+    /// Reads the machine at the boundary of an iteration.
+    pub drivers: Boundary,
+    /// Set when the process is told to stop.
+    pub stop: Arc<AtomicBool>,
+    /// What it computed, where that is wanted.
+    pub sample_log: Option<SampleLog>,
+    /// Rank 0's record, reports and progress.
+    pub narrator: Option<Narrator>,
+}
+
+/// Trains as one worker, from the first word on the store to the last report.
+///
+/// # Errors
+/// Values that do not go together, data that cannot be used, a worker that is gone, a gradient that is wrong.
+pub fn run(args: &JoinArgs) -> Result<()> {
+    let (mut worker, mut arms) = setup::prepare(args)?;
+    let last = worker.iterations();
+    let mut stopped = false;
+    'rounds: while arms.iter().any(|arm| arm.iteration < last) {
+        let begun = arms[0].iteration;
+        let block = if arms.len() > 1 { args.train.block } else { 1 };
+        for arm in &mut arms {
+            while arm.iteration < last.min(begun + block) {
+                let step = worker.step(arm);
+                let context = || format!("iteration {} ({})", arm.iteration, arm.policy);
+                if step.with_context(context)? {
+                    stopped = true;
+                    break 'rounds;
+                }
+            }
+        }
+        let every = args.train.checkpoint_every;
+        if every.is_some_and(|every| begun / every < arms[0].iteration / every) {
+            worker.checkpoint(&arms)?;
+        }
+    }
+    worker.finish(arms, stopped)
+}
+
+impl Worker<'_> {
+    /// One iteration of one replica; true when some worker was told to stop.
+    fn step(&mut self, arm: &mut Arm) -> Result<bool> {
+        let train = &self.args.train;
+        let size = arm.cursor.size(train.global_batch, 0);
+
+        let started = Instant::now();
+        let planned = arm.planner.plan(&self.group, arm.iteration, size)?;
+
+        let begun = Instant::now();
+        let share = planned.plan.share(self.group.rank());
+        let indices = arm.cursor.slice(share.offset, share.local_batch);
+        let batch = self.data.train.gather(indices, arm.model.kind(), self.device);
+        let loader_wait_s = begun.elapsed().as_secs_f64();
+
+        let computed = self.compute.gradients(&mut arm.model, &batch);
+
+        let reading = self.drivers.read(Instant::now());
+        let report = RankReport {
+            local_batch: share.local_batch,
+            compute_time_s: computed.compute_time_s,
+            loader_wait_s,
+            busy_s: begun.elapsed().as_secs_f64(),
+            drivers: reading.readings,
+        };
+        let own = Contribution {
+            report,
+            loss_sum: computed.loss_sum,
+            stop: self.stop.load(Ordering::Relaxed),
+            news: arm.planner.news(),
+        };
+        let reduced = arm.bucket.all_reduce(&self.group, &arm.model, &own)?;
+
+        let verifying = Instant::now();
+        let gradient_difference = self.verify(arm, size)?;
+        let verified_s = verifying.elapsed().as_secs_f64();
+
+        let learning_rate = train.lr * planned.plan.lr_multiplier();
+        arm.optimizer.step(&arm.model, &arm.bucket.gradient(self.device), learning_rate);
+        let step_time_s = started.elapsed().as_secs_f64() - verified_s;
+
+        if let Some(log) = &mut self.sample_log {
+            log.write(arm.policy, arm.cursor.epoch(), indices)?;
+        }
+        if let Some(narrator) = &mut self.narrator {
+            let step = Step { planned: &planned, reduced: &reduced, size, step_time_s, gradient_difference };
+            narrator.tell(arm, &step)?;
+        }
+        arm.planner.learn(arm.iteration, &reduced, &arm.cursor);
+        arm.cursor.advance(size);
+        arm.iteration += 1;
+        Ok(reduced.stop)
+    }
+
+    /// On rank 0, in the iterations that were chosen: the gradient of uneven shares against that of one process.
+    fn verify(&self, arm: &Arm, size: u64) -> Result<Option<f64>> {
+        let due = self.args.train.verify_gradient.is_some_and(|every| arm.iteration.is_multiple_of(every));
+        if !due || self.group.rank() != 0 {
+            return Ok(None);
+        }
+        let whole = self.data.train.gather(arm.cursor.slice(0, size), arm.model.kind(), self.device);
+        let difference = arm.gradient_difference(&whole);
+        let (dtype, tolerance) = self.args.train.dtype.tolerance();
+        ensure!(
+            difference <= tolerance,
+            "the gradient differs from that of one process by {difference:.2e} of its largest entry; {dtype} allows \
+             {tolerance:.0e}"
+        );
+        Ok(Some(difference))
+    }
+
+    /// Iterations of each replica.
+    pub fn iterations(&self) -> u64 {
+        let train = &self.args.train;
+        let in_epochs = train.epochs.unwrap_or(1) * self.data.train.len().div_ceil(train.global_batch);
+        train.steps.unwrap_or(in_epochs)
+    }
+
+    /// What makes this run this run.
+    pub fn identity(&self) -> Identity {
+        let train = &self.args.train;
+        Identity {
+            seed: train.seed,
+            global_batch: train.global_batch,
+            model: train.model_name(),
+            dtype: train.dtype.tolerance().0.to_owned(),
+            data: self.data.name.clone(),
+            policies: train.policy.clone(),
+        }
+    }
+
+    /// Rank 0 writes a checkpoint; all replicas stand at the same iteration.
+    fn checkpoint(&mut self, arms: &[Arm]) -> Result<()> {
+        let (Some(narrator), Some(folder)) = (&mut self.narrator, &self.args.train.checkpoint_dir) else {
+            return Ok(());
+        };
+        narrator.flush()?;
+        let job_id = narrator.job_id().cloned();
+        let identity = self.identity();
+        save(
+            folder,
+            arms,
+            &State {
+                job_id,
+                iteration: arms[0].iteration,
+                epoch: arms[0].cursor.epoch(),
+                position: arms[0].cursor.position(),
+                identity,
+            },
+        )
+    }
+
+    fn finish(mut self, arms: Vec<Arm>, stopped: bool) -> Result<()> {
+        if stopped && arms.iter().all(|arm| arm.iteration == arms[0].iteration) {
+            self.checkpoint(&arms)?;
+        }
+        self.group.barrier().context("waiting for the others to finish")?;
+        if let Some(mut narrator) = self.narrator.take() {
+            let held_out = self.data.held_out.head(HELD_OUT_SAMPLES, arms[0].model.kind(), self.device);
+            let missed = self.compute.pace.as_ref().map_or(0, crate::pace::Pace::missed);
+            for arm in &arms {
+                narrator.end(arm, arm.model.evaluate(&held_out), held_out.len(), missed)?;
+            }
+            narrator.finish(stopped)?;
+        }
+        for arm in arms {
+            arm.planner.close();
+        }
+        Ok(())
+    }
+}
+
+fn save(folder: &Path, arms: &[Arm], state: &State) -> Result<()> {
+    let replicas: Vec<Tensors<'_>> = arms
+        .iter()
+        .map(|arm| Tensors {
+            policy: arm.policy,
+            parameters: arm.model.parameters(),
+            velocity: arm.optimizer.velocity(),
+        })
+        .collect();
+    checkpoint::save(folder, state, &replicas)?;
+    Ok(())
+}
+
+/// Whether the predictor is asked at all.
+pub fn asks(policies: &[Policy]) -> bool {
+    policies.contains(&Policy::Evenstep)
+}
