@@ -4,6 +4,8 @@
 mod counter;
 mod procfs;
 
+#[cfg(feature = "daemon")]
+pub mod demo;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod host;

@@ -1,0 +1,318 @@
+//! What an agent is told: flags, then `EVENSTEP_*` in the environment, then a TOML file, then defaults; checked once
+//! into a [`Config`].
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Parser;
+use evenstep_protocol::{DEFAULT_SERVER, InvalidId, NodeId};
+use figment::Figment;
+use figment::providers::{Format, Serialized, Toml};
+use serde::{Deserialize, Serialize};
+
+use crate::spool::SPOOL_BYTES_MIN;
+use crate::watch::WATCHED_MAX;
+
+const INTERVAL_MIN: Duration = Duration::from_millis(20);
+const INTERVAL_MAX: Duration = Duration::from_secs(3600);
+const SEND_EVERY_MIN: Duration = Duration::from_millis(20);
+
+/// Samples CPU, memory, processes and NVIDIA GPUs of this machine, and sends them to the evenstep predictor.
+#[derive(Debug, Parser, Serialize)]
+#[command(name = "evenstep-agent", version)]
+pub struct Flags {
+    /// A TOML file with any of these options, under their long names with `_` for `-`.
+    #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_CONFIG")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+
+    /// The predictor [default: http://127.0.0.1:7117].
+    #[arg(long, value_name = "URL", env = "EVENSTEP_SERVER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+
+    /// What this machine is called [default: its host name].
+    #[arg(long, value_name = "NAME", env = "EVENSTEP_NODE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+
+    /// Where fresh readings are answered, on loopback; port 0 takes a free one [default: 127.0.0.1:7118].
+    #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_AGENT_LISTEN")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+
+    /// The time from sample to sample, 20ms to 1h [default: 1s].
+    #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_INTERVAL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<String>,
+
+    /// The time from batch to batch, at least 20ms [default: 5s].
+    #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_SEND_EVERY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub send_every: Option<String>,
+
+    /// A process to sample too; may be given again. Processes that ask for `/sample?pid=` are watched by themselves.
+    #[arg(long = "watch-pid", value_name = "PID", env = "EVENSTEP_AGENT_WATCH_PID", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub watch_pid: Vec<u32>,
+
+    /// Where samples wait while the predictor is away [default: evenstep-agent in the user's state folder].
+    #[arg(long, value_name = "DIRECTORY", env = "EVENSTEP_AGENT_SPOOL_DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spool_dir: Option<PathBuf>,
+
+    /// The room for them in bytes, at least 65536; the oldest are dropped beyond [default: 67108864].
+    #[arg(long, value_name = "BYTES", env = "EVENSTEP_AGENT_SPOOL_MAX_BYTES")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spool_max_bytes: Option<u64>,
+
+    /// Send made-up readings, marked as such, from this seed instead of the machine's own.
+    #[arg(long, value_name = "SEED", env = "EVENSTEP_AGENT_DEMO_SEED")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub demo_seed: Option<u64>,
+}
+
+/// All options as text, before they are checked.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    server: String,
+    node: Option<String>,
+    listen: String,
+    interval: String,
+    send_every: String,
+    watch_pid: Vec<u32>,
+    spool_dir: Option<PathBuf>,
+    spool_max_bytes: u64,
+    demo_seed: Option<u64>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            server: DEFAULT_SERVER.to_owned(),
+            node: None,
+            listen: "127.0.0.1:7118".to_owned(),
+            interval: "1s".to_owned(),
+            send_every: "5s".to_owned(),
+            watch_pid: Vec::new(),
+            spool_dir: None,
+            spool_max_bytes: 64 << 20,
+            demo_seed: None,
+        }
+    }
+}
+
+/// A checked configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The predictor's base URL.
+    pub server: String,
+    /// What this machine is called.
+    pub node: NodeId,
+    /// Where fresh readings are answered: loopback.
+    pub listen: SocketAddr,
+    /// The time from sample to sample.
+    pub interval: Duration,
+    /// The time from batch to batch.
+    pub send_every: Duration,
+    /// Processes to watch from the start.
+    pub watch_pids: Vec<u32>,
+    /// Where samples wait.
+    pub spool_dir: PathBuf,
+    /// The room they have.
+    pub spool_bytes_max: u64,
+    /// The seed of made-up readings; absent for real ones.
+    pub demo_seed: Option<u64>,
+}
+
+/// What is wrong with an option: its name, its value and the rule.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("--config {path}: {message}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        message: String,
+    },
+    /// The file has an unknown option, or one of another type.
+    #[error("configuration: {0}")]
+    Invalid(#[from] Box<figment::Error>),
+    /// An option breaks its rule.
+    #[error("--{option} {value:?}: {rule}")]
+    Option {
+        /// Its long name.
+        option: &'static str,
+        /// What was given.
+        value: String,
+        /// What it must be.
+        rule: String,
+    },
+    /// The node's name breaks the rule for ids.
+    #[error("{0}; give one with --node")]
+    Node(#[from] InvalidId),
+    /// There is no place to keep samples by default.
+    #[error(
+        "neither $STATE_DIRECTORY, $XDG_STATE_HOME nor $HOME says where to keep samples: give --spool-dir"
+    )]
+    NoSpoolDirectory,
+}
+
+impl Config {
+    /// Puts flags (with the environment behind them), the file they name and defaults together and checks the whole.
+    /// `host_name` and `state_directory` are this machine's, for where nothing is said.
+    ///
+    /// # Errors
+    /// The first option that breaks its rule.
+    pub fn new(
+        flags: &Flags,
+        host_name: Option<String>,
+        state_directory: Option<PathBuf>,
+    ) -> Result<Self, ConfigError> {
+        let mut figment = Figment::from(Serialized::defaults(Settings::default()));
+        if let Some(path) = &flags.config {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| ConfigError::File { path: path.clone(), message: error.to_string() })?;
+            figment = figment.merge(Toml::string(&text));
+        }
+        let settings: Settings = figment.merge(Serialized::defaults(flags)).extract().map_err(Box::new)?;
+        Self::check(settings, host_name, state_directory)
+    }
+
+    fn check(
+        settings: Settings,
+        host_name: Option<String>,
+        state_directory: Option<PathBuf>,
+    ) -> Result<Self, ConfigError> {
+        let node = NodeId::new(settings.node.or(host_name).unwrap_or_default())?;
+        let spool_dir = settings.spool_dir.or(state_directory).ok_or(ConfigError::NoSpoolDirectory)?;
+        if settings.spool_max_bytes < SPOOL_BYTES_MIN {
+            let rule = format!("must be at least {SPOOL_BYTES_MIN}");
+            return Err(wrong("spool-max-bytes", &settings.spool_max_bytes, rule));
+        }
+        if settings.watch_pid.len() > WATCHED_MAX {
+            let rule = format!("at most {WATCHED_MAX} processes are watched");
+            return Err(wrong("watch-pid", &format!("{} values", settings.watch_pid.len()), rule));
+        }
+        Ok(Self {
+            server: check_server(settings.server)?,
+            node,
+            listen: check_listen(&settings.listen)?,
+            interval: check_time("interval", &settings.interval, INTERVAL_MIN)?,
+            send_every: check_time("send-every", &settings.send_every, SEND_EVERY_MIN)?,
+            watch_pids: settings.watch_pid,
+            spool_dir,
+            spool_bytes_max: settings.spool_max_bytes,
+            demo_seed: settings.demo_seed,
+        })
+    }
+}
+
+/// Where a service keeps its state, by the customs of systemd and of desktops.
+pub fn state_directory(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Option<PathBuf> {
+    let given = |name: &str| variable(name).filter(|value| Path::new(value).is_absolute()).map(PathBuf::from);
+    given("STATE_DIRECTORY")
+        .or_else(|| given("XDG_STATE_HOME").map(|state| state.join("evenstep-agent")))
+        .or_else(|| given("HOME").map(|home| home.join(".local/state/evenstep-agent")))
+}
+
+fn wrong(option: &'static str, value: &(impl ToString + ?Sized), rule: impl Into<String>) -> ConfigError {
+    ConfigError::Option { option, value: value.to_string(), rule: rule.into() }
+}
+
+fn check_server(server: String) -> Result<String, ConfigError> {
+    let uri = server.parse::<ureq::http::Uri>();
+    let is_base = uri.is_ok_and(|uri| {
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some() && uri.query().is_none()
+    });
+    if is_base { Ok(server) } else { Err(wrong("server", &server, "must be like http://host:port")) }
+}
+
+fn check_listen(listen: &str) -> Result<SocketAddr, ConfigError> {
+    match listen.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(address),
+        Ok(_) => {
+            Err(wrong("listen", listen, "must be a loopback address: readings are for this machine alone"))
+        }
+        Err(_) => Err(wrong("listen", listen, "must be like 127.0.0.1:7118")),
+    }
+}
+
+fn check_time(option: &'static str, time: &str, least: Duration) -> Result<Duration, ConfigError> {
+    match humantime::parse_duration(time) {
+        Ok(duration) if (least..=INTERVAL_MAX).contains(&duration) => Ok(duration),
+        Ok(_) => Err(wrong(option, time, format!("must be from {} ms to 1 h", least.as_millis()))),
+        Err(_) => Err(wrong(option, time, "must be a time like 20ms, 1s or 1m")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(arguments: &[&str]) -> Result<Config, ConfigError> {
+        let flags = Flags::parse_from(std::iter::once(&"evenstep-agent").chain(arguments));
+        Config::new(&flags, Some("node-a".to_owned()), Some("/state".into()))
+    }
+
+    #[test]
+    fn nothing_said_means_the_defaults() {
+        let config = config(&[]).unwrap();
+        assert_eq!(config.server, DEFAULT_SERVER);
+        assert_eq!((config.node.as_str(), config.interval), ("node-a", Duration::from_secs(1)));
+        assert_eq!((config.listen.port(), config.spool_bytes_max), (7118, 64 << 20));
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_the_file_over_defaults() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "interval = \"100ms\"\nnode = \"from-file\"\nwatch_pid = [7]\n").unwrap();
+        let path = file.path().to_str().unwrap();
+        let config = config(&["--config", path, "--node", "from-flag"]).unwrap();
+        assert_eq!((config.node.as_str(), config.interval), ("from-flag", Duration::from_millis(100)));
+        assert_eq!(config.watch_pids, [7]);
+    }
+
+    #[test]
+    fn an_unknown_option_in_the_file_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "intervall = \"1s\"\n").unwrap();
+        let error = config(&["--config", file.path().to_str().unwrap()]).unwrap_err().to_string();
+        assert!(error.contains("intervall"), "{error}");
+        let error = config(&["--config", "/no/such.toml"]).unwrap_err().to_string();
+        assert!(error.contains("/no/such.toml"), "{error}");
+    }
+
+    #[test]
+    fn a_bad_value_is_named_with_its_option() {
+        for (option, value) in [
+            ("--interval", "19ms"),
+            ("--interval", "fast"),
+            ("--interval", "2h"),
+            ("--send-every", "0s"),
+            ("--listen", "0.0.0.0:7118"),
+            ("--listen", "here"),
+            ("--server", "127.0.0.1:7117"),
+            ("--server", "ftp://predictor"),
+            ("--spool-max-bytes", "1000"),
+            ("--node", "a b"),
+        ] {
+            let error = config(&[option, value]).unwrap_err().to_string();
+            assert!(error.contains(option) && error.contains(value), "{option} {value}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_state_folder_follows_custom() {
+        let variables = |name: &str| match name {
+            "XDG_STATE_HOME" => Some("relative".into()),
+            "HOME" => Some("/home/u".into()),
+            _ => None,
+        };
+        assert_eq!(state_directory(variables), Some("/home/u/.local/state/evenstep-agent".into()));
+        assert_eq!(state_directory(|_| None), None);
+    }
+}

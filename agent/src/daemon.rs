@@ -1,0 +1,159 @@
+//! The parts of an agent put together: a thread that samples, a thread that sends, and the local pages.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::clock::unix_ms;
+use crate::config::Config;
+use crate::local::{self, SamplingState, Shared, lock};
+use crate::sampler::Sampler;
+use crate::source::host::Host;
+use crate::spool::{Life, Spool, SpoolError};
+use crate::uplink::{Backoff, Uplink, UplinkState};
+use crate::watch::Watch;
+
+/// Why an agent cannot start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The spool cannot be used.
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+    /// The address cannot be listened on.
+    #[error("--listen {address}: {source}")]
+    Listen {
+        /// Which address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system gave no thread, or the local pages ended.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// A thread of the agent's that can be told to stop.
+struct Part {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Part {
+    fn start(name: &str, run: impl FnOnce(&Receiver<()>) + Send + 'static) -> io::Result<Self> {
+        let (stop, stopped) = mpsc::channel();
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || run(&stopped))?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Tells it to stop and waits until it has.
+    fn finish(self) {
+        drop(self.stop);
+        if self.thread.join().is_err() {
+            tracing::error!("a part of the agent panicked");
+        }
+    }
+}
+
+/// Runs an agent until `shutdown`; `on_ready` is told what it listens on.
+///
+/// On the way out the last samples are in the spool, and one last attempt to send them has been made.
+///
+/// # Errors
+/// It cannot start, or the local pages end.
+pub async fn run(
+    config: Config,
+    boot: uuid::Uuid,
+    on_ready: impl FnOnce(SocketAddr, &Life),
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), AgentError> {
+    let address = config.listen;
+    let listening = tokio::net::TcpListener::bind(address).await;
+    let listener = listening.map_err(|source| AgentError::Listen { address, source })?;
+    let life = Life { node: config.node.clone(), boot_id: boot.to_string() };
+    let spool = Arc::new(Mutex::new(Spool::open(&config.spool_dir, config.spool_bytes_max, life.clone())?));
+    let uplink_state = Arc::new(Mutex::new(UplinkState::default()));
+    let mut watch = Watch::default();
+    config.watch_pids.iter().for_each(|pid| watch.ask(*pid));
+    let shared = Arc::new(Shared {
+        life,
+        cores: Host::cores(),
+        synthetic: config.demo_seed.is_some(),
+        spool: spool.clone(),
+        uplink: uplink_state.clone(),
+        watch: Mutex::new(watch),
+        sampling: Mutex::new(SamplingState::default()),
+    });
+
+    let backoff = Backoff::new(boot.as_u64_pair().0);
+    let uplink = Uplink::new(spool.clone(), uplink_state, &config.server, config.send_every, backoff);
+    let sampled = shared.clone();
+    let sampler = Part::start("sampler", move |stop| sample(&config, &sampled, stop))?;
+    let uplink = Part::start("uplink", move |stop| uplink.run(stop))?;
+
+    on_ready(listener.local_addr()?, &shared.life);
+    let served = axum::serve(listener, local::router(shared)).with_graceful_shutdown(shutdown).await;
+    // In the way of the data: what the sampler leaves last, the uplink still tries to send.
+    sampler.finish();
+    uplink.finish();
+    lock(&spool).sync()?;
+    Ok(served?)
+}
+
+/// Samples at a fixed rate. Where one takes longer than the interval, the moments it ran over are skipped and counted.
+fn sample(config: &Config, shared: &Shared, stop: &Receiver<()>) {
+    let mut sampler = match config.demo_seed {
+        Some(seed) => Sampler::of_demo(seed, Instant::now()),
+        None => Sampler::of_machine(),
+    };
+    let mut due = Instant::now();
+    loop {
+        let sample = {
+            // Sources are slow beside a look at the list: nobody waits for them.
+            let mut watch = lock(&shared.watch).clone();
+            let before: Vec<u32> = watch.pids().collect();
+            let sample = sampler.sample(Instant::now(), unix_ms(), &mut watch);
+            let ended = before.into_iter().filter(|pid| !watch.contains(*pid));
+            ended.for_each(|pid| lock(&shared.watch).remove(pid));
+            sample
+        };
+        if let Err(error) = lock(&shared.spool).append(&sample) {
+            tracing::error!(%error, "a sample is lost");
+        }
+        due += config.interval;
+        let late = Instant::now().saturating_duration_since(due);
+        let skipped = skipped(late, config.interval);
+        due += config.interval * skipped;
+        {
+            let mut sampling = lock(&shared.sampling);
+            sampling.taken += 1;
+            sampling.skipped += u64::from(skipped);
+            sampling.missing.clone_from(sampler.missing());
+        }
+        let wait = due.saturating_duration_since(Instant::now());
+        if stop.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}
+
+/// How many samples were due in the time that a sample was late.
+fn skipped(late: Duration, interval: Duration) -> u32 {
+    u32::try_from(late.as_nanos() / interval.as_nanos().max(1)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_intervals_are_skipped() {
+        let second = Duration::from_secs(1);
+        assert_eq!(skipped(Duration::ZERO, second), 0);
+        assert_eq!(skipped(Duration::from_millis(999), second), 0);
+        assert_eq!(skipped(Duration::from_millis(2500), second), 2);
+    }
+}

@@ -1,0 +1,246 @@
+//! What the agent says on its own machine: fresh readings, and how it fares itself.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use evenstep_protocol::{PROBLEM_CONTENT_TYPE, Problem, Readings};
+use serde::{Deserialize, Serialize};
+
+use crate::clock::unix_ms;
+use crate::sampler::{MissingCount, MissingCounts};
+use crate::source::host::Host;
+use crate::spool::{Life, Spool, SpoolState};
+use crate::uplink::UplinkState;
+use crate::watch::Watch;
+use crate::{Boundary, Reading};
+
+/// Readers for processes that ask, at most: each has its own windows. Beyond, the least recently used is dropped.
+const READERS_MAX: usize = 64;
+
+/// What the parts of an agent share.
+pub struct Shared {
+    /// This life of the agent.
+    pub life: Life,
+    /// The machine's cores, and what they call themselves.
+    pub cores: (Option<usize>, Option<String>),
+    /// Whether samples are made up.
+    pub synthetic: bool,
+    /// The samples on their way.
+    pub spool: Arc<Mutex<Spool>>,
+    /// How the uplink fares.
+    pub uplink: Arc<Mutex<UplinkState>>,
+    /// What is watched.
+    pub watch: Mutex<Watch>,
+    /// How sampling fares.
+    pub sampling: Mutex<SamplingState>,
+}
+
+/// How sampling fares.
+#[derive(Debug, Clone, Default)]
+pub struct SamplingState {
+    /// Samples taken since the start.
+    pub taken: u64,
+    /// Moments at which a sample was due and the one before was not done.
+    pub skipped: u64,
+    /// What was missing in them.
+    pub missing: MissingCounts,
+}
+
+/// Locks what one thread at a time may touch. A panic elsewhere does not take the readings down with it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The answer of `GET /sample`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FreshSample {
+    /// When it was read, in milliseconds since 1970.
+    pub at_unix_ms: i64,
+    /// The process that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// How long ago it was last asked for, in seconds: shares and rates are over this window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_s: Option<f64>,
+    /// What was read, under the names of drivers.
+    pub readings: Readings,
+    /// What could not be read, by name, and why.
+    #[serde(default)]
+    pub missing: std::collections::BTreeMap<String, String>,
+}
+
+/// The answer of `GET /status`.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    node: String,
+    boot_id: String,
+    version: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cores: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_name: Option<String>,
+    synthetic: bool,
+    samples_taken: u64,
+    samples_skipped: u64,
+    watched_pids: Vec<u32>,
+    missing: Vec<MissingCount>,
+    spool: SpoolState,
+    uplink: UplinkState,
+}
+
+#[derive(Clone)]
+struct Local {
+    shared: Arc<Shared>,
+    readers: Arc<Mutex<Readers>>,
+}
+
+/// The agent's own pages.
+pub fn router(shared: Arc<Shared>) -> Router {
+    let readers = Arc::new(Mutex::new(Readers::default()));
+    Router::new()
+        .route("/sample", get(sample))
+        .route("/status", get(status))
+        .route("/healthz", get(async || "ok\n"))
+        .fallback(async || {
+            problem(StatusCode::NOT_FOUND, "unknown-path", "there are /sample, /status and /healthz")
+        })
+        .method_not_allowed_fallback(async || {
+            problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "only GET is answered here")
+        })
+        .with_state(Local { shared, readers })
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SampleQuery {
+    pid: Option<u32>,
+    gpu: Option<u32>,
+}
+
+async fn sample(State(local): State<Local>, query: Result<Query<SampleQuery>, QueryRejection>) -> Response {
+    let Query(query) = match query {
+        Ok(query) => query,
+        Err(rejection) => return problem(StatusCode::BAD_REQUEST, "malformed", &rejection.body_text()),
+    };
+    let (reading, ended) = match (query.pid, query.gpu) {
+        (None, None) => (lock(&local.readers).read_host(Instant::now()), false),
+        (None, Some(gpu)) => {
+            let detail = format!("gpu={gpu} needs pid=: a reading belongs to a process");
+            return problem(StatusCode::BAD_REQUEST, "malformed", &detail);
+        }
+        (Some(pid), gpu) => lock(&local.readers).read(pid, gpu, Instant::now()),
+    };
+    if let Some(pid) = query.pid {
+        if ended {
+            return problem(StatusCode::NOT_FOUND, "unknown-process", &format!("there is no process {pid}"));
+        }
+        let mut watch = lock(&local.shared.watch);
+        if !watch.contains(pid) {
+            watch.ask(pid);
+        }
+    }
+    let Reading { window_s, readings, missing } = reading;
+    Json(FreshSample { at_unix_ms: unix_ms(), pid: query.pid, window_s, readings, missing }).into_response()
+}
+
+async fn status(State(local): State<Local>) -> Json<Status> {
+    let shared = &local.shared;
+    let sampling = lock(&shared.sampling).clone();
+    let (cores, cpu_name) = shared.cores.clone();
+    Json(Status {
+        node: shared.life.node.to_string(),
+        boot_id: shared.life.boot_id.clone(),
+        version: env!("CARGO_PKG_VERSION"),
+        cores,
+        cpu_name,
+        synthetic: shared.synthetic,
+        samples_taken: sampling.taken,
+        samples_skipped: sampling.skipped,
+        watched_pids: lock(&shared.watch).pids().collect(),
+        missing: sampling.missing.list(),
+        spool: lock(&shared.spool).state(),
+        uplink: lock(&shared.uplink).clone(),
+    })
+}
+
+fn problem(status: StatusCode, slug: &str, detail: &str) -> Response {
+    let problem = Problem {
+        kind: format!("{}{slug}", Problem::TYPE_PREFIX),
+        title: status.canonical_reason().unwrap_or("error").to_owned(),
+        status: status.as_u16(),
+        detail: detail.to_owned(),
+        current_generation: None,
+        global_batch: None,
+        sum_of_floors: None,
+        sum_of_caps: None,
+        retry_after_s: None,
+    };
+    (status, [(header::CONTENT_TYPE, PROBLEM_CONTENT_TYPE)], Json(problem)).into_response()
+}
+
+/// Who asks reads over a window of its own, so each (process, GPU) that is asked for has a reader.
+#[derive(Default)]
+struct Readers {
+    host: Host,
+    /// The least recently used first.
+    boundaries: Vec<((u32, Option<u32>), Boundary)>,
+}
+
+impl Readers {
+    fn read_host(&mut self, now: Instant) -> Reading {
+        self.host.read(now)
+    }
+
+    /// The reading, and whether there is no such process.
+    fn read(&mut self, pid: u32, gpu: Option<u32>, now: Instant) -> (Reading, bool) {
+        let key = (pid, gpu);
+        let known = self.boundaries.iter().position(|(reader, _)| *reader == key);
+        let mut boundary =
+            known.map_or_else(|| Boundary::new(pid, gpu), |index| self.boundaries.remove(index).1);
+        let mut reading = boundary.read(now);
+        if known.is_some() && boundary.has_ended() {
+            // The process that was known is gone; another may have its number by now.
+            boundary = Boundary::new(pid, gpu);
+            reading = boundary.read(now);
+        }
+        if boundary.has_ended() {
+            return (reading, true);
+        }
+        if self.boundaries.len() >= READERS_MAX {
+            self.boundaries.remove(0);
+        }
+        self.boundaries.push((key, boundary));
+        (reading, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_are_kept_between_calls_and_bounded() {
+        let mut readers = Readers::default();
+        let own = std::process::id();
+        assert_eq!(readers.read(own, None, Instant::now()).0.window_s, None);
+        assert!(readers.read(own, None, Instant::now()).0.window_s.is_some());
+        for gpu in 0..READERS_MAX as u32 {
+            readers.read(own, Some(gpu), Instant::now());
+        }
+        assert_eq!(readers.boundaries.len(), READERS_MAX);
+        assert_eq!(readers.read(own, None, Instant::now()).0.window_s, None);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_leaves_no_reader() {
+        let mut readers = Readers::default();
+        assert!(readers.read(u32::MAX - 1, None, Instant::now()).1);
+        assert!(readers.boundaries.is_empty());
+    }
+}

@@ -1,0 +1,185 @@
+//! One file of the spool: a header that says whose samples follow, then a line for each sample.
+//!
+//! A line is `<CRC-32 of the rest, 8 hex digits> <rest>\n`; the rest is JSON in the header, and
+//! `<sequence number> <JSON>` in the others. JSON text holds no line breaks, so a line that is whole, with the right
+//! sum and its line break, is a line that was written to its end.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use evenstep_protocol::NodeSample;
+use serde_json::value::RawValue;
+
+use super::Life;
+
+/// A line longer than this is damage: no sample comes near it.
+const LINE_BYTES_MAX: u64 = 4 << 20;
+
+/// Where the first sample that is not acknowledged stands, for the next life.
+const CURSOR: &str = "acknowledged";
+
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+    /// Absent where the header is damaged: nobody can say whose samples those were.
+    pub(super) life: Option<Life>,
+    pub(super) bytes: u64,
+    /// Samples that are not acknowledged.
+    pub(super) waiting: u64,
+    /// The place behind the last acknowledged sample.
+    pub(super) acknowledged: u64,
+}
+
+impl Segment {
+    pub(super) fn new(directory: &Path, number: u64, life: Life) -> Self {
+        let path = directory.join(format!("{number:012}.segment"));
+        Self { number, path, life: Some(life), bytes: 0, waiting: 0, acknowledged: 0 }
+    }
+
+    /// A segment of an earlier life, whose samples are acknowledged up to the place `from`; and how many of its
+    /// lines are damaged.
+    pub(super) fn recover(number: u64, path: PathBuf, from: u64) -> io::Result<(Self, u64)> {
+        let (life, header_end) = read_header(&path)?;
+        let acknowledged = from.max(header_end);
+        let scan = Scan::records(&path, acknowledged, usize::MAX, usize::MAX)?;
+        let bytes = fs::metadata(&path)?.len();
+        let (waiting, damaged) = match &life {
+            Some(_) => (scan.records.len() as u64, scan.damaged),
+            None => (0, scan.damaged + scan.records.len() as u64 + u64::from(bytes > 0)),
+        };
+        Ok((Self { number, path, life, bytes, waiting, acknowledged }, damaged))
+    }
+}
+
+/// A sample as it stands in a segment.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) sequence: u64,
+    pub(super) sample: Box<RawValue>,
+    /// The place behind it.
+    pub(super) end: u64,
+}
+
+/// What a stretch of a segment holds.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    pub(super) records: Vec<Record>,
+    pub(super) damaged: u64,
+}
+
+impl Scan {
+    /// Up to `records_max` samples, or `bytes_max` bytes and one more sample, from the place `from` on.
+    pub(super) fn records(path: &Path, from: u64, records_max: usize, bytes_max: usize) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(from))?;
+        let mut reader = BufReader::new(file);
+        let mut scan = Self::default();
+        let mut place = from;
+        let mut bytes = 0;
+        let mut line = Vec::new();
+        while scan.records.len() < records_max && bytes < bytes_max {
+            line.clear();
+            let length = reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+            if length == 0 {
+                break;
+            }
+            place += length as u64;
+            match unseal(&line).and_then(record) {
+                Some((sequence, sample)) => {
+                    bytes = bytes.saturating_add(sample.get().len());
+                    scan.records.push(Record { sequence, sample, end: place });
+                }
+                None => scan.damaged += 1,
+            }
+        }
+        Ok(scan)
+    }
+}
+
+pub(super) fn header_line(life: &Life) -> serde_json::Result<Vec<u8>> {
+    Ok(seal(&serde_json::to_string(life)?))
+}
+
+pub(super) fn record_line(sequence: u64, sample: &NodeSample) -> serde_json::Result<Vec<u8>> {
+    Ok(seal(&format!("{sequence} {}", serde_json::to_string(sample)?)))
+}
+
+/// The segments in a directory, the oldest first.
+pub(super) fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut segments = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "segment") {
+            continue;
+        }
+        if let Some(number) = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()) {
+            segments.push((number, path));
+        }
+    }
+    segments.sort_unstable();
+    Ok(segments)
+}
+
+/// Replaced in one step; a cursor that is lost or old only means that samples are sent again.
+pub(super) fn note_cursor(directory: &Path, segment: u64, place: u64) -> io::Result<()> {
+    let written = directory.join("acknowledged.new");
+    fs::write(&written, seal(&format!("{segment} {place}")))?;
+    fs::rename(written, directory.join(CURSOR))
+}
+
+pub(super) fn read_cursor(directory: &Path) -> Option<(u64, u64)> {
+    let line = fs::read(directory.join(CURSOR)).ok()?;
+    let (segment, place) = unseal(&line)?.split_once(' ')?;
+    Some((segment.parse().ok()?, place.parse().ok()?))
+}
+
+fn read_header(path: &Path) -> io::Result<(Option<Life>, u64)> {
+    let mut line = Vec::new();
+    let length = BufReader::new(File::open(path)?).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+    let life = unseal(&line).and_then(|text| serde_json::from_str(text).ok());
+    Ok((life, length as u64))
+}
+
+fn record(text: &str) -> Option<(u64, Box<RawValue>)> {
+    let (sequence, sample) = text.split_once(' ')?;
+    Some((sequence.parse().ok()?, RawValue::from_string(sample.to_owned()).ok()?))
+}
+
+fn seal(text: &str) -> Vec<u8> {
+    format!("{:08x} {text}\n", crc32fast::hash(text.as_bytes())).into_bytes()
+}
+
+fn unseal(line: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
+    let (sum, text) = text.split_at_checked(8)?;
+    let text = text.strip_prefix(' ')?;
+    (u32::from_str_radix(sum, 16).ok()? == crc32fast::hash(text.as_bytes())).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_line_survives_and_any_change_of_it_does_not(text in "[ -~]{0,80}", at: prop::sample::Index, flip in 1_u8..) {
+            let mut line = seal(&text);
+            prop_assert_eq!(unseal(&line), Some(text.as_str()));
+            let at = at.index(line.len());
+            line[at] ^= flip;
+            // The sum's digits may change between lower and upper case and mean the same.
+            let same = unseal(&line) == Some(text.as_str()) && at < 8;
+            prop_assert!(same || unseal(&line).is_none());
+        }
+
+        #[test]
+        fn a_line_cut_anywhere_is_damage(text in "[ -~]{0,80}", at: prop::sample::Index) {
+            let line = seal(&text);
+            prop_assert_eq!(unseal(&line[..at.index(line.len())]), None);
+        }
+    }
+}

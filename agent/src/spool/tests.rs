@@ -1,0 +1,191 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn life(boot_id: &str) -> Life {
+    Life { node: NodeId::new("node-a").unwrap(), boot_id: boot_id.to_owned() }
+}
+
+fn sample(at_unix_ms: i64) -> NodeSample {
+    let readings = BTreeMap::from([("cpu_busy".to_owned(), 0.1 + at_unix_ms as f64 / 3.0)]);
+    NodeSample { at_unix_ms, readings, ..NodeSample::default() }
+}
+
+fn json(at_unix_ms: i64) -> String {
+    serde_json::to_string(&sample(at_unix_ms)).unwrap()
+}
+
+fn open(directory: &Path, boot_id: &str) -> Spool {
+    Spool::open(directory, 1 << 20, life(boot_id)).unwrap()
+}
+
+/// Everything that waits, as (boot id, sequence number, JSON), acknowledged on the way.
+fn drain(spool: &mut Spool, samples_max: usize) -> Vec<(String, u64, String)> {
+    let mut all = Vec::new();
+    while let Some(batch) = spool.next_batch(samples_max).unwrap() {
+        for (sequence, sample) in (batch.sequence..).zip(&batch.samples) {
+            all.push((batch.life.boot_id.clone(), sequence, sample.get().to_owned()));
+        }
+        spool.acknowledge(&batch, batch.sequence + batch.samples.len() as u64).unwrap();
+    }
+    all
+}
+
+fn segment_files(directory: &Path) -> Vec<PathBuf> {
+    segment::list(directory).unwrap().into_iter().map(|(_, path)| path).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_was_written_before_a_cut_at_any_byte_is_there(count in 1_usize..20, at: prop::sample::Index) {
+        let directory = tempfile::tempdir().unwrap();
+        let mut spool = open(directory.path(), "a");
+        let mut ends = Vec::new();
+        for number in 0..count {
+            spool.append(&sample(number as i64)).unwrap();
+            ends.push(spool.state().bytes);
+        }
+        drop(spool);
+        let [file] = &segment_files(directory.path())[..] else { panic!() };
+        let whole = fs::metadata(file).unwrap().len();
+        let cut = at.index(whole as usize + 1) as u64;
+        OpenOptions::new().write(true).open(file).unwrap().set_len(cut).unwrap();
+
+        let mut spool = open(directory.path(), "b");
+        let kept = ends.iter().filter(|end| **end <= cut).count();
+        let header_end = fs::read(file).unwrap_or_default().iter().position(|byte| *byte == b'\n').map(|at| at as u64 + 1);
+        let at_a_border = ends.contains(&cut) || Some(cut) == header_end || kept == 0;
+        if !at_a_border {
+            prop_assert_eq!(spool.state().damaged_lines, 1);
+        }
+        spool.append(&sample(99)).unwrap();
+        let all = drain(&mut spool, 7);
+        let expected: Vec<_> = (0..kept).map(|number| ("a".to_owned(), number as u64, json(number as i64)))
+            .chain([("b".to_owned(), 0, json(99))]).collect();
+        prop_assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn acknowledged_samples_do_not_come_back_and_the_others_do(
+        count in 1_u64..60, batch_max in 1_usize..20, batches in 0_usize..8, partly in 0_u64..20,
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let mut spool = open(directory.path(), "a");
+        for number in 0..count {
+            prop_assert_eq!(spool.append(&sample(number as i64)).unwrap(), number);
+        }
+        let mut next = 0;
+        for _ in 0..batches {
+            let Some(batch) = spool.next_batch(batch_max).unwrap() else { break };
+            prop_assert_eq!(batch.sequence, next);
+            next = (batch.sequence + partly.max(1)).min(batch.sequence + batch.samples.len() as u64);
+            spool.acknowledge(&batch, next).unwrap();
+        }
+        prop_assert_eq!(spool.state().waiting, count - next);
+        drop(spool);
+        let mut spool = open(directory.path(), "b");
+        prop_assert_eq!(spool.state().waiting, count - next);
+        let sequences: Vec<u64> = drain(&mut spool, batch_max).into_iter().map(|(_, sequence, _)| sequence).collect();
+        prop_assert_eq!(sequences, (next..count).collect::<Vec<_>>());
+        prop_assert_eq!(spool.state().waiting, 0);
+    }
+
+    #[test]
+    fn a_full_spool_keeps_the_newest_and_counts_the_rest(count in 1_u64..1500) {
+        let directory = tempfile::tempdir().unwrap();
+        let mut spool = Spool::open(directory.path(), SPOOL_BYTES_MIN, life("a")).unwrap();
+        for number in 0..count {
+            spool.append(&sample(number as i64)).unwrap();
+            let on_disk: u64 = segment_files(directory.path()).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+            prop_assert_eq!(on_disk, spool.state().bytes);
+            prop_assert!(on_disk <= SPOOL_BYTES_MIN);
+        }
+        let state = spool.state();
+        prop_assert_eq!(state.waiting + state.dropped_full, count);
+        let sequences: Vec<u64> = drain(&mut spool, 100).into_iter().map(|(_, sequence, _)| sequence).collect();
+        prop_assert_eq!(sequences, (state.dropped_full..count).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_garbled_line_costs_that_sample_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut spool = open(directory.path(), "a");
+    let mut ends = Vec::new();
+    for number in 0..5 {
+        spool.append(&sample(number)).unwrap();
+        ends.push(spool.state().bytes as usize);
+    }
+    drop(spool);
+    let [file] = &segment_files(directory.path())[..] else { panic!() };
+    let mut bytes = fs::read(file).unwrap();
+    bytes[ends[1] + 15] ^= 1;
+    fs::write(file, bytes).unwrap();
+    let mut spool = open(directory.path(), "b");
+    assert_eq!((spool.state().damaged_lines, spool.state().waiting), (1, 4));
+    let sequences: Vec<u64> = drain(&mut spool, 100).into_iter().map(|(_, sequence, _)| sequence).collect();
+    assert_eq!(sequences, [0, 1, 3, 4]);
+}
+
+#[test]
+fn an_old_cursor_never_hides_samples_of_a_new_segment() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut spool = open(directory.path(), "a");
+    for number in 0..5 {
+        spool.append(&sample(number)).unwrap();
+    }
+    drain(&mut spool, 100);
+    drop(spool);
+    // Two lives: the first removes what is done with, the second finds an empty directory and the old cursor.
+    drop(open(directory.path(), "b"));
+    let mut spool = open(directory.path(), "c");
+    for number in 0..3 {
+        spool.append(&sample(number)).unwrap();
+    }
+    drop(spool);
+    assert_eq!(open(directory.path(), "d").state().waiting, 3);
+}
+
+#[test]
+fn rejected_batches_are_kept_in_a_bounded_room_and_the_rest_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut spool = Spool::open(directory.path(), SPOOL_BYTES_MIN, life("a")).unwrap();
+    for number in 0..300 {
+        spool.append(&sample(number)).unwrap();
+        let batch = spool.next_batch(1).unwrap().unwrap();
+        spool.set_aside(&batch, "400 malformed").unwrap();
+    }
+    let state = spool.state();
+    assert_eq!((state.rejected_batches, state.rejected_samples, state.waiting), (300, 300, 0));
+    let kept: Vec<u64> = fs::read_dir(directory.path().join("rejected"))
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .collect();
+    assert!(
+        !kept.is_empty() && kept.len() <= 32 && kept.iter().sum::<u64>() <= SPOOL_BYTES_MIN / REJECTED_SHARE
+    );
+    spool.append(&sample(300)).unwrap();
+    assert_eq!(drain(&mut spool, 10).len(), 1);
+}
+
+#[test]
+fn a_spool_has_one_agent() {
+    let directory = tempfile::tempdir().unwrap();
+    let _held = open(directory.path(), "a");
+    assert!(matches!(Spool::open(directory.path(), 1 << 20, life("b")), Err(SpoolError::InUse(_))));
+}
+
+#[test]
+fn a_sample_larger_than_the_spool_is_refused_and_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut spool = Spool::open(directory.path(), SPOOL_BYTES_MIN, life("a")).unwrap();
+    let mut large = sample(0);
+    large.missing.insert("x".to_owned(), "y".repeat(SPOOL_BYTES_MIN as usize));
+    assert!(matches!(spool.append(&large), Err(SpoolError::SampleTooLarge { .. })));
+    assert_eq!(spool.state().dropped_unwritable, 1);
+    assert_eq!(spool.append(&sample(1)).unwrap(), 0);
+}

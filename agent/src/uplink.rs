@@ -1,0 +1,223 @@
+//! The uplink: what the spool holds goes to the predictor, in batches, and stays in the spool until it is
+//! acknowledged.
+//!
+//! It runs on a thread of its own, as it waits on a network that may be away for days. A batch that got no answer is
+//! sent again: at least once on the wire, and (node, boot id, sequence number) make it exactly once in the store.
+
+mod backoff;
+mod verdict;
+
+use std::io::Read;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::spool::{BATCH_SAMPLES_MAX, Batch, Spool};
+pub use backoff::Backoff;
+use verdict::{Verdict, judge};
+
+/// The longest wait for one answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest wait for the answer to what is left when the agent is told to stop.
+const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// An answer longer than this is none of the predictor's.
+const ANSWER_BYTES_MAX: u64 = 64 << 10;
+/// Batches sent when the agent is told to stop; what is left waits in the spool for the next start.
+const LAST_BATCHES_MAX: usize = 16;
+
+/// How the uplink fares.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct UplinkState {
+    /// Where batches go.
+    pub server: String,
+    /// Samples that the predictor acknowledged.
+    pub samples_acknowledged: u64,
+    /// Of these, samples that it had already.
+    pub duplicates: u64,
+    /// Batches that it acknowledged.
+    pub batches_acknowledged: u64,
+    /// Attempts that led to nothing and were or will be made again.
+    pub failed_attempts: u64,
+    /// What the last such attempt met; absent once one succeeds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<String>,
+    /// Samples in one batch, at most: lowered where the predictor finds batches too large.
+    pub batch_samples_max: usize,
+}
+
+/// The sending end of one agent.
+pub struct Uplink {
+    spool: Arc<Mutex<Spool>>,
+    state: Arc<Mutex<UplinkState>>,
+    http: ureq::Agent,
+    url: String,
+    send_every: Duration,
+    backoff: Backoff,
+    batch_samples_max: usize,
+}
+
+/// What came of one attempt.
+#[derive(Debug, PartialEq)]
+enum Step {
+    /// Nothing waits.
+    Idle,
+    /// The spool moved on, or the next batch will be smaller.
+    Went,
+    /// Nothing moved; the next attempt should wait this long.
+    Retry(Duration),
+}
+
+impl Uplink {
+    /// Sends what `spool` holds to `server` every `send_every`.
+    pub fn new(
+        spool: Arc<Mutex<Spool>>,
+        state: Arc<Mutex<UplinkState>>,
+        server: &str,
+        send_every: Duration,
+        backoff: Backoff,
+    ) -> Self {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .user_agent(concat!("evenstep-agent/", env!("CARGO_PKG_VERSION")))
+            .build();
+        let url = format!("{}/v1/telemetry", server.trim_end_matches('/'));
+        let uplink = Self {
+            spool,
+            state,
+            http: ureq::Agent::new_with_config(config),
+            url,
+            send_every,
+            backoff,
+            batch_samples_max: BATCH_SAMPLES_MAX,
+        };
+        uplink.update(|state| {
+            state.server = server.to_owned();
+            state.batch_samples_max = BATCH_SAMPLES_MAX;
+        });
+        uplink
+    }
+
+    /// Runs until `stop` says so or its sender is gone, then tries once more to send what is left.
+    pub fn run(mut self, stop: &Receiver<()>) {
+        let mut wait = self.send_every;
+        while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(wait) {
+            wait = loop {
+                match self.step(REQUEST_TIMEOUT) {
+                    Step::Idle => break self.send_every,
+                    Step::Retry(wait) => break wait,
+                    Step::Went if stop.try_recv() != Err(TryRecvError::Empty) => return self.send_rest(),
+                    Step::Went => {}
+                }
+            };
+        }
+        self.send_rest();
+    }
+
+    fn send_rest(&mut self) {
+        for _ in 0..LAST_BATCHES_MAX {
+            if self.step(LAST_REQUEST_TIMEOUT) != Step::Went {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, timeout: Duration) -> Step {
+        let batch = self.lock_spool().next_batch(self.batch_samples_max);
+        let batch = match batch {
+            Ok(Some(batch)) => batch,
+            Ok(None) => return Step::Idle,
+            Err(error) => return self.retry(&error.to_string(), None),
+        };
+        match self.send(&batch, timeout) {
+            Verdict::Acknowledged { next_sequence, duplicates } => {
+                let acknowledged = self.lock_spool().acknowledge(&batch, next_sequence);
+                let samples = match acknowledged {
+                    Ok(samples) => samples,
+                    Err(error) => return self.retry(&error.to_string(), None),
+                };
+                self.backoff.reset();
+                self.update(|state| {
+                    state.samples_acknowledged += samples;
+                    state.duplicates += duplicates;
+                    state.batches_acknowledged += 1;
+                    if state.last_failure.take().is_some() {
+                        tracing::info!("the predictor takes telemetry again");
+                    }
+                });
+                Step::Went
+            }
+            Verdict::TooLarge if batch.samples.len() > 1 => {
+                self.set_batch_samples_max(batch.samples.len() / 2);
+                Step::Went
+            }
+            Verdict::TooLarge => {
+                let step = self.set_aside(&batch, "413: one sample alone is too large for the predictor");
+                self.set_batch_samples_max(BATCH_SAMPLES_MAX);
+                step
+            }
+            Verdict::Poison { reason } => self.set_aside(&batch, &reason),
+            Verdict::Retry { reason, after } => self.retry(&reason, after),
+        }
+    }
+
+    fn send(&self, batch: &Batch, timeout: Duration) -> Verdict {
+        let body = match serde_json::to_vec(batch) {
+            Ok(body) => body,
+            Err(error) => return Verdict::Poison { reason: error.to_string() },
+        };
+        let request = self.http.post(&self.url).config().timeout_global(Some(timeout)).build();
+        let answer = request.content_type("application/json").send(&body[..]);
+        let retry = |reason: String| Verdict::Retry { reason, after: None };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return retry(error.to_string()),
+        };
+        let status = answer.status().as_u16();
+        let retry_after =
+            answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let mut text = Vec::new();
+        let mut reader = answer.into_body().into_reader().take(ANSWER_BYTES_MAX);
+        if let Err(error) = reader.read_to_end(&mut text) {
+            return retry(format!("the answer broke off: {error}"));
+        }
+        judge(status, retry_after.as_deref(), &text, batch)
+    }
+
+    fn set_aside(&mut self, batch: &Batch, reason: &str) -> Step {
+        let (sequence, samples) = (batch.sequence, batch.samples.len());
+        tracing::error!(reason, sequence, samples, "the predictor refused a batch: it is set aside");
+        let aside = self.lock_spool().set_aside(batch, reason);
+        match aside {
+            Ok(()) => Step::Went,
+            Err(error) => self.retry(&error.to_string(), None),
+        }
+    }
+
+    fn retry(&mut self, reason: &str, after: Option<Duration>) -> Step {
+        let wait = self.backoff.next(after);
+        self.update(|state| {
+            state.failed_attempts += 1;
+            // Said once for each outage, not for each attempt.
+            if state.last_failure.replace(reason.to_owned()).is_none() {
+                tracing::warn!(reason, "the predictor does not take telemetry: samples wait in the spool");
+            }
+        });
+        Step::Retry(wait)
+    }
+
+    fn set_batch_samples_max(&mut self, samples: usize) {
+        tracing::info!(samples, "samples in one batch, at most, from now on");
+        self.batch_samples_max = samples;
+        self.update(|state| state.batch_samples_max = samples);
+    }
+
+    fn lock_spool(&self) -> std::sync::MutexGuard<'_, Spool> {
+        self.spool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn update(&self, change: impl FnOnce(&mut UplinkState)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}

@@ -1,0 +1,114 @@
+//! What an answer to a batch means: a decision of its own, apart from sending.
+
+use std::time::Duration;
+
+use evenstep_protocol::{Problem, TelemetryAnswer};
+
+use crate::spool::Batch;
+
+/// Characters of an answer that are shown.
+const SHOWN_MAX: usize = 300;
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// Everything of the batch below this number is durable.
+    Acknowledged { next_sequence: u64, duplicates: u64 },
+    /// Smaller batches may pass.
+    TooLarge,
+    /// This content will never be taken: sending it again would block what comes behind it for ever.
+    Poison { reason: String },
+    /// It may be taken another time, not before `after`.
+    Retry { reason: String, after: Option<Duration> },
+}
+
+pub(super) fn judge(status: u16, retry_after: Option<&str>, body: &[u8], batch: &Batch) -> Verdict {
+    let retry = |reason: String| Verdict::Retry { reason, after: retry_after.and_then(seconds) };
+    match status {
+        200..=299 => match serde_json::from_slice::<TelemetryAnswer>(body) {
+            Ok(answer) if is_for(&answer, batch) => {
+                Verdict::Acknowledged { next_sequence: answer.next_sequence, duplicates: answer.duplicates }
+            }
+            Ok(answer) => retry(format!("the answer is not for this batch: {answer:?}")),
+            Err(error) => retry(format!("the answer to the batch is not one of a predictor: {error}")),
+        },
+        413 => Verdict::TooLarge,
+        // These judge the request's way, its sender or the moment, not the samples: a wrong --server, a proxy that
+        // wants a login, an overload. Nothing may be given up for them.
+        401 | 403 | 404 | 405 | 407 | 408 | 421 | 425 | 429 => retry(shown(status, body)),
+        400..=499 => Verdict::Poison { reason: shown(status, body) },
+        _ => retry(shown(status, body)),
+    }
+}
+
+/// An answer to another batch, or one that moves nothing, must not make the spool forget anything.
+fn is_for(answer: &TelemetryAnswer, batch: &Batch) -> bool {
+    let end = batch.sequence + batch.samples.len() as u64;
+    answer.node == batch.life.node
+        && answer.boot_id == batch.life.boot_id
+        && answer.next_sequence > batch.sequence
+        && answer.next_sequence <= end
+}
+
+/// Only the form in seconds, which is what the predictor sends.
+fn seconds(retry_after: &str) -> Option<Duration> {
+    retry_after.trim().parse().ok().map(Duration::from_secs)
+}
+
+fn shown(status: u16, body: &[u8]) -> String {
+    let text = match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) => format!("{}: {}", problem.slug(), problem.detail),
+        Err(_) => String::from_utf8_lossy(body).trim().to_owned(),
+    };
+    let text: String = text.chars().take(SHOWN_MAX).collect();
+    format!("{status} {text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use evenstep_protocol::NodeId;
+
+    use super::*;
+    use crate::spool::Life;
+
+    fn batch() -> Batch {
+        let life = Life { node: NodeId::new("node-a").unwrap(), boot_id: "b".to_owned() };
+        Batch::for_test(life, 10, 3)
+    }
+
+    fn answer(boot_id: &str, next_sequence: u64) -> Vec<u8> {
+        let node = NodeId::new("node-a").unwrap();
+        let answer =
+            TelemetryAnswer { node, boot_id: boot_id.to_owned(), next_sequence, stored: 2, duplicates: 1 };
+        serde_json::to_vec(&answer).unwrap()
+    }
+
+    #[test]
+    fn only_an_answer_to_this_batch_acknowledges_it() {
+        let acknowledged = Verdict::Acknowledged { next_sequence: 13, duplicates: 1 };
+        assert_eq!(judge(200, None, &answer("b", 13), &batch()), acknowledged);
+        for (boot_id, next_sequence) in [("c", 13), ("b", 14), ("b", 10), ("b", 0)] {
+            let verdict = judge(200, None, &answer(boot_id, next_sequence), &batch());
+            assert!(matches!(verdict, Verdict::Retry { .. }), "{boot_id} {next_sequence}: {verdict:?}");
+        }
+        assert!(matches!(judge(200, None, b"<html>", &batch()), Verdict::Retry { .. }));
+    }
+
+    #[test]
+    fn only_a_judgement_on_the_content_is_poison() {
+        for status in [400, 409, 415, 422] {
+            assert!(matches!(judge(status, None, b"", &batch()), Verdict::Poison { .. }), "{status}");
+        }
+        for status in [301, 401, 403, 404, 408, 429, 500, 502, 503] {
+            assert!(matches!(judge(status, None, b"", &batch()), Verdict::Retry { .. }), "{status}");
+        }
+        assert_eq!(judge(413, None, b"", &batch()), Verdict::TooLarge);
+    }
+
+    #[test]
+    fn a_server_says_when_to_come_back() {
+        let Verdict::Retry { after, reason } = judge(503, Some("7"), b"busy", &batch()) else { panic!() };
+        assert_eq!((after, reason.as_str()), (Some(Duration::from_secs(7)), "503 busy"));
+        let verdict = judge(503, Some("Fri, 20 Nov 2026 18:00:00 GMT"), b"", &batch());
+        assert!(matches!(verdict, Verdict::Retry { after: None, .. }));
+    }
+}

@@ -1,0 +1,178 @@
+//! Nothing acknowledged is lost, nothing is stored twice: the real agent against a receiver that misbehaves.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use evenstep_agent::spool::SPOOL_BYTES_MIN;
+use support::agent::Agent;
+use support::receiver::{Receiver, refuse, take};
+
+fn waiting(status: &serde_json::Value) -> u64 {
+    status["spool"]["waiting"].as_u64().unwrap()
+}
+
+fn assert_without_gaps(sequences: &BTreeSet<u64>, from: u64) {
+    let expected: BTreeSet<u64> = (from..from + sequences.len() as u64).collect();
+    assert_eq!(sequences, &expected);
+}
+
+/// Bytes of everything below a directory.
+fn bytes_below(directory: &Path) -> u64 {
+    let entries = std::fs::read_dir(directory).unwrap().flatten();
+    let size = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        // Removed between the listing and the look.
+        Err(_) => 0,
+    };
+    entries.map(size).sum()
+}
+
+#[test]
+fn every_sample_arrives_once_though_the_receiver_comes_and_goes() {
+    let spool = tempfile::tempdir().unwrap();
+    let mut receiver = Receiver::away();
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    agent.wait_until("samples wait", |status| waiting(status) >= 10);
+    receiver.come(take);
+    receiver.wait_until("the backlog arrives", |store| store.count() >= 20);
+    receiver.go();
+    let before = receiver.look(|store| store.count() as u64);
+    agent.wait_until("samples wait again", |status| waiting(status) >= 10);
+    receiver.come(take);
+    receiver.wait_until("the second backlog arrives", |store| store.count() as u64 >= before + 10);
+    let taken = agent.status()["samples_taken"].as_u64().unwrap();
+    let boot_id = agent.boot_id.clone();
+    assert!(agent.terminate().success());
+    receiver.look(|store| {
+        assert_without_gaps(&store.sequences[&boot_id], 0);
+        // What was taken after the look, too: the last attempt is made on the way out.
+        assert!(store.count() as u64 >= taken);
+    });
+}
+
+#[test]
+fn an_answer_that_was_lost_means_sending_again_and_storing_once() {
+    let spool = tempfile::tempdir().unwrap();
+    let receiver = Receiver::here(|batch, store| {
+        if store.batches.len() > 2 {
+            return None;
+        }
+        store.keep(batch);
+        refuse(500)
+    });
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    receiver.wait_until("it goes on", |store| store.count() >= 20 && store.batches.len() > 3);
+    let status = agent.wait_until("acknowledged", |status| status["uplink"]["samples_acknowledged"] != 0);
+    assert!(status["uplink"]["duplicates"].as_u64().unwrap() > 0);
+    let boot_id = agent.boot_id.clone();
+    assert!(agent.terminate().success());
+    receiver.look(|store| {
+        assert!(store.duplicates > 0);
+        assert_without_gaps(&store.sequences[&boot_id], 0);
+    });
+}
+
+#[test]
+fn killed_in_the_middle_it_sends_what_it_had_kept_under_its_old_name() {
+    let spool = tempfile::tempdir().unwrap();
+    let mut receiver = Receiver::here(take);
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    receiver.wait_until("some arrive", |store| store.count() >= 10);
+    receiver.go();
+    let status = agent.wait_until("samples wait", |status| waiting(status) >= 10);
+    let first = agent.boot_id.clone();
+    agent.kill();
+
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    let second = agent.boot_id.clone();
+    assert_ne!(first, second);
+    receiver.come(take);
+    receiver.wait_until("the new life arrives", |store| {
+        store.sequences.get(&second).is_some_and(|sequences| sequences.len() >= 10)
+    });
+    assert!(agent.terminate().success());
+    receiver.look(|store| {
+        assert_without_gaps(&store.sequences[&first], 0);
+        assert_without_gaps(&store.sequences[&second], 0);
+        assert!(store.sequences[&first].len() as u64 >= status["samples_taken"].as_u64().unwrap());
+    });
+}
+
+#[test]
+fn a_full_spool_stays_in_its_room_and_says_what_it_dropped() {
+    let spool = tempfile::tempdir().unwrap();
+    let mut receiver = Receiver::away();
+    let room = SPOOL_BYTES_MIN.to_string();
+    let agent = Agent::start(&receiver.url(), spool.path(), &["--spool-max-bytes", &room]);
+    agent.wait_until("the spool is full", |status| {
+        // The lock, the cursor and the file it is written to first come on top.
+        assert!(bytes_below(spool.path()) <= SPOOL_BYTES_MIN + 200);
+        status["spool"]["dropped_full"].as_u64().unwrap() > 10
+    });
+    receiver.come(take);
+    receiver.wait_until("the rest arrives", |store| store.count() >= 20);
+    let status = agent.wait_until("nothing waits", |status| waiting(status) == 0);
+    let dropped = status["spool"]["dropped_full"].as_u64().unwrap();
+    let boot_id = agent.boot_id.clone();
+    assert!(agent.terminate().success());
+    receiver.look(|store| assert_without_gaps(&store.sequences[&boot_id], dropped));
+}
+
+#[test]
+fn batches_that_are_too_large_are_halved_until_they_fit() {
+    let spool = tempfile::tempdir().unwrap();
+    let mut receiver = Receiver::away();
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    agent.wait_until("more waits than is taken at once", |status| waiting(status) >= 12);
+    receiver.come(|batch, _| if batch.samples.len() > 3 { refuse(413) } else { None });
+    receiver.wait_until("they arrive in pieces", |store| store.count() >= 12);
+    let boot_id = agent.boot_id.clone();
+    assert_eq!(agent.status()["spool"]["rejected_samples"], 0);
+    assert!(agent.terminate().success());
+    receiver.look(|store| assert_without_gaps(&store.sequences[&boot_id], 0));
+}
+
+#[test]
+fn a_poison_batch_is_set_aside_and_the_rest_goes_on() {
+    let spool = tempfile::tempdir().unwrap();
+    let receiver = Receiver::here(|batch, _| {
+        let has_the_fifth = (batch.sequence..batch.sequence + batch.samples.len() as u64).contains(&5);
+        if has_the_fifth { refuse(422) } else { None }
+    });
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    receiver.wait_until("it goes on", |store| store.count() >= 20);
+    let status = agent.wait_until("counted", |status| status["spool"]["rejected_batches"] == 1);
+    let rejected = status["spool"]["rejected_samples"].as_u64().unwrap();
+    let boot_id = agent.boot_id.clone();
+    assert!(agent.terminate().success());
+    let kept = std::fs::read_dir(spool.path().join("rejected")).unwrap().next().unwrap().unwrap();
+    let kept: serde_json::Value = serde_json::from_slice(&std::fs::read(kept.path()).unwrap()).unwrap();
+    assert_eq!(kept["batch"]["samples"].as_array().unwrap().len() as u64, rejected);
+    receiver.look(|store| {
+        let sequences = &store.sequences[&boot_id];
+        assert!(!sequences.contains(&5));
+        assert_eq!(sequences.last().unwrap() + 1, sequences.len() as u64 + rejected);
+    });
+}
+
+#[test]
+fn a_server_that_says_when_to_come_back_is_left_alone_until_then() {
+    let spool = tempfile::tempdir().unwrap();
+    let receiver = Receiver::here(|_, store| {
+        let busy = || (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "2")]).into_response();
+        (store.batches.len() == 1).then(busy)
+    });
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    receiver.wait_until("it comes back", |store| store.batches.len() >= 2);
+    receiver.look(|store| {
+        let waited = store.batches[1].0.duration_since(store.batches[0].0);
+        assert!(waited >= Duration::from_secs(2), "{waited:?}");
+    });
+    assert!(agent.terminate().success());
+}

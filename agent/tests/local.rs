@@ -1,0 +1,75 @@
+//! What the agent says on its own machine.
+
+mod support;
+
+use std::process::Command;
+use std::time::Instant;
+
+use support::agent::Agent;
+use support::receiver::{Receiver, take};
+
+#[test]
+fn a_fresh_reading_is_over_the_time_since_one_last_asked() {
+    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    let page = format!("/sample?pid={}", std::process::id());
+    let (status, first) = agent.get(&page);
+    assert_eq!(status, 200);
+    assert!(first.get("window_s").is_none() && first["missing"]["own_cpu"].is_string(), "{first:#}");
+    let start = Instant::now();
+    let (_, second) = agent.get(&page);
+    assert!(second["window_s"].as_f64().unwrap() <= start.elapsed().as_secs_f64() + 1.0);
+    assert!(second["readings"]["own_cpu"].is_number(), "{second:#}");
+    // Whoever asks for a process wants it in the samples, too.
+    agent.wait_until("watched", |status| status["watched_pids"][0] == std::process::id());
+    assert!(agent.get("/sample").1["readings"]["memory_used"].is_number());
+}
+
+#[test]
+fn bad_questions_get_problems() {
+    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    for (page, status, slug) in [
+        ("/sample?pid=x", 400, "malformed"),
+        ("/sample?pdi=1", 400, "malformed"),
+        ("/sample?gpu=0", 400, "malformed"),
+        ("/sample?pid=4294967294", 404, "unknown-process"),
+        ("/nothing", 404, "unknown-path"),
+    ] {
+        let (code, problem) = agent.get(page);
+        assert_eq!(
+            (code, problem["type"].as_str().unwrap()),
+            (status, &*format!("urn:evenstep:problem:{slug}"))
+        );
+        assert_eq!(problem["status"], status);
+    }
+    assert_eq!(agent.get("/healthz").0, 200);
+}
+
+#[test]
+fn missing_readings_are_counted_in_the_status() {
+    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    let status = agent.wait_until("sampled", |status| status["samples_taken"].as_u64().unwrap() >= 10);
+    let missing = status["missing"].as_array().unwrap();
+    let cpu_busy = missing.iter().find(|entry| entry["name"] == "cpu_busy").unwrap();
+    // At 20 ms from sample to sample the look-back of 100 ms is not reached by the first ones.
+    assert!(cpu_busy["count"].as_u64().unwrap() >= 1 && cpu_busy["source"] == "host", "{status:#}");
+}
+
+#[test]
+fn a_spool_and_an_address_in_use_are_named() {
+    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    let taken = agent.listening.to_string();
+    let other = tempfile::tempdir().unwrap();
+    for (directory, listen, named) in
+        [(spool.path(), "127.0.0.1:0", "--spool-dir"), (other.path(), taken.as_str(), taken.as_str())]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evenstep-agent"));
+        let output = command.args(["--listen", listen, "--spool-dir"]).arg(directory).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains(named), "{text}");
+    }
+}

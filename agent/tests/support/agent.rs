@@ -1,0 +1,79 @@
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// Longer than any healthy test waits.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The real agent, sampling and sending as fast as it can.
+pub struct Agent {
+    child: Child,
+    pub listening: SocketAddr,
+    pub boot_id: String,
+}
+
+impl Agent {
+    pub fn start(server: &str, spool: &Path, more: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_evenstep-agent"))
+            .args(["--server", server, "--listen", "127.0.0.1:0", "--node", "node-a"])
+            .args(["--interval", "20ms", "--send-every", "20ms", "--spool-dir"])
+            .arg(spool)
+            .args(more)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        let text = |name: &str| ready[name].as_str().unwrap().to_owned();
+        Self { child, listening: text("listening").parse().unwrap(), boot_id: text("boot_id") }
+    }
+
+    /// Status and JSON of one of its pages.
+    pub fn get(&self, path: &str) -> (u16, Value) {
+        let client: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let mut answer = client.get(format!("http://{}{path}", self.listening)).call().unwrap();
+        let text = answer.body_mut().read_to_string().unwrap();
+        (answer.status().as_u16(), serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    pub fn status(&self) -> Value {
+        self.get("/status").1
+    }
+
+    /// Asks for the status until it is as wanted.
+    pub fn wait_until(&self, what: &str, done: impl Fn(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        loop {
+            let status = self.status();
+            if done(&status) {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "never happened: {what}; status: {status:#}");
+        }
+    }
+
+    pub fn terminate(mut self) -> ExitStatus {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
+        self.child.wait().unwrap()
+    }
+
+    /// `kill -9`
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

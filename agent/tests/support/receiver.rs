@@ -1,0 +1,146 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use evenstep_protocol::{TelemetryAnswer, TelemetryBatch};
+
+/// Longer than any healthy test waits.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the receiver does with a batch.
+pub type Behave = fn(&TelemetryBatch, &mut Store) -> Option<Response>;
+
+/// What has arrived, by boot id.
+#[derive(Default)]
+pub struct Store {
+    pub sequences: BTreeMap<String, BTreeSet<u64>>,
+    pub duplicates: u64,
+    pub batches: Vec<(Instant, usize)>,
+}
+
+impl Store {
+    pub fn count(&self) -> usize {
+        self.sequences.values().map(BTreeSet::len).sum()
+    }
+
+    /// The same rule as the predictor's: a sample is named by (node, boot id, sequence number).
+    pub fn keep(&mut self, batch: &TelemetryBatch) -> TelemetryAnswer {
+        let known = self.sequences.entry(batch.boot_id.clone()).or_default();
+        let next_sequence = batch.sequence + batch.samples.len() as u64;
+        let stored =
+            (batch.sequence..next_sequence).filter(|sequence| known.insert(*sequence)).count() as u64;
+        let duplicates = batch.samples.len() as u64 - stored;
+        self.duplicates += duplicates;
+        TelemetryAnswer {
+            node: batch.node.clone(),
+            boot_id: batch.boot_id.clone(),
+            next_sequence,
+            stored,
+            duplicates,
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Shared {
+    store: Arc<(Mutex<Store>, Condvar)>,
+    behave: Behave,
+}
+
+/// The address stays while the receiver goes away and comes back.
+pub struct Receiver {
+    pub address: SocketAddr,
+    store: Arc<(Mutex<Store>, Condvar)>,
+    running: Option<(tokio::sync::oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Receiver {
+    /// A receiver that is away, at an address that is its own from now on.
+    pub fn away() -> Self {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        Self { address, store: Arc::default(), running: None }
+    }
+
+    pub fn here(behave: Behave) -> Self {
+        let mut receiver = Self::away();
+        receiver.come(behave);
+        receiver
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn come(&mut self, behave: Behave) {
+        let shared = Shared { store: self.store.clone(), behave };
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let listener = TcpListener::bind(self.address).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let router = Router::new().route("/v1/telemetry", post(receive)).with_state(shared);
+                tokio::select! {
+                    served = async { axum::serve(listener, router).await } => served.unwrap(),
+                    _ = stopped => {}
+                }
+            });
+        });
+        self.running = Some((stop, thread));
+    }
+
+    /// Goes away at once, with every connection.
+    pub fn go(&mut self) {
+        if let Some((stop, thread)) = self.running.take() {
+            drop(stop);
+            thread.join().unwrap();
+        }
+    }
+
+    pub fn wait_until(&self, what: &str, mut done: impl FnMut(&Store) -> bool) {
+        let (store, changed) = &*self.store;
+        let guard = store.lock().unwrap();
+        let (guard, timeout) = changed.wait_timeout_while(guard, PATIENCE, |store| !done(store)).unwrap();
+        assert!(!timeout.timed_out(), "never happened: {what}; arrived: {:?}", guard.sequences);
+    }
+
+    pub fn look<T>(&self, look: impl FnOnce(&Store) -> T) -> T {
+        look(&self.store.0.lock().unwrap())
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.go();
+    }
+}
+
+async fn receive(State(shared): State<Shared>, Json(batch): Json<TelemetryBatch>) -> Response {
+    let (store, changed) = &*shared.store;
+    let mut store = store.lock().unwrap();
+    store.batches.push((Instant::now(), batch.samples.len()));
+    let answer = match (shared.behave)(&batch, &mut store) {
+        Some(answer) => answer,
+        None => Json(store.keep(&batch)).into_response(),
+    };
+    changed.notify_all();
+    answer
+}
+
+/// Takes everything.
+pub fn take(_: &TelemetryBatch, _: &mut Store) -> Option<Response> {
+    None
+}
+
+/// A refusal with nothing but its status.
+pub fn refuse(status: u16) -> Option<Response> {
+    Some(StatusCode::from_u16(status).unwrap().into_response())
+}
