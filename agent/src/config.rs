@@ -27,6 +27,11 @@ pub struct Flags {
     #[serde(skip)]
     pub config: Option<PathBuf>,
 
+    /// What to log on standard error: a level, or levels by module.
+    #[arg(long, value_name = "FILTER", env = "EVENSTEP_LOG", default_value = "info")]
+    #[serde(skip)]
+    pub log: String,
+
     /// The predictor [default: http://127.0.0.1:7117].
     #[arg(long, value_name = "URL", env = "EVENSTEP_SERVER")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,6 @@
 //! The parts of an agent put together: a thread that samples, a thread that sends, and the local pages.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -68,7 +68,7 @@ pub async fn run(
     config: Config,
     boot: uuid::Uuid,
     on_ready: impl FnOnce(SocketAddr, &Life),
-    shutdown: impl Future<Output = ()> + Send + 'static,
+    shutdown: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
     let address = config.listen;
     let listening = tokio::net::TcpListener::bind(address).await;
@@ -82,6 +82,8 @@ pub async fn run(
         life,
         cores: Host::cores(),
         synthetic: config.demo_seed.is_some(),
+        interval: config.interval,
+        started: Instant::now(),
         spool: spool.clone(),
         uplink: uplink_state.clone(),
         watch: Mutex::new(watch),
@@ -95,7 +97,12 @@ pub async fn run(
     let uplink = Part::start("uplink", move |stop| uplink.run(stop))?;
 
     on_ready(listener.local_addr()?, &shared.life);
-    let served = axum::serve(listener, local::router(shared)).with_graceful_shutdown(shutdown).await;
+    // No answer takes longer than a reading, so there is nothing to wait for; and a client that holds a connection
+    // open must not hold the agent.
+    let served = tokio::select! {
+        served = axum::serve(listener, local::router(shared)).into_future() => served,
+        () = shutdown => Ok(()),
+    };
     // In the way of the data: what the sampler leaves last, the uplink still tries to send.
     sampler.finish();
     uplink.finish();
@@ -130,6 +137,7 @@ fn sample(config: &Config, shared: &Shared, stop: &Receiver<()>) {
         {
             let mut sampling = lock(&shared.sampling);
             sampling.taken += 1;
+            sampling.last = Some(Instant::now());
             sampling.skipped += u64::from(skipped);
             sampling.missing.clone_from(sampler.missing());
         }

@@ -1,7 +1,7 @@
 //! What the agent says on its own machine: fresh readings, and how it fares itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -23,6 +23,9 @@ use crate::{Boundary, Reading};
 /// Readers for processes that ask, at most: each has its own windows. Beyond, the least recently used is dropped.
 const READERS_MAX: usize = 64;
 
+/// A sample that is later than this means that sampling has stopped.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
 /// What the parts of an agent share.
 pub struct Shared {
     /// This life of the agent.
@@ -31,6 +34,10 @@ pub struct Shared {
     pub cores: (Option<usize>, Option<String>),
     /// Whether samples are made up.
     pub synthetic: bool,
+    /// The time from sample to sample.
+    pub interval: Duration,
+    /// When the agent was started.
+    pub started: Instant,
     /// The samples on their way.
     pub spool: Arc<Mutex<Spool>>,
     /// How the uplink fares.
@@ -46,6 +53,8 @@ pub struct Shared {
 pub struct SamplingState {
     /// Samples taken since the start.
     pub taken: u64,
+    /// When the last one was.
+    pub last: Option<Instant>,
     /// Moments at which a sample was due and the one before was not done.
     pub skipped: u64,
     /// What was missing in them.
@@ -106,7 +115,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/sample", get(sample))
         .route("/status", get(status))
-        .route("/healthz", get(async || "ok\n"))
+        .route("/healthz", get(health))
         .fallback(async || {
             problem(StatusCode::NOT_FOUND, "unknown-path", "there are /sample, /status and /healthz")
         })
@@ -147,6 +156,17 @@ async fn sample(State(local): State<Local>, query: Result<Query<SampleQuery>, Qu
     }
     let Reading { window_s, readings, missing } = reading;
     Json(FreshSample { at_unix_ms: unix_ms(), pid: query.pid, window_s, readings, missing }).into_response()
+}
+
+/// A driver can hang in a call to it, and the sampler with it: then the agent is not healthy.
+async fn health(State(local): State<Local>) -> Response {
+    let last = lock(&local.shared.sampling).last.unwrap_or(local.shared.started);
+    let silent = last.elapsed();
+    if silent <= local.shared.interval + SILENCE_MAX {
+        return "ok\n".into_response();
+    }
+    let detail = format!("no sample was taken for {} s", silent.as_secs());
+    problem(StatusCode::SERVICE_UNAVAILABLE, "not-sampling", &detail)
 }
 
 async fn status(State(local): State<Local>) -> Json<Status> {

@@ -13,9 +13,6 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    let filter = EnvFilter::try_from_env("EVENSTEP_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let ansi = io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(io::stderr).init();
     match start(&flags) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -26,6 +23,9 @@ fn main() -> ExitCode {
 }
 
 fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
+    let filter = EnvFilter::try_new(&flags.log).map_err(|error| format!("--log {:?}: {error}", flags.log))?;
+    let ansi = io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(io::stderr).init();
     let config = Config::new(
         flags,
         sysinfo::System::host_name().ok(),

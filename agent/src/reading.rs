@@ -53,6 +53,12 @@ pub enum Gap {
     /// The process that was watched is gone; a later process of the same number is another one.
     #[error("process {0} has ended")]
     Ended(u32),
+    /// The kernel has no such file: it was built without, or what the file belongs to is gone.
+    #[error("there is no {path}")]
+    NotThere {
+        /// Which file.
+        path: String,
+    },
     /// A file of the kernel's could not be read.
     #[error("cannot read {path}: {message}")]
     Unreadable {

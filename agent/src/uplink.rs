@@ -10,7 +10,7 @@ mod verdict;
 use std::io::Read;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -24,8 +24,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// An answer longer than this is none of the predictor's.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
-/// Batches sent when the agent is told to stop; what is left waits in the spool for the next start.
-const LAST_BATCHES_MAX: usize = 16;
+/// The time for sending what is left then; whatever still is waits in the spool for the next start.
+const LAST_SENDING: Duration = Duration::from_secs(4);
 
 /// How the uplink fares.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -116,11 +116,8 @@ impl Uplink {
     }
 
     fn send_rest(&mut self) {
-        for _ in 0..LAST_BATCHES_MAX {
-            if self.step(LAST_REQUEST_TIMEOUT) != Step::Went {
-                return;
-            }
-        }
+        let start = Instant::now();
+        while self.step(LAST_REQUEST_TIMEOUT) == Step::Went && start.elapsed() < LAST_SENDING {}
     }
 
     fn step(&mut self, timeout: Duration) -> Step {

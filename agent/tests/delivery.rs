@@ -1,5 +1,7 @@
 //! Nothing acknowledged is lost, nothing is stored twice: the real agent against a receiver that misbehaves.
 
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 mod support;
 
 use std::collections::BTreeSet;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 use std::time::Instant;
 
 use evenstep_protocol::driver;
@@ -10,11 +11,15 @@ use nix::time::ClockId;
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
 use super::counter::{Counter, Window, rate};
-use super::procfs::ProcFile;
+use super::procfs::{self, ProcFile};
 use crate::{Gap, Reading};
 
 /// Threads of one process that are followed; of a process with more, run-queue wait and context switches are missing.
 const THREADS_MAX: usize = 1024;
+
+/// With more threads than this, and for processes other than this one, files of threads are opened for each reading:
+/// an agent that watches many processes would run out of handles.
+const THREAD_HANDLES_MAX: usize = 128;
 
 /// Names of everything that is read of a process.
 const NAMES: [&str; 6] = [
@@ -99,7 +104,7 @@ impl Process {
         reading.put(driver::OWN_CPU, per_s_of_ns(self.cpu_ns.advance_or_forget(cpu_ns)));
 
         let own = self.pid == std::process::id();
-        let threads = self.threads.read(!own);
+        let threads = self.threads.read(own);
         reading.put(driver::RUN_QUEUE_WAIT, per_s_of_ns(threads.wait_ns));
         // Of itself a process can ask for the sum, with threads that have ended, in one call.
         let (voluntary, involuntary) = if own {
@@ -123,14 +128,14 @@ impl Process {
         if self.ended {
             return Err(Gap::Ended(self.pid));
         }
-        let stat = self.stat.read().ok().map(|text| Stat::parse(text).ok_or(()));
-        let stat = match stat {
-            Some(Ok(stat)) => stat,
-            Some(Err(())) => return Err(self.stat.unexpected("state, start time, threads and rss")),
-            None => {
+        let stat = match self.stat.read().map(Stat::parse) {
+            Ok(Some(stat)) => stat,
+            Ok(None) => return Err(self.stat.unexpected("state, start time, threads and rss")),
+            Err(Gap::NotThere { .. }) => {
                 self.ended = true;
                 return Err(Gap::Ended(self.pid));
             }
+            Err(gap) => return Err(gap),
         };
         if stat.is_over || *self.start_time.get_or_insert(stat.start_time) != stat.start_time {
             self.ended = true;
@@ -210,7 +215,7 @@ impl Threads {
     }
 
     /// Sums over the threads alive now. What a thread did between the last reading and its end is not known.
-    fn read(&mut self, with_switches: bool) -> ThreadSums {
+    fn read(&mut self, own: bool) -> ThreadSums {
         if let Err(gap) = self.list() {
             self.known.clear();
             self.listed_before = false;
@@ -224,13 +229,14 @@ impl Threads {
         self.listed_before = true;
         let mut sums = Sums::default();
         let mut unreadable = None;
-        self.known.retain(|_, thread| match thread.read(with_switches) {
+        let keep_open = own && self.known.len() <= THREAD_HANDLES_MAX;
+        self.known.retain(|_, thread| match thread.read(!own, keep_open) {
             Ok(rise) => {
                 sums.add(&rise);
                 true
             }
             // Gone between the listing and the reading: that is how threads end.
-            Err(Gap::Unreadable { .. }) => false,
+            Err(Gap::NotThere { .. }) => false,
             Err(gap) => {
                 unreadable = Some(gap);
                 true
@@ -249,10 +255,7 @@ impl Threads {
     }
 
     fn list(&mut self) -> Result<(), Gap> {
-        let unreadable = |error: std::io::Error| Gap::Unreadable {
-            path: self.directory.clone(),
-            message: error.to_string(),
-        };
+        let unreadable = |error: std::io::Error| procfs::unreadable(Path::new(&self.directory), &error);
         self.round += 1;
         for entry in fs::read_dir(&self.directory).map_err(unreadable)? {
             let name = entry.map_err(unreadable)?.file_name();
@@ -313,7 +316,18 @@ impl Thread {
     }
 
     /// What the counts rose by since the last reading.
-    fn read(&mut self, with_switches: bool) -> Result<Sums, Gap> {
+    fn read(&mut self, with_switches: bool, keep_open: bool) -> Result<Sums, Gap> {
+        let sums = self.read_sums(with_switches);
+        if !keep_open {
+            self.schedstat.close();
+            self.status.close();
+        }
+        let sums = sums?;
+        let last = self.last.replace(sums);
+        Ok(last.map_or_else(Sums::default, |last| sums.since(&last)))
+    }
+
+    fn read_sums(&mut self, with_switches: bool) -> Result<Sums, Gap> {
         let wait_ns = parse_wait_ns(self.schedstat.read()?);
         let mut sums = Sums {
             wait_ns: wait_ns.ok_or_else(|| self.schedstat.unexpected("wait time"))?,
@@ -324,8 +338,7 @@ impl Thread {
             (sums.voluntary, sums.involuntary) =
                 switches.ok_or_else(|| self.status.unexpected("context switches"))?;
         }
-        let last = self.last.replace(sums);
-        Ok(last.map_or_else(Sums::default, |last| sums.since(&last)))
+        Ok(sums)
     }
 }
 

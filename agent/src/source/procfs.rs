@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
 
 use crate::Gap;
 
@@ -35,10 +37,13 @@ impl ProcFile {
                 path: self.path.display().to_string(),
                 message: "it is not text".to_owned(),
             }),
-            Err(error) => {
-                Err(Gap::Unreadable { path: self.path.display().to_string(), message: error.to_string() })
-            }
+            Err(error) => Err(unreadable(&self.path, &error)),
         }
+    }
+
+    /// Gives the handle back; the next reading opens the file again.
+    pub(crate) fn close(&mut self) {
+        self.file = None;
     }
 
     /// The file's text did not hold `field`.
@@ -65,5 +70,14 @@ impl ProcFile {
             }
             self.text.resize(self.text.len() * 2, 0);
         }
+    }
+}
+
+/// A process that ended shows as a path that is not there, or, through a handle opened before, as no such process.
+pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Gap {
+    let path = path.display().to_string();
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOENT | Errno::ESRCH) => Gap::NotThere { path },
+        _ => Gap::Unreadable { path, message: error.to_string() },
     }
 }

@@ -1,5 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use evenstep_protocol::{TelemetryAnswer, TelemetryBatch};
+use tokio::net::TcpSocket;
 
 /// Longer than any healthy test waits.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -57,6 +58,8 @@ struct Shared {
 /// The address stays while the receiver goes away and comes back.
 pub struct Receiver {
     pub address: SocketAddr,
+    /// Bound and not listening: keeps the port from everybody else while the receiver is away.
+    _reserved: TcpSocket,
     store: Arc<(Mutex<Store>, Condvar)>,
     running: Option<(tokio::sync::oneshot::Sender<()>, JoinHandle<()>)>,
 }
@@ -64,8 +67,13 @@ pub struct Receiver {
 impl Receiver {
     /// A receiver that is away, at an address that is its own from now on.
     pub fn away() -> Self {
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        Self { address, store: Arc::default(), running: None }
+        let reserved = bind("127.0.0.1:0".parse().unwrap());
+        Self {
+            address: reserved.local_addr().unwrap(),
+            _reserved: reserved,
+            store: Arc::default(),
+            running: None,
+        }
     }
 
     pub fn here(behave: Behave) -> Self {
@@ -81,12 +89,13 @@ impl Receiver {
     pub fn come(&mut self, behave: Behave) {
         let shared = Shared { store: self.store.clone(), behave };
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let listener = TcpListener::bind(self.address).unwrap();
-        listener.set_nonblocking(true).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let listener = {
+            let _inside = runtime.enter();
+            bind(self.address).listen(64).unwrap()
+        };
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
-                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 let router = Router::new().route("/v1/telemetry", post(receive)).with_state(shared);
                 tokio::select! {
                     served = async { axum::serve(listener, router).await } => served.unwrap(),
@@ -121,6 +130,13 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         self.go();
     }
+}
+
+fn bind(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(address).unwrap();
+    socket
 }
 
 async fn receive(State(shared): State<Shared>, Json(batch): Json<TelemetryBatch>) -> Response {
