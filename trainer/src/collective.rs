@@ -187,7 +187,7 @@ mod tests {
                 local_batch: [64, 0, 27][rank],
                 compute_time_s: 0.1 * rank as f64,
                 loader_wait_s: 0.001,
-                busy_s: 0.2 + rank as f64,
+                busy_s: 0.25 + rank as f64,
                 drivers: [("other_cpu".to_owned(), rank as f64)].into(),
             },
             loss_sum: 10.0,

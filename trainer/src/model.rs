@@ -1,5 +1,7 @@
 //! What is trained: small networks that a CPU can train in seconds.
 
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use tch::nn::{self, Module};
 use tch::{Device, Kind, Reduction, Tensor};
 
@@ -35,16 +37,17 @@ impl Model {
         kind: Kind,
         device: Device,
     ) -> Self {
-        tch::manual_seed(seed as i64);
         // Drawn on the CPU in 32 bits and then moved, so that every kind and device begins with the same numbers.
         let mut store = nn::VarStore::new(Device::Cpu);
         let layers = match architecture {
             Architecture::Mlp { hidden } => mlp(&store.root(), shape.iter().product(), hidden, classes),
             Architecture::Cnn => cnn(&store.root(), shape, classes),
         };
+        let named = in_order(&store);
+        draw(&named, seed);
         store.set_kind(kind);
         store.set_device(device);
-        let parameters = in_order(&store);
+        let parameters = named.into_iter().map(|(_, parameter)| parameter).collect();
         Self { store, layers, parameters }
     }
 
@@ -88,10 +91,25 @@ impl Model {
 }
 
 /// The store keeps variables in a hash map: by name they have an order.
-fn in_order(store: &nn::VarStore) -> Vec<Tensor> {
+fn in_order(store: &nn::VarStore) -> Vec<(String, Tensor)> {
     let mut named: Vec<(String, Tensor)> = store.variables().into_iter().collect();
     named.sort_by(|a, b| a.0.cmp(&b.0));
-    named.into_iter().map(|(_, parameter)| parameter).collect()
+    named
+}
+
+/// Draws every weight and bias between plus and minus one over the root of its layer's inputs. From a generator of
+/// our own: libtorch's is shared by the whole process.
+fn draw(named: &[(String, Tensor)], seed: u64) {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    for (name, parameter) in named {
+        let layer = name.rsplit_once('.').map_or("", |(layer, _)| layer);
+        let weight = named.iter().find(|(other, _)| *other == format!("{layer}.weight"));
+        let inputs = weight.map_or(1, |(_, weight)| weight.numel() as i64 / weight.size()[0]);
+        let bound = 1.0 / (inputs as f32).sqrt();
+        let values: Vec<f32> = (0..parameter.numel()).map(|_| random.random_range(-bound..bound)).collect();
+        let drawn = Tensor::from_slice(&values).view_as(parameter);
+        tch::no_grad(|| parameter.shallow_clone().copy_(&drawn));
+    }
 }
 
 fn mlp(root: &nn::Path<'_>, features: i64, hidden: &[i64], classes: i64) -> nn::Sequential {

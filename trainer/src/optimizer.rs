@@ -59,9 +59,11 @@ mod tests {
         let model =
             Model::new(&Architecture::Mlp { hidden: vec![] }, [1, 2, 2], 3, 5, Kind::Double, Device::Cpu);
         let mut ours = Sgd::new(&model, 0.9);
-        let store = nn::VarStore::new(Device::Cpu);
+        let mut store = nn::VarStore::new(Device::Cpu);
+        let mut reference = store.root().zeros("w", &[model.size()]);
+        store.double();
         let flat: Vec<Tensor> = model.parameters().iter().map(|p| p.detach().view(-1)).collect();
-        let reference = store.root().var_copy("w", &Tensor::cat(&flat, 0));
+        no_grad(|| reference.copy_(&Tensor::cat(&flat, 0)));
         let mut theirs = nn::Sgd { momentum: 0.9, ..Default::default() }.build(&store, 0.1).unwrap();
         for step in 0..3 {
             let gradient =

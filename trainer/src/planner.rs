@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use evenstep_c10d::Group;
 use evenstep_protocol::{WorkerId, WorkerReport};
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use crate::ask::{AheadAsker, Answered, Backlog, Link};
 use crate::cli::AskMode;
@@ -18,6 +18,8 @@ pub struct Planner {
     /// The latest allocation of a full global batch: what stays in force when there is no news.
     in_force: Plan,
     source: Source,
+    /// Where the group broadcasts.
+    device: Device,
 }
 
 /// Where plans come from. Only rank 0 has a line to the predictor.
@@ -50,17 +52,11 @@ impl Planner {
     /// Even splits; nobody is asked.
     pub fn even(global_batch: u64, world_size: usize, quantum: u64) -> Self {
         let in_force = Plan::even(global_batch, world_size, quantum);
-        Self { in_force, source: Source::Even { quantum } }
+        Self { in_force, source: Source::Even { quantum }, device: Device::Cpu }
     }
 
-    /// What the predictor says; `link` on rank 0 only.
-    pub fn asking(
-        mode: AskMode,
-        link: Option<Link>,
-        global_batch: u64,
-        world_size: usize,
-        quantum: u64,
-    ) -> Self {
+    /// What the predictor says, from an even split on; `link` on rank 0 only, `device` is where the group broadcasts.
+    pub fn asking(mode: AskMode, link: Option<Link>, even: Plan, device: Device) -> Self {
         let source = match mode {
             AskMode::Boundary => Source::Boundary { rank0: link },
             AskMode::Ahead => {
@@ -68,7 +64,7 @@ impl Planner {
                 Source::Ahead { rank0, next: None }
             }
         };
-        Self { in_force: Plan::even(global_batch, world_size, quantum), source }
+        Self { in_force: even, source, device }
     }
 
     /// Asking ahead only: wants the first iterations of the run, which no all-reduce came before.
@@ -92,7 +88,7 @@ impl Planner {
             Source::Boundary { rank0 } => {
                 let answered = rank0.as_mut().and_then(|link| link.ask(iteration, size));
                 let own = answered.as_ref().map(|answered| &answered.plan);
-                (hand_out(group, own)?, answered)
+                (hand_out(group, own, self.device)?, answered)
             }
             Source::Ahead { rank0, next } => {
                 let rode = rank0.as_mut().and_then(|ahead| ahead.rode.take());
@@ -131,25 +127,25 @@ impl Planner {
         }
     }
 
-    /// Delivers the last reports and leaves the job.
-    pub fn close(self) {
+    /// Delivers the last reports and leaves the job; `next_size` is the size of the iteration that would come next.
+    pub fn close(self, next_size: u64) {
         let link = match self.source {
             Source::Even { .. } => None,
             Source::Boundary { rank0 } => rank0,
             Source::Ahead { rank0, .. } => rank0.and_then(|ahead| ahead.asker.end()),
         };
         if let Some(link) = link {
-            link.close();
+            link.close(next_size);
         }
     }
 }
 
 /// Rank 0's plan, if it has one, to everybody.
-fn hand_out(group: &Group, own: Option<&Plan>) -> evenstep_c10d::Result<Option<Plan>> {
+fn hand_out(group: &Group, own: Option<&Plan>, device: Device) -> evenstep_c10d::Result<Option<Plan>> {
     let mut slots = Plan::encode(own, group.world_size());
-    let mut tensor = Tensor::from_slice(&slots);
+    let mut tensor = Tensor::from_slice(&slots).to_device(device);
     group.broadcast(&mut tensor, 0)?;
-    tensor.copy_data(&mut slots, tensor.numel());
+    tensor.to_device(Device::Cpu).copy_data(&mut slots, tensor.numel());
     Ok(Plan::decode(&slots))
 }
 
@@ -179,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_last_full_allocation_stays_in_force_through_a_ragged_end_and_silence() {
-        let mut planner = Planner::asking(AskMode::Boundary, None, 60, 3, 1);
+        let mut planner = Planner::asking(AskMode::Boundary, None, Plan::even(60, 3, 1), Device::Cpu);
         assert_eq!(planner.follow(None, 60), Plan::in_rank_order(&[20, 20, 20], 1.0));
         let full = Plan::in_rank_order(&[10, 20, 30], 0.5);
         assert_eq!(planner.follow(Some(full.clone()), 60), full);

@@ -23,6 +23,7 @@ use crate::narrator::Narrator;
 use crate::optimizer::Sgd;
 use crate::output::Progress;
 use crate::pace::Pace;
+use crate::plan::Plan;
 use crate::planner::Planner;
 use crate::record::{Line, Recorder, RunLine, Scenario};
 use crate::sample_log::SampleLog;
@@ -95,7 +96,8 @@ pub fn prepare(args: &JoinArgs) -> Result<(Worker<'_>, Vec<Arm>)> {
             Some(narrator) => Some(open_link(train, narrator, &devices, begin)?),
             None => None,
         };
-        arm.planner = Planner::asking(train.ask, link, train.global_batch, args.world_size, train.quantum);
+        let even = Plan::even(train.global_batch, args.world_size, train.quantum);
+        arm.planner = Planner::asking(train.ask, link, even, reduce_device(device));
         arm.planner.begin(start.iteration + 1, arm.cursor.size(train.global_batch, 1));
     }
     // The first reading of a rate only opens its window; nobody begins before everybody is ready.

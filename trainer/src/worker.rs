@@ -197,7 +197,8 @@ impl Worker<'_> {
             narrator.finish(stopped)?;
         }
         for arm in arms {
-            arm.planner.close();
+            let next_size = arm.cursor.size(self.args.train.global_batch, 0);
+            arm.planner.close(next_size);
         }
         Ok(())
     }

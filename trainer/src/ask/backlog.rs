@@ -8,7 +8,7 @@ use evenstep_protocol::WorkerReport;
 /// Iterations whose reports are kept while the predictor is away; the oldest fall out, and are counted.
 const ITERATIONS_MAX: usize = 256;
 
-/// Reports that one request carries, at most (an iteration's reports travel together, so one more iteration may fit).
+/// Reports that one request carries, at most; but always those of one whole iteration, which travel together.
 const REPORTS_PER_REQUEST: usize = 256;
 
 /// The reports of iterations, the oldest first. Shared by whoever talks to the predictor.
@@ -31,16 +31,17 @@ impl Backlog {
         queue.shed();
     }
 
-    /// Takes what the next request may carry.
-    pub fn take(&self) -> Vec<Vec<WorkerReport>> {
+    /// Takes what a request for iteration `asked` may carry: the oldest reports, of iterations before it.
+    pub fn take(&self, asked: u64) -> Vec<Vec<WorkerReport>> {
         let mut queue = self.lock();
-        let mut taken = Vec::new();
+        let mut taken: Vec<Vec<WorkerReport>> = Vec::new();
         let mut reports = 0;
-        while reports < REPORTS_PER_REQUEST
-            && let Some(iteration) = queue.iterations.pop_front()
+        while let Some(next) = queue.iterations.front()
+            && next.iter().all(|report| report.iteration < asked)
+            && (taken.is_empty() || reports + next.len() <= REPORTS_PER_REQUEST)
         {
-            reports += iteration.len();
-            taken.push(iteration);
+            reports += next.len();
+            taken.extend(queue.iterations.pop_front());
         }
         taken
     }
@@ -114,12 +115,15 @@ mod tests {
             backlog.push(iteration, vec![report(iteration); 2]);
         }
         assert_eq!((backlog.lost(), backlog.done()), (88, 300));
-        let taken = backlog.take();
+        let taken = backlog.take(301);
         assert_eq!((taken.len(), taken[0][0].iteration), (REPORTS_PER_REQUEST / 2, 44));
         backlog.put_back(taken);
-        let again = backlog.take();
+        assert!(backlog.take(44).is_empty());
+        let again = backlog.take(301);
         assert_eq!(again[0][0].iteration, 44);
-        assert_eq!(backlog.take()[0][0].iteration, 44 + REPORTS_PER_REQUEST as u64 / 2);
+        assert_eq!(backlog.take(301)[0][0].iteration, 44 + REPORTS_PER_REQUEST as u64 / 2);
         assert!(backlog.is_empty());
+        backlog.push(300, vec![report(300); 1000]);
+        assert_eq!(backlog.take(301)[0].len(), 1000);
     }
 }

@@ -22,9 +22,9 @@ pub enum AskError {
     /// We train in another generation than the job's.
     #[error("our generation is stale: {0}")]
     Stale(String),
-    /// It does not know the job.
-    #[error("the predictor does not know the job: {0}")]
-    UnknownJob(String),
+    /// It does not know the job or a worker of ours.
+    #[error("the predictor does not know us: {0}")]
+    Unknown(String),
     /// It refused the request.
     #[error("the predictor refused: {0}")]
     Refused(String),
@@ -140,9 +140,9 @@ fn refusal(status: u16, body: &[u8]) -> AskError {
     };
     match (status, slug) {
         (409, "stale-generation") => AskError::Stale(detail),
-        (404, "unknown-job") => AskError::UnknownJob(detail),
-        // Paused is a state that passes: leases run out and workers come back.
-        (500.., _) => AskError::Silent(detail),
+        (404, "unknown-job" | "unknown-worker") => AskError::Unknown(detail),
+        // Busy and paused are states that pass: leases run out and workers come back.
+        (429 | 500.., _) => AskError::Silent(detail),
         _ => AskError::Refused(detail),
     }
 }
@@ -177,7 +177,8 @@ mod tests {
             refusal(status, body.to_string().as_bytes())
         };
         assert!(matches!(problem("stale-generation", 409), AskError::Stale(_)));
-        assert!(matches!(problem("unknown-job", 404), AskError::UnknownJob(_)));
+        assert!(matches!(problem("unknown-job", 404), AskError::Unknown(_)));
+        assert!(matches!(problem("busy", 429), AskError::Silent(_)));
         assert!(matches!(problem("infeasible", 422), AskError::Refused(_)));
         assert!(matches!(problem("paused", 503), AskError::Silent(_)));
         assert!(matches!(refusal(404, b"not found"), AskError::Refused(_)));

@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
-use evenstep_protocol::{AllocateAnswer, AllocateRequest};
+use evenstep_protocol::AllocateAnswer;
 
 use super::backlog::Backlog;
 use super::client::{AskError, Timed};
@@ -37,6 +37,8 @@ pub struct Link {
     registration: Registration,
     backlog: Backlog,
     state: State,
+    /// Whether the predictor took this run in: from then on the job's past is ours.
+    known: bool,
     refusals: u64,
     output: Output,
 }
@@ -57,13 +59,13 @@ impl Link {
     /// # Errors
     /// The predictor refuses this run.
     pub fn open(registration: Registration, backlog: Backlog, output: Output) -> Result<Self, AskError> {
-        let registered = registration.register().and_then(|registered| {
-            registration.check_first(registered)?;
-            Ok(registered)
+        let registered = registration.register().and_then(|joined| {
+            registration.check_first(&joined)?;
+            Ok(joined.generation)
         });
-        let mut link = Self { registration, backlog, state: State::Off, refusals: 0, output };
+        let mut link = Self { registration, backlog, state: State::Off, known: false, refusals: 0, output };
         match registered {
-            Ok(registered) => link.state = State::Up { generation: registered.generation },
+            Ok(generation) => link.up(generation),
             Err(error @ AskError::Silent(_)) => {
                 link.output.say(&format!("{error}; training begins with an even split, and asks on"));
                 link.go_down();
@@ -77,14 +79,8 @@ impl Link {
     /// answer now, and what was in force stays so.
     pub fn ask(&mut self, iteration: u64, global_batch: u64) -> Option<Answered> {
         let generation = self.generation()?;
-        let taken = self.backlog.take();
-        let request = AllocateRequest {
-            job_id: self.registration.client.job_id().clone(),
-            generation,
-            iteration,
-            global_batch: (global_batch != self.registration.spec.global_batch).then_some(global_batch),
-            reports: taken.iter().flatten().cloned().collect(),
-        };
+        let taken = self.backlog.take(iteration);
+        let request = self.registration.request(generation, iteration, Some(global_batch), &taken);
         let answered = self.registration.client.allocate(&request).and_then(|timed| {
             let plan = Plan::from_answer(&timed.answer, &self.registration.workers, global_batch);
             let plan = plan.map_err(|error| AskError::Unusable(error.to_string()))?;
@@ -124,22 +120,21 @@ impl Link {
         None
     }
 
-    /// Delivers what waits and says that the workers leave.
-    pub fn close(mut self) {
-        let Some(generation) = self.generation() else {
-            if !self.backlog.is_empty() {
-                self.output.say("the predictor is still away: the last reports were not delivered");
+    /// Delivers what waits, along with a request for the iteration that would come next, and says that the workers leave.
+    pub fn close(mut self, next_size: u64) {
+        if self.generation().is_some() {
+            let next = self.backlog.done();
+            // The first carries what a request may; what a long silence left was delivered when it ended.
+            let _ = self.ask(next, next_size);
+        }
+        if !self.backlog.is_empty() {
+            self.output.say("the predictor is away: the last reports were not delivered");
+        }
+        if self.generation().is_some() {
+            let (client, workers) = (&self.registration.client, &self.registration.workers);
+            if let Err(error) = workers.iter().try_for_each(|worker| client.leave(worker)) {
+                self.output.say(&format!("leaving the job: {error}; the leases will run out instead"));
             }
-            return;
-        };
-        let done = self.backlog.done();
-        let registered = super::registration::Registered { generation, next_iteration: done };
-        let delivered = self.registration.catch_up(registered, &self.backlog);
-        let left = delivered.and_then(|()| {
-            self.registration.workers.iter().try_for_each(|worker| self.registration.client.leave(worker))
-        });
-        if let Err(error) = left {
-            self.output.say(&format!("leaving the job: {error}; leases will run out instead"));
         }
     }
 
@@ -149,7 +144,7 @@ impl Link {
             match found.try_recv() {
                 Ok(Ok(generation)) => {
                     self.output.say(&format!("the predictor answers; generation {generation}"));
-                    self.state = State::Up { generation };
+                    self.up(generation);
                 }
                 Ok(Err(error)) => {
                     self.output.say(&format!("{error}; this run goes on without asking"));
@@ -165,13 +160,18 @@ impl Link {
         }
     }
 
+    fn up(&mut self, generation: u64) {
+        self.known = true;
+        self.state = State::Up { generation };
+    }
+
     /// Looks for the predictor in the background, so that its absence costs no step anything.
     fn go_down(&mut self) {
-        let (registration, backlog) = (self.registration.clone(), self.backlog.clone());
+        let (registration, backlog, known) = (self.registration.clone(), self.backlog.clone(), self.known);
         let (report, found) = mpsc::channel();
         let (stop, stopped) = mpsc::channel();
         thread::spawn(move || {
-            if let Some(outcome) = recover(&registration, &backlog, &stopped) {
+            if let Some(outcome) = recover(&registration, &backlog, known, &stopped) {
                 // The receiver is gone when training has ended: nobody is left to tell.
                 let _ = report.send(outcome);
             }
@@ -184,22 +184,22 @@ impl Link {
 fn recover(
     registration: &Registration,
     backlog: &Backlog,
+    known: bool,
     stopped: &Receiver<()>,
 ) -> Option<Result<u64, AskError>> {
     let mut wait = RETRY_FIRST;
     loop {
-        let outcome = registration.register().and_then(|registered| {
-            if backlog.done() <= registration.begin.iteration {
-                registration.check_first(registered)?;
+        let outcome = registration.register().and_then(|joined| {
+            if !known {
+                registration.check_first(&joined)?;
             }
-            registration.catch_up(registered, backlog)?;
-            Ok(registered.generation)
+            registration.catch_up(joined.generation, backlog)?;
+            Ok(joined.generation)
         });
         match outcome {
             Ok(generation) => return Some(Ok(generation)),
-            Err(error @ AskError::Refused(_)) if backlog.done() <= registration.begin.iteration => {
-                return Some(Err(error));
-            }
+            // A job that refused this run from the first will refuse it for ever.
+            Err(error @ AskError::Refused(_)) if !known => return Some(Err(error)),
             Err(_) => {}
         }
         match stopped.recv_timeout(wait) {

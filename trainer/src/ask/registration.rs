@@ -1,12 +1,9 @@
 //! How a run makes itself known to the predictor, and catches up after silence.
 
-use evenstep_protocol::{AllocateRequest, JobSpec, JoinRequest, WorkerId};
+use evenstep_protocol::{AllocateRequest, JobSpec, JoinAnswer, JoinRequest, WorkerId, WorkerReport};
 
 use super::backlog::Backlog;
 use super::client::{AskError, Client};
-
-/// How far past the last iteration that was asked for one may ask when catching up; half of what the predictor allows.
-const CATCH_UP_STRIDE: u64 = 32;
 
 /// The job and the workers of this run.
 #[derive(Debug, Clone)]
@@ -32,21 +29,12 @@ pub struct Begin {
     pub resumed: bool,
 }
 
-/// The state of a job after every worker joined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Registered {
-    /// The generation to train in.
-    pub generation: u64,
-    /// The first iteration that nobody has asked for.
-    pub next_iteration: u64,
-}
-
 impl Registration {
     /// Puts the job and joins every worker in rank order. All of it may be repeated.
     ///
     /// # Errors
     /// No answer, a refusal, or a job that is not ours alone.
-    pub fn register(&self) -> Result<Registered, AskError> {
+    pub fn register(&self) -> Result<JoinAnswer, AskError> {
         self.client.put_job(&self.spec)?;
         let mut latest = None;
         for (worker, device) in self.workers.iter().zip(&self.devices) {
@@ -65,58 +53,63 @@ impl Registration {
                 "job {job} has another live worker, {other}: take a new job id, or wait until its lease runs out"
             )));
         }
-        Ok(Registered { generation: joined.generation, next_iteration: joined.next_iteration })
+        Ok(joined)
     }
 
     /// Whether the job's past is ours: a job id is one run.
     ///
     /// # Errors
     /// The job has been answered past the iteration this run began with.
-    pub fn check_first(&self, registered: Registered) -> Result<(), AskError> {
-        if self.begin.resumed || registered.next_iteration <= self.begin.iteration {
+    pub fn check_first(&self, joined: &JoinAnswer) -> Result<(), AskError> {
+        if self.begin.resumed || joined.next_iteration <= self.begin.iteration {
             return Ok(());
         }
         Err(AskError::Refused(format!(
             "job {} has been answered up to iteration {} already, and this run begins with {}: a job id is one run; \
              go on with --resume, or take a new --job",
             self.client.job_id(),
-            registered.next_iteration.saturating_sub(1),
+            joined.next_iteration.saturating_sub(1),
             self.begin.iteration
         )))
     }
 
-    /// Delivers waiting reports and walks the job up to where training is, so that it can be asked for the next
-    /// iteration. Only iterations that are done are asked for: what they would have been is of no use to anybody, but
-    /// the predictor answers no iteration that is far ahead of the last.
+    /// Delivers the reports that wait, but for those that the next request for a plan will carry: in requests for
+    /// iterations that are done, whose plans are of no more use, but which the predictor takes reports with.
     ///
     /// # Errors
     /// No answer; what was not delivered waits on.
-    pub fn catch_up(&self, registered: Registered, backlog: &Backlog) -> Result<(), AskError> {
-        let mut next = registered.next_iteration;
-        while let Some(last_done) = backlog.done().checked_sub(1) {
-            let taken = backlog.take();
-            if taken.is_empty() && last_done < next + CATCH_UP_STRIDE {
-                break;
-            }
-            let iteration = last_done.min(next + CATCH_UP_STRIDE);
-            let request = AllocateRequest {
-                job_id: self.client.job_id().clone(),
-                generation: registered.generation,
-                iteration,
-                global_batch: None,
-                reports: taken.iter().flatten().cloned().collect(),
+    pub fn catch_up(&self, generation: u64, backlog: &Backlog) -> Result<(), AskError> {
+        loop {
+            let taken = backlog.take(backlog.done().saturating_sub(1));
+            let Some(newest) = taken.iter().flatten().map(|report| report.iteration).max() else {
+                return Ok(());
             };
+            let request = self.request(generation, newest + 1, None, &taken);
             match self.client.allocate(&request) {
-                Ok(_) => next = next.max(iteration + 1),
-                Err(AskError::Refused(_)) if !request.reports.is_empty() => {
-                    backlog.count_lost(request.reports.len());
-                }
+                Ok(_) => {}
+                Err(AskError::Refused(_)) => backlog.count_lost(request.reports.len()),
                 Err(error) => {
                     backlog.put_back(taken);
                     return Err(error);
                 }
             }
         }
-        Ok(())
+    }
+
+    /// A request for an iteration; `global_batch` where it is not the job's.
+    pub fn request(
+        &self,
+        generation: u64,
+        iteration: u64,
+        global_batch: Option<u64>,
+        reports: &[Vec<WorkerReport>],
+    ) -> AllocateRequest {
+        AllocateRequest {
+            job_id: self.client.job_id().clone(),
+            generation,
+            iteration,
+            global_batch: global_batch.filter(|&size| size != self.spec.global_batch),
+            reports: reports.iter().flatten().cloned().collect(),
+        }
     }
 }

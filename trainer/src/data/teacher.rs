@@ -1,6 +1,9 @@
 //! A generated task: a fixed random network labels random samples, and the model learns to agree with it.
 
-use tch::{Device, Kind, Tensor};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rand_distr::StandardNormal;
+use tch::Tensor;
 
 use super::{Dataset, HELD_OUT_SAMPLES, Split};
 
@@ -22,11 +25,15 @@ pub struct TeacherTask {
 impl TeacherTask {
     /// Draws the teacher and its samples.
     pub fn generate(self) -> Dataset {
-        tch::manual_seed(self.seed as i64);
-        let normal = |rows, columns| Tensor::randn([rows, columns], (Kind::Float, Device::Cpu));
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        let mut normal = |rows: i64, columns: i64| {
+            let values: Vec<f32> =
+                (&mut random).sample_iter(StandardNormal).take((rows * columns) as usize).collect();
+            Tensor::from_slice(&values).view([rows, columns])
+        };
         let first = normal(FEATURES, HIDDEN) / (FEATURES as f64).sqrt();
         let second = normal(HIDDEN, CLASSES);
-        let split = |samples: i64| {
+        let mut split = |samples: i64| {
             let features = normal(samples, FEATURES);
             let labels = (features.matmul(&first) * 2.0).tanh().matmul(&second).argmax(1, false);
             Split { features, labels }
