@@ -1,1 +1,21 @@
-//! The predictor of evenstep: telemetry in, forecasts and batch allocations out, over HTTP.
+//! The predictor: telemetry in, forecasts and batch allocations out, over HTTP.
+//!
+//! Modules follow the way of the data: [`http`] takes requests apart, [`book`] keeps the hot state of each job and asks
+//! the pure core, [`store`] makes things durable before an answer leaves.
+//!
+//! Invariants: only [`store`] names sqlx; only [`http`] knows status codes; no handler fits a model; an allocation is
+//! durable before it is answered and never changes after; every queue, body and batch has a bound.
+
+pub mod config;
+
+pub mod http;
+
+pub mod book;
+
+pub mod store;
+
+pub mod app;
+
+pub mod clock;
+
+pub mod observability;

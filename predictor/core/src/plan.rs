@@ -140,7 +140,7 @@ fn allowed(batches: &[u64], bounds: &[(u64, Option<u64>)], global_batch: u64, qu
     batches.len() == bounds.len()
         && batches.iter().sum::<u64>() == global_batch
         && batches.iter().filter(|batch| *batch % quantum != 0).count()
-            <= usize::from(global_batch % quantum != 0)
+            <= usize::from(!global_batch.is_multiple_of(quantum))
         && batches
             .iter()
             .zip(bounds)

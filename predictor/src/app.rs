@@ -1,0 +1,94 @@
+//! The service: opens the store and the book, serves, and goes down cleanly.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::book::Book;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::http::{Api, router};
+use crate::store::Store;
+
+/// How often leases are looked at, besides at every request.
+const LEASE_TICK: Duration = Duration::from_secs(1);
+/// What a stop waits for requests under way.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A service that listens.
+#[derive(Debug)]
+pub struct App {
+    listener: TcpListener,
+    address: SocketAddr,
+    book: Arc<Book>,
+    writer: JoinHandle<()>,
+}
+
+impl App {
+    /// Opens the store, reads what it holds, and listens.
+    ///
+    /// # Errors
+    /// Where the store or the address cannot be used; the error names it.
+    pub async fn open(config: &Config, clock: Clock) -> anyhow::Result<Self> {
+        let store = Store::open(&config.store).await;
+        let (store, writer) = store.with_context(|| format!("store {}", config.store))?;
+        let book = Book::open(store, clock).await.context("reading the store")?;
+        let listener = TcpListener::bind(config.listen).await;
+        let listener = listener.with_context(|| format!("listening on {}", config.listen))?;
+        let address = listener.local_addr()?;
+        Ok(Self { listener, address, book: Arc::new(book), writer })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop` is done; then finishes what was begun, and closes the store.
+    ///
+    /// # Errors
+    /// Where the listener fails.
+    pub async fn serve(self, stop: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<()> {
+        let draining = Arc::new(AtomicBool::new(false));
+        let (drained, mut drain) = tokio::sync::watch::channel(false);
+        let api = Api { book: self.book.clone(), draining: draining.clone() };
+        let leases = tokio::spawn(watch_leases(self.book.clone()));
+        let stopping = async move {
+            stop.await;
+            tracing::info!("stopping: finishing what was begun");
+            draining.store(true, Ordering::Relaxed);
+            drained.send_replace(true);
+        };
+        let serving = axum::serve(self.listener, router(api)).with_graceful_shutdown(stopping);
+        let timed_out = async {
+            // The sender lives in `stopping`: an error here means that serving has ended by itself.
+            let _ = drain.wait_for(|drained| *drained).await;
+            tokio::time::sleep(DRAIN_TIMEOUT).await;
+        };
+        tokio::select! {
+            served = serving => served?,
+            () = timed_out => tracing::warn!(?DRAIN_TIMEOUT, "requests still under way were cut off"),
+        }
+        leases.abort();
+        // With the last book the last sender of the writer's queue goes: it commits what waits and closes the file.
+        drop((leases.await, self.book));
+        if tokio::time::timeout(DRAIN_TIMEOUT, self.writer).await.is_err() {
+            tracing::warn!("the store did not close in time; what was answered is durable all the same");
+        }
+        Ok(())
+    }
+}
+
+async fn watch_leases(book: Arc<Book>) {
+    let mut tick = tokio::time::interval(LEASE_TICK);
+    loop {
+        tick.tick().await;
+        book.expire_leases().await;
+    }
+}

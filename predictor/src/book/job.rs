@@ -1,0 +1,369 @@
+//! One job: who may change it, when, and what becomes visible after.
+
+use std::collections::BTreeSet;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use evenstep_protocol::{
+    AllocateRequest, JobId, JobSpec, JobView, JoinAnswer, JoinRequest, WorkerId, WorkerReport,
+};
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::answers::{Answer, Published};
+use super::decide::decide;
+use super::state::{JobState, WorkerState};
+use super::{BookError, LOOK_AHEAD_MAX, WORKERS_MAX};
+use crate::clock::Clock;
+use crate::store::{Change, MemberEvent, MemberEventKind, Store, StoreError};
+
+/// A job.
+#[derive(Debug)]
+pub struct Job {
+    id: JobId,
+    store: Store,
+    clock: Clock,
+    published: RwLock<Published>,
+    /// Empty until somebody needs it, and after a change that did not become durable.
+    state: Mutex<Option<JobState>>,
+}
+
+/// The state of a job, taken out to be changed. Dropped without [`Taken::put_back`], it is read from the store again.
+pub(super) struct Taken<'a> {
+    slot: MutexGuard<'a, Option<JobState>>,
+    pub state: JobState,
+    pub now_unix_ms: i64,
+}
+
+impl Taken<'_> {
+    pub fn put_back(mut self) {
+        *self.slot = Some(self.state);
+    }
+}
+
+impl Job {
+    /// A job of which nothing is in memory yet.
+    pub(super) fn new(id: JobId, store: Store, clock: Clock) -> Self {
+        Self { id, store, clock, published: RwLock::default(), state: Mutex::new(None) }
+    }
+
+    /// Its name.
+    pub fn id(&self) -> &JobId {
+        &self.id
+    }
+
+    /// The store it is kept in.
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Answers an iteration: as it was answered before, or newly planned and durable.
+    ///
+    /// # Errors
+    /// Any [`BookError`]; then nothing was taken of the request.
+    pub async fn allocate(&self, request: &AllocateRequest) -> Result<Answer, BookError> {
+        if let Some(answer) = self.published().answer(request) {
+            return answer;
+        }
+        match self.plan(request).await {
+            // An earlier request went away while its answer was being written: now it is there to be read.
+            Err(BookError::Store(StoreError::Taken)) => self.plan(request).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn plan(&self, request: &AllocateRequest) -> Result<Answer, BookError> {
+        let mut taken = self.take().await?;
+        if let Err(error) = self.check(&taken.state, request) {
+            taken.put_back();
+            return Err(error);
+        }
+        let known = self.known_answer(&taken.state, request.iteration).await?;
+        let reports = self.news(&request.reports);
+
+        let mut changes = Vec::with_capacity(2);
+        for report in &request.reports {
+            taken.state.members.renew(&report.worker, taken.now_unix_ms);
+        }
+        for report in &reports {
+            if let Some(worker) = taken.state.workers.get_mut(&report.worker) {
+                worker.learn(report);
+            }
+        }
+        if !reports.is_empty() {
+            changes.push(Change::Reports { job_id: self.id.clone(), reports: reports.clone() });
+        }
+        let answer = match known {
+            Some(answer) => answer,
+            None => {
+                let (answer, change) = self.answer(&mut taken.state, request)?;
+                changes.push(change);
+                answer
+            }
+        };
+        if !changes.is_empty() {
+            self.store.write(changes, taken.now_unix_ms).await?;
+        }
+        let mut published = self.published_mut();
+        for report in &reports {
+            published.see(&report.worker, report.iteration);
+        }
+        published.keep(request.iteration, answer.clone());
+        drop(published);
+        taken.put_back();
+        Ok(answer)
+    }
+
+    /// Refuses what cannot be answered, before anything is changed.
+    fn check(&self, state: &JobState, request: &AllocateRequest) -> Result<(), BookError> {
+        let current = state.members.generation();
+        if request.generation != current {
+            return Err(BookError::StaleGeneration {
+                job_id: self.id.clone(),
+                asked: request.generation,
+                current,
+            });
+        }
+        let (live, needed) = (state.members.live().count() as u64, state.spec.min_workers.max(1));
+        if live < needed {
+            return Err(BookError::Paused { job_id: self.id.clone(), live, needed });
+        }
+        if let Some(samples) = request.global_batch.filter(|samples| *samples > state.spec.global_batch) {
+            let global_batch = state.spec.global_batch;
+            return Err(BookError::Invalid(format!(
+                "global_batch: {samples} is more than the job's {global_batch}; only the ragged end of an epoch asks for another"
+            )));
+        }
+        if let Some(report) = request.reports.iter().find(|report| !state.members.knows(&report.worker)) {
+            let worker = report.worker.to_string();
+            return Err(BookError::UnknownWorker { job_id: self.id.clone(), worker });
+        }
+        let reported = request.reports.iter().map(|report| report.iteration + 1).max().unwrap_or(0);
+        let newest = state.next_iteration.max(reported);
+        if state.next_iteration > 0 && request.iteration > newest + LOOK_AHEAD_MAX {
+            return Err(BookError::Invalid(format!(
+                "iteration: {} is more than {LOOK_AHEAD_MAX} ahead of {newest}, the first that was neither answered nor reported",
+                request.iteration
+            )));
+        }
+        Ok(())
+    }
+
+    /// The answer that an iteration has already, in memory or in the store. One whose workers have since departed is
+    /// void: nobody can have carried it out, and the iteration is planned again.
+    async fn known_answer(&self, state: &JobState, iteration: u64) -> Result<Option<Answer>, BookError> {
+        if let Some(answer) = self.published().valid(iteration) {
+            return Ok(Some(answer.clone()));
+        }
+        if iteration >= state.next_iteration {
+            return Ok(None);
+        }
+        let stored = self.store.answer(&self.id, iteration).await?;
+        let stored = stored.filter(|stored| stored.generation >= state.members.departed_generation());
+        Ok(stored.map(|stored| Answer { generation: stored.generation, bytes: stored.answer.into() }))
+    }
+
+    /// Reports that were not taken before, each once.
+    fn news(&self, reports: &[WorkerReport]) -> Vec<WorkerReport> {
+        let published = self.published();
+        let mut once = BTreeSet::new();
+        reports
+            .iter()
+            .filter(|report| !published.has_seen(report) && once.insert((&report.worker, report.iteration)))
+            .cloned()
+            .collect()
+    }
+
+    fn answer(&self, state: &mut JobState, request: &AllocateRequest) -> Result<(Answer, Change), BookError> {
+        let answer = decide(state, &self.id, request.iteration, request.global_batch)
+            .map_err(|source| BookError::Infeasible { job_id: self.id.clone(), source })?;
+        state.next_iteration = state.next_iteration.max(request.iteration + 1);
+        let bytes = serde_json::to_string(&answer)
+            .map_err(|source| StoreError::Corrupt { what: "answer", source })?;
+        let change = Change::Allocation {
+            job_id: self.id.clone(),
+            iteration: request.iteration,
+            generation: answer.generation,
+            answer: bytes.clone(),
+        };
+        Ok((Answer { generation: answer.generation, bytes: bytes.into() }, change))
+    }
+
+    /// The answer that an iteration has, for the other ranks; never plans.
+    ///
+    /// # Errors
+    /// [`BookError::NotAnswered`], or what the store says.
+    pub async fn answered(&self, iteration: u64) -> Result<Answer, BookError> {
+        if let Some(answer) = self.published().latest(iteration) {
+            return Ok(answer.clone());
+        }
+        let stored = self.store.answer(&self.id, iteration).await?;
+        stored
+            .map(|stored| Answer { generation: stored.generation, bytes: stored.answer.into() })
+            .ok_or_else(|| BookError::NotAnswered { job_id: self.id.clone(), iteration })
+    }
+
+    /// Changes the job's wishes, from the next unanswered iteration on.
+    pub(super) async fn put(&self, spec: JobSpec) -> Result<JobView, BookError> {
+        let mut taken = self.take().await?;
+        if taken.state.next_iteration > 0 && spec.global_batch != taken.state.spec.global_batch {
+            let error = BookError::Conflict(format!(
+                "global_batch: job {} was answered with {} already and cannot go on with {}; take a new job id",
+                self.id, taken.state.spec.global_batch, spec.global_batch
+            ));
+            taken.put_back();
+            return Err(error);
+        }
+        if spec != taken.state.spec {
+            let change = Change::PutJob { job_id: self.id.clone(), spec: spec.clone() };
+            self.store.write(vec![change], taken.now_unix_ms).await?;
+            taken.state.spec = spec;
+        }
+        let view = taken.state.view(&self.id);
+        taken.put_back();
+        Ok(view)
+    }
+
+    /// A worker takes part from the next unanswered iteration on; joining again renews its lease.
+    ///
+    /// # Errors
+    /// Where the job is full, or the store says no.
+    pub async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, BookError> {
+        let mut taken = self.take().await?;
+        let worker = request.worker.clone();
+        if !taken.state.members.knows(&worker) && taken.state.workers.len() >= WORKERS_MAX {
+            taken.put_back();
+            return Err(BookError::Conflict(format!(
+                "job {} has {WORKERS_MAX} workers, the most there can be",
+                self.id
+            )));
+        }
+        let joined = taken.state.members.join(&worker, taken.now_unix_ms);
+        let before = taken.state.workers.get(&worker).map(|worker| &worker.request);
+        let event = match (joined, before == Some(&request)) {
+            (true, _) => Some(MemberEventKind::Joined(request.clone())),
+            (false, false) => Some(MemberEventKind::Rejoined(request.clone())),
+            (false, true) => None,
+        };
+        if let Some(kind) = event {
+            self.write_membership(&taken, vec![MemberEvent { worker: worker.clone(), kind }]).await?;
+        }
+        let known =
+            taken.state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
+        known.request = request;
+        Ok(self.membership_changed(taken, worker))
+    }
+
+    /// A worker leaves, from the next iteration on.
+    ///
+    /// # Errors
+    /// [`BookError::UnknownWorker`], or what the store says.
+    pub async fn leave(&self, worker: &WorkerId) -> Result<JoinAnswer, BookError> {
+        let mut taken = self.take().await?;
+        if !taken.state.members.knows(worker) {
+            taken.put_back();
+            return Err(BookError::UnknownWorker { job_id: self.id.clone(), worker: worker.to_string() });
+        }
+        if taken.state.members.leave(worker) {
+            let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Left };
+            self.write_membership(&taken, vec![event]).await?;
+        }
+        Ok(self.membership_changed(taken, worker.clone()))
+    }
+
+    /// Removes workers whose lease ran out.
+    pub(super) async fn expire_leases(&self) -> Result<(), BookError> {
+        if !self.published().loaded {
+            return Ok(());
+        }
+        self.take().await?.put_back();
+        Ok(())
+    }
+
+    /// Deletes the job: whoever asks next finds none.
+    pub(super) async fn delete(&self) -> Result<(), BookError> {
+        let taken = self.take().await?;
+        self.store.write(vec![Change::DeleteJob { job_id: self.id.clone() }], taken.now_unix_ms).await?;
+        *self.published_mut() = Published::default();
+        Ok(())
+    }
+
+    /// Lets go of what is in memory.
+    pub(super) async fn forget(&self) {
+        *self.state.lock().await = None;
+    }
+
+    /// Takes the state out: reads it from the store where it is not in memory, and removes workers whose lease ran out.
+    pub(super) async fn take(&self) -> Result<Taken<'_>, BookError> {
+        let mut slot = self.state.lock().await;
+        let now_unix_ms = self.clock.now_unix_ms();
+        let state = match slot.take() {
+            Some(state) => state,
+            None => self.load(now_unix_ms).await?,
+        };
+        let mut taken = Taken { slot, state, now_unix_ms };
+        let lease_ms = taken.state.lease_ms();
+        let expired = taken.state.members.expire(now_unix_ms, lease_ms);
+        if !expired.is_empty() {
+            let event =
+                |worker: &WorkerId| MemberEvent { worker: worker.clone(), kind: MemberEventKind::Expired };
+            self.write_membership(&taken, expired.iter().map(event).collect()).await?;
+            tracing::info!(job_id = %self.id, workers = ?expired, generation = taken.state.members.generation(), "leases ran out");
+            self.publish_generation(&taken.state);
+        }
+        Ok(taken)
+    }
+
+    async fn load(&self, now_unix_ms: i64) -> Result<JobState, BookError> {
+        let mut fresh = Published::default();
+        let state = JobState::load(&self.store, &self.id, now_unix_ms, |report| {
+            fresh.see(&report.worker, report.iteration);
+        })
+        .await?;
+        let state = state.ok_or_else(|| BookError::UnknownJob(self.id.clone()))?;
+        fresh.loaded = true;
+        fresh.generation = state.members.generation();
+        fresh.departed_generation = state.members.departed_generation();
+        *self.published_mut() = fresh;
+        Ok(state)
+    }
+
+    async fn write_membership(&self, taken: &Taken<'_>, events: Vec<MemberEvent>) -> Result<(), BookError> {
+        let generation = taken.state.members.generation();
+        let set_changed = !events.iter().all(|event| matches!(event.kind, MemberEventKind::Rejoined(_)));
+        let change = Change::Membership {
+            job_id: self.id.clone(),
+            replaces: generation - u64::from(set_changed),
+            generation,
+            departed_generation: taken.state.members.departed_generation(),
+            events,
+        };
+        self.store.write(vec![change], taken.now_unix_ms).await?;
+        Ok(())
+    }
+
+    fn membership_changed(&self, taken: Taken<'_>, worker: WorkerId) -> JoinAnswer {
+        self.publish_generation(&taken.state);
+        let answer = JoinAnswer {
+            job_id: self.id.clone(),
+            worker,
+            generation: taken.state.members.generation(),
+            workers: taken.state.live(),
+            next_iteration: taken.state.next_iteration,
+        };
+        taken.put_back();
+        answer
+    }
+
+    fn publish_generation(&self, state: &JobState) {
+        let mut published = self.published_mut();
+        published.generation = state.members.generation();
+        published.departed_generation = state.members.departed_generation();
+    }
+
+    fn published(&self) -> RwLockReadGuard<'_, Published> {
+        self.published.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn published_mut(&self) -> RwLockWriteGuard<'_, Published> {
+        self.published.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}

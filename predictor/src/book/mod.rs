@@ -1,0 +1,212 @@
+//! The book: the hot state of every job. It asks the pure core and has the store keep what was decided.
+//!
+//! A job's state has one owner at a time. It is taken out while a change is under way and put back once the change is
+//! durable; where that fails, or the request goes away halfway, the state is read back from the store on the next
+//! request. So memory never holds what the store does not, and nobody sees a decision that is not durable.
+
+mod answers;
+mod decide;
+mod job;
+mod state;
+mod views;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use evenstep_core::allocate::Infeasible;
+use evenstep_protocol::{
+    JobId, JobSpec, JobView, NodeId, NodeSample, NodeView, TelemetryAnswer, TelemetryBatch,
+};
+
+use crate::clock::Clock;
+use crate::store::{Change, Store, StoreError};
+
+pub use answers::Answer;
+pub use job::Job;
+
+/// Jobs in one predictor.
+pub const JOBS_MAX: usize = 10_000;
+/// Workers in one job, departed ones included.
+pub const WORKERS_MAX: usize = 65_536;
+/// How far ahead of the first unanswered iteration one may ask.
+pub const LOOK_AHEAD_MAX: u64 = 64;
+
+/// Why the book says no.
+#[derive(Debug, thiserror::Error)]
+pub enum BookError {
+    /// No job of this name.
+    #[error("job {0} is unknown: PUT /v1/jobs/{0} first")]
+    UnknownJob(JobId),
+    /// No worker of this name in the job.
+    #[error("worker {worker} never joined job {job_id}")]
+    UnknownWorker {
+        /// The job.
+        job_id: JobId,
+        /// The worker.
+        worker: String,
+    },
+    /// The asker trains in a generation that is over, or has not begun.
+    #[error("generation {asked} of job {job_id} is not the current one, {current}")]
+    StaleGeneration {
+        /// The job.
+        job_id: JobId,
+        /// What the asker said.
+        asked: u64,
+        /// What is.
+        current: u64,
+    },
+    /// Too few live workers.
+    #[error("job {job_id} is paused: {live} live workers, {needed} needed")]
+    Paused {
+        /// The job.
+        job_id: JobId,
+        /// Live workers.
+        live: u64,
+        /// What the job asks for.
+        needed: u64,
+    },
+    /// The bounds cannot hold the global batch.
+    #[error("job {job_id}: {source}")]
+    Infeasible {
+        /// The job.
+        job_id: JobId,
+        /// The numbers.
+        source: Infeasible,
+    },
+    /// The iteration was not answered (yet).
+    #[error("iteration {iteration} of job {job_id} is not answered: POST /allocate asks for it")]
+    NotAnswered {
+        /// The job.
+        job_id: JobId,
+        /// The iteration.
+        iteration: u64,
+    },
+    /// A value breaks a rule that depends on the job.
+    #[error("{0}")]
+    Invalid(String),
+    /// The change contradicts what was answered already.
+    #[error("{0}")]
+    Conflict(String),
+    /// The store says no: nothing was changed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// All jobs.
+#[derive(Debug)]
+pub struct Book {
+    store: Store,
+    clock: Clock,
+    jobs: RwLock<BTreeMap<JobId, Arc<Job>>>,
+}
+
+impl Book {
+    /// A book over what the store holds.
+    ///
+    /// # Errors
+    /// Where the store cannot be read.
+    pub async fn open(store: Store, clock: Clock) -> Result<Self, StoreError> {
+        let ids = store.job_ids().await?;
+        let jobs = ids
+            .into_iter()
+            .map(|id| (id.clone(), Arc::new(Job::new(id, store.clone(), clock.clone()))))
+            .collect();
+        Ok(Self { store, clock, jobs: RwLock::new(jobs) })
+    }
+
+    /// A job by name.
+    ///
+    /// # Errors
+    /// [`BookError::UnknownJob`].
+    pub fn job(&self, job_id: &JobId) -> Result<Arc<Job>, BookError> {
+        let jobs = self.jobs.read().unwrap_or_else(PoisonError::into_inner);
+        jobs.get(job_id).cloned().ok_or_else(|| BookError::UnknownJob(job_id.clone()))
+    }
+
+    /// All jobs, by id.
+    pub fn jobs(&self) -> Vec<Arc<Job>> {
+        self.jobs.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Creates a job or changes its wishes; true where it is new.
+    ///
+    /// # Errors
+    /// [`BookError::Conflict`] where the global batch of a job that was answered would change.
+    pub async fn put_job(&self, job_id: &JobId, spec: JobSpec) -> Result<(JobView, bool), BookError> {
+        if let Ok(job) = self.job(job_id) {
+            return Ok((job.put(spec).await?, false));
+        }
+        if self.jobs().len() >= JOBS_MAX {
+            return Err(BookError::Conflict(format!("{JOBS_MAX} jobs are kept already: delete one")));
+        }
+        let change = Change::PutJob { job_id: job_id.clone(), spec };
+        self.store.write(vec![change], self.clock.now_unix_ms()).await?;
+        // Two requests may have created it at once: the store holds the later wishes, and one entry serves both.
+        let job = Arc::new(Job::new(job_id.clone(), self.store.clone(), self.clock.clone()));
+        let job = self
+            .jobs
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(job_id.clone())
+            .or_insert(job)
+            .clone();
+        job.forget().await;
+        Ok((job.view().await?, true))
+    }
+
+    /// Deletes a job and all its history.
+    ///
+    /// # Errors
+    /// [`BookError::UnknownJob`], or what the store says.
+    pub async fn delete_job(&self, job_id: &JobId) -> Result<(), BookError> {
+        let job = self.job(job_id)?;
+        job.delete().await?;
+        self.jobs.write().unwrap_or_else(PoisonError::into_inner).remove(job_id);
+        Ok(())
+    }
+
+    /// Removes workers whose lease ran out, in every job.
+    pub async fn expire_leases(&self) {
+        for job in self.jobs() {
+            if let Err(error) = job.expire_leases().await {
+                tracing::warn!(job_id = %job.id(), %error, "leases could not be checked");
+            }
+        }
+    }
+
+    /// Keeps an agent's samples; each is stored once.
+    ///
+    /// # Errors
+    /// What the store says; then nothing was stored.
+    pub async fn telemetry(&self, batch: TelemetryBatch) -> Result<TelemetryAnswer, BookError> {
+        let count = batch.samples.len() as u64;
+        let (node, boot_id) = (batch.node.clone(), batch.boot_id.clone());
+        let next_sequence = batch.sequence + count;
+        let stored = self.store.write(vec![Change::Telemetry(batch)], self.clock.now_unix_ms()).await?;
+        Ok(TelemetryAnswer { node, boot_id, next_sequence, stored, duplicates: count - stored })
+    }
+
+    /// Every node with its latest sample.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn nodes(&self) -> Result<Vec<NodeView>, BookError> {
+        Ok(self.store.nodes().await?)
+    }
+
+    /// The latest samples of a node.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn node_samples(&self, node: &NodeId, limit: u64) -> Result<Vec<NodeSample>, BookError> {
+        Ok(self.store.node_samples(node, limit).await?)
+    }
+
+    /// Whether the store takes writes and can be read.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn check(&self) -> Result<(), BookError> {
+        Ok(self.store.check().await?)
+    }
+}

@@ -1,0 +1,173 @@
+//! Views of a job for people and dashboards.
+
+use std::collections::BTreeMap;
+
+use evenstep_core::membership::State;
+use evenstep_protocol::{
+    AllocateAnswer, Allocation, ForecastView, JobId, JobState as JobStateView, JobView, ModelView,
+    SpeedPoint, SpeedsView, WorkerForecastView, WorkerId, WorkerState as WorkerStateView, WorkerView,
+    WorkersView,
+};
+
+use super::BookError;
+use super::job::Job;
+use super::state::JobState;
+use crate::store::StoreError;
+
+impl Job {
+    /// The job at a glance.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn view(&self) -> Result<JobView, BookError> {
+        self.look(|state| state.view(self.id())).await
+    }
+
+    /// Every worker that ever joined.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn workers(&self) -> Result<WorkersView, BookError> {
+        self.look(|state| state.workers_view(self.id())).await
+    }
+
+    /// What each live worker is expected to do next.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn forecast(&self) -> Result<ForecastView, BookError> {
+        self.look(|state| state.forecast_view(self.id())).await
+    }
+
+    /// Answers from iteration `from` on, at most `limit`.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn allocations(&self, from: u64, limit: u64) -> Result<Vec<AllocateAnswer>, BookError> {
+        let stored = self.store().answers(self.id(), from, limit).await?;
+        let parse = |answer: &str| {
+            serde_json::from_str(answer).map_err(|source| StoreError::Corrupt { what: "answer", source })
+        };
+        Ok(stored.iter().map(|stored| parse(&stored.answer)).collect::<Result<_, _>>()?)
+    }
+
+    /// Predicted against actual speed from iteration `from` on, over at most `limit` iterations; of one worker or all.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn speeds(
+        &self,
+        worker: Option<&WorkerId>,
+        from: u64,
+        limit: u64,
+    ) -> Result<SpeedsView, BookError> {
+        let answers = self.allocations(from, limit).await?;
+        let predicted: BTreeMap<(u64, &WorkerId), &Allocation> = answers
+            .iter()
+            .flat_map(|answer| {
+                answer.allocations.iter().map(|share| ((answer.iteration, &share.worker), share))
+            })
+            .collect();
+        let reports = self.store().reports_from(self.id(), from, limit).await?;
+        let speeds = reports
+            .into_iter()
+            .filter(|report| worker.is_none_or(|worker| *worker == report.worker))
+            .map(|report| {
+                let predicted = predicted.get(&(report.iteration, &report.worker));
+                SpeedPoint {
+                    iteration: report.iteration,
+                    local_batch: report.local_batch,
+                    actual_samples_per_s: (report.local_batch > 0)
+                        .then(|| report.local_batch as f64 / report.compute_time_s),
+                    predicted_samples_per_s: predicted.and_then(|share| share.predicted_speed_samples_per_s),
+                    lower_samples_per_s: predicted.and_then(|share| share.speed_lower_samples_per_s),
+                    upper_samples_per_s: predicted.and_then(|share| share.speed_upper_samples_per_s),
+                    compute_time_s: report.compute_time_s,
+                    barrier_wait_s: report.barrier_wait_s,
+                    worker: report.worker,
+                }
+            })
+            .collect();
+        Ok(SpeedsView { job_id: self.id().clone(), speeds })
+    }
+
+    async fn look<T>(&self, look: impl FnOnce(&JobState) -> T) -> Result<T, BookError> {
+        let taken = self.take().await?;
+        let seen = look(&taken.state);
+        taken.put_back();
+        Ok(seen)
+    }
+}
+
+impl JobState {
+    pub(super) fn view(&self, job_id: &JobId) -> JobView {
+        let live_workers = self.members.live().count() as u64;
+        let enough = live_workers >= self.spec.min_workers.max(1);
+        JobView {
+            job_id: job_id.clone(),
+            spec: self.spec.clone(),
+            state: if enough { JobStateView::Running } else { JobStateView::Paused },
+            generation: self.members.generation(),
+            next_iteration: self.next_iteration,
+            live_workers,
+            last_decision: self.last_decision.clone(),
+        }
+    }
+
+    fn workers_view(&self, job_id: &JobId) -> WorkersView {
+        let mut rank = 0;
+        let members = self.members.all().iter();
+        let workers = members
+            .filter_map(|member| {
+                let worker = self.workers.get(&member.id)?;
+                let live = member.state == State::Live;
+                let view = WorkerView {
+                    worker: member.id.clone(),
+                    state: match member.state {
+                        State::Live => WorkerStateView::Live,
+                        State::Left => WorkerStateView::Left,
+                        State::Expired => WorkerStateView::Expired,
+                    },
+                    rank: live.then_some(rank),
+                    device: worker.request.device.clone(),
+                    min_local_batch: worker.request.min_local_batch,
+                    max_local_batch: worker.request.max_local_batch,
+                    last_seen_unix_ms: member.last_seen_ms,
+                    reports: worker.reports,
+                    speed_samples_per_s: worker.forecaster.as_ref().map(|forecaster| forecaster.last_speed()),
+                };
+                rank += u64::from(live);
+                Some(view)
+            })
+            .collect();
+        WorkersView { job_id: job_id.clone(), generation: self.members.generation(), workers }
+    }
+
+    fn forecast_view(&self, job_id: &JobId) -> ForecastView {
+        let workers = self.members.live().filter_map(|id| {
+            let worker = self.workers.get(id)?;
+            let forecast = worker.forecaster.as_ref().map(|forecaster| forecaster.forecast());
+            let experts = worker.forecaster.iter().flat_map(|forecaster| forecaster.experts());
+            Some(WorkerForecastView {
+                worker: id.clone(),
+                speed_samples_per_s: forecast.map(|forecast| forecast.speed),
+                speed_lower_samples_per_s: forecast.map(|forecast| forecast.lower),
+                speed_upper_samples_per_s: forecast.map(|forecast| forecast.upper),
+                models: experts
+                    .map(|expert| ModelView {
+                        model: expert.name.into(),
+                        speed_samples_per_s: expert.speed,
+                        weight: expert.weight,
+                        log_rmse: expert.log_rmse,
+                    })
+                    .collect(),
+                missing_drivers: worker
+                    .missing
+                    .iter()
+                    .map(|(name, count)| ((*name).into(), *count))
+                    .collect(),
+            })
+        });
+        ForecastView { job_id: job_id.clone(), workers: workers.collect() }
+    }
+}

@@ -1,0 +1,91 @@
+//! Configuration of the service: flags over `EVENSTEP_*` over a TOML file over defaults.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use figment::Figment;
+use figment::providers::{Env, Format, Serialized, Toml};
+use serde::{Deserialize, Serialize};
+
+/// The configuration in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Address to listen on. Default 127.0.0.1:7117: this machine only.
+    pub listen: SocketAddr,
+    /// Where everything is kept. Default `sqlite://evenstep.db`, in the working folder.
+    pub store: String,
+    /// What is logged: a level, or a list of `target=level`. Default `info`.
+    pub log: String,
+    /// How it is logged. Default `text`.
+    pub log_format: LogFormat,
+}
+
+/// How the log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7117)),
+            store: "sqlite://evenstep.db".into(),
+            log: "info".into(),
+            log_format: LogFormat::Text,
+        }
+    }
+}
+
+/// Flags of `serve`; what is not given comes from the environment, the file or the defaults.
+#[derive(Debug, Default, Args, Serialize)]
+pub struct Flags {
+    /// TOML file with the same names as the flags [env: EVENSTEP_CONFIG]
+    #[arg(long, env = "EVENSTEP_CONFIG", hide_env = true)]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// Address to listen on; port 0 lets the system choose [env: EVENSTEP_LISTEN] [default: 127.0.0.1:7117]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
+    /// Where everything is kept [env: EVENSTEP_STORE] [default: sqlite://evenstep.db]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
+    /// What is logged: error, warn, info, debug, trace, or target=level,.. [env: EVENSTEP_LOG] [default: info]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+    /// How it is logged [env: EVENSTEP_LOG_FORMAT] [default: text]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_format: Option<LogFormat>,
+}
+
+/// Variables of the environment that are ours; others of the same prefix belong to other programs of evenstep.
+const VARIABLES: [&str; 4] = ["listen", "store", "log", "log_format"];
+
+impl Config {
+    /// Puts the configuration together.
+    ///
+    /// # Errors
+    /// Where a file cannot be read or a value breaks its rule; the error names where it came from.
+    pub fn load(flags: &Flags) -> anyhow::Result<Self> {
+        let mut figment = Figment::from(Serialized::defaults(Self::default()));
+        if let Some(file) = &flags.config {
+            if !file.is_file() {
+                anyhow::bail!("config {}: no such file", file.display());
+            }
+            figment = figment.merge(Toml::file_exact(file));
+        }
+        figment =
+            figment.merge(Env::prefixed("EVENSTEP_").only(&VARIABLES)).merge(Serialized::globals(flags));
+        figment.extract().map_err(|error| anyhow::anyhow!("configuration: {error}"))
+    }
+}

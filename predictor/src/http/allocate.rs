@@ -1,0 +1,116 @@
+//! `POST /allocate`: the batches of an iteration. `GET /allocate`: the same answer for the other ranks.
+
+use std::time::Instant;
+
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use evenstep_protocol::{AllocateAnswer, AllocateRequest, JobId, Problem, WorkerReport};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Api;
+use super::body::{INTEGER_MAX, InQuery, Json, readings, seconds, within};
+use super::problem::Refusal;
+use crate::book::{Answer, WORKERS_MAX};
+
+pub fn router() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(ask, answered))
+}
+
+/// Ask for the batches of an iteration, and report how earlier ones went.
+///
+/// Idempotent: the same job and iteration get the same bytes, from any rank, also after a crash. The answer is durable
+/// before it leaves. `server-timing: allocate;dur=` says how many milliseconds the service took.
+#[utoipa::path(
+    post, path = "/allocate", tag = "allocate", request_body = AllocateRequest,
+    responses(
+        (status = 200, description = "The allocation", body = AllocateAnswer),
+        (status = 400, description = "Not JSON", body = Problem),
+        (status = 404, description = "Unknown job or worker", body = Problem),
+        (status = 409, description = "Stale generation; `current_generation` says the right one", body = Problem),
+        (status = 413, description = "Body too large", body = Problem),
+        (status = 422, description = "A value breaks a rule, or the bounds cannot hold the batch", body = Problem),
+        (status = 503, description = "Paused, or the store failed; Retry-After says when to ask again", body = Problem),
+    )
+)]
+async fn ask(State(api): State<Api>, Json(request): Json<AllocateRequest>) -> Result<Response, Refusal> {
+    let started = Instant::now();
+    check(&request)?;
+    let answer = api.book.job(&request.job_id)?.allocate(&request).await?;
+    Ok(respond(&answer, started))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Which {
+    /// The job.
+    #[param(value_type = String)]
+    job_id: JobId,
+    /// The iteration.
+    iteration: u64,
+}
+
+/// Read the answer of an iteration that was asked for before.
+#[utoipa::path(
+    get, path = "/allocate", tag = "allocate", params(Which),
+    responses(
+        (status = 200, description = "The allocation, the same bytes as for whoever asked first", body = AllocateAnswer),
+        (status = 404, description = "Unknown job, or the iteration is not answered", body = Problem),
+    )
+)]
+async fn answered(State(api): State<Api>, InQuery(which): InQuery<Which>) -> Result<Response, Refusal> {
+    let started = Instant::now();
+    within("iteration", which.iteration, 0..=INTEGER_MAX)?;
+    let answer = api.book.job(&which.job_id)?.answered(which.iteration).await?;
+    Ok(respond(&answer, started))
+}
+
+fn respond(answer: &Answer, started: Instant) -> Response {
+    let timing = format!("allocate;dur={:.3}", started.elapsed().as_secs_f64() * 1e3);
+    let mut response =
+        ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], answer.bytes.to_string())
+            .into_response();
+    if let Ok(timing) = HeaderValue::from_str(&timing) {
+        response.headers_mut().insert(HeaderName::from_static("server-timing"), timing);
+    }
+    response
+}
+
+fn check(request: &AllocateRequest) -> Result<(), Refusal> {
+    within("generation", request.generation, 0..=INTEGER_MAX)?;
+    within("iteration", request.iteration, 0..=INTEGER_MAX)?;
+    if let Some(global_batch) = request.global_batch {
+        within("global_batch", global_batch, 1..=INTEGER_MAX)?;
+    }
+    within("number of reports", request.reports.len() as u64, 0..=WORKERS_MAX as u64)?;
+    for (at, report) in request.reports.iter().enumerate() {
+        check_report(&format!("reports[{at}]"), report, request.iteration)?;
+    }
+    Ok(())
+}
+
+fn check_report(at: &str, report: &WorkerReport, asked: u64) -> Result<(), Refusal> {
+    if report.iteration >= asked {
+        let detail =
+            format!("{at}.iteration: {} must be before the iteration asked for, {asked}", report.iteration);
+        return Err(Refusal::invalid(detail));
+    }
+    within(&format!("{at}.local_batch"), report.local_batch, 0..=INTEGER_MAX)?;
+    seconds(&format!("{at}.compute_time_s"), report.compute_time_s)?;
+    if report.local_batch > 0 && report.compute_time_s <= 0.0 {
+        let detail = format!(
+            "{at}.compute_time_s: {} must be positive for {} samples",
+            report.compute_time_s, report.local_batch
+        );
+        return Err(Refusal::invalid(detail));
+    }
+    for (name, value) in [("barrier_wait_s", report.barrier_wait_s), ("loader_wait_s", report.loader_wait_s)]
+    {
+        value.map_or(Ok(()), |value| seconds(&format!("{at}.{name}"), value))?;
+    }
+    within(&format!("{at}.peak_memory_bytes"), report.peak_memory_bytes.unwrap_or(0), 0..=INTEGER_MAX)?;
+    readings(&format!("{at}.drivers"), &report.drivers)
+}

@@ -1,0 +1,121 @@
+//! What comes in, checked: JSON bodies, path and query parameters. A refusal names the field, the value and the rule.
+
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, FailedToBufferBody, PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use evenstep_protocol::Readings;
+use serde::de::DeserializeOwned;
+
+use super::BODY_BYTES_MAX;
+use super::problem::Refusal;
+
+/// Integers of requests end here: every JSON reader holds them exactly, and so does the store.
+pub const INTEGER_MAX: u64 = 1 << 53;
+/// Readings in one map.
+const READINGS_MAX: usize = 64;
+/// The longest name of a reading, in bytes.
+const READING_NAME_MAX: usize = 64;
+
+/// A JSON body. Whatever the content type says: the bytes decide.
+#[derive(Debug)]
+pub struct Json<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
+        let mut reader = serde_json::Deserializer::from_slice(&bytes);
+        let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let path = error.path().to_string();
+            refuse(&path, error.inner())
+        })?;
+        reader.end().map_err(|error| refuse("the end", &error))?;
+        Ok(Self(value))
+    }
+}
+
+fn unreadable(rejection: BytesRejection) -> Refusal {
+    match rejection {
+        BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)) => {
+            let detail = format!("the body is over {BODY_BYTES_MAX} bytes; send it in parts");
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "Body too large", detail)
+        }
+        other => Refusal::new(StatusCode::BAD_REQUEST, "malformed", "Unreadable body", other.body_text()),
+    }
+}
+
+/// JSON that breaks off or is none is 400; JSON of another shape than asked for is 422.
+fn refuse(path: &str, error: &serde_json::Error) -> Refusal {
+    let detail = format!("{path}: {error}");
+    if error.is_data() {
+        Refusal::invalid(detail)
+    } else {
+        Refusal::new(StatusCode::BAD_REQUEST, "malformed", "Not JSON", detail)
+    }
+}
+
+/// Parameters in the path.
+#[derive(Debug)]
+pub struct InPath<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let refused =
+            |rejection: PathRejection| Refusal::invalid(format!("in the path: {}", rejection.body_text()));
+        Path::from_request_parts(parts, state).await.map(|Path(value)| Self(value)).map_err(refused)
+    }
+}
+
+/// Parameters behind the question mark.
+#[derive(Debug)]
+pub struct InQuery<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for InQuery<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let refused =
+            |rejection: QueryRejection| Refusal::invalid(format!("in the query: {}", rejection.body_text()));
+        Query::from_request_parts(parts, state).await.map(|Query(value)| Self(value)).map_err(refused)
+    }
+}
+
+/// Checks that an integer lies in a range; `name` and the value stand in the refusal.
+pub fn within(name: &str, value: u64, range: std::ops::RangeInclusive<u64>) -> Result<(), Refusal> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(Refusal::invalid(format!("{name}: {value} must be {} to {}", range.start(), range.end())))
+}
+
+/// Checks that a time in seconds is finite and not negative.
+pub fn seconds(name: &str, value: f64) -> Result<(), Refusal> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(());
+    }
+    Err(Refusal::invalid(format!("{name}: {value} must be a finite number of seconds, 0 or more")))
+}
+
+/// Checks names, values and number of readings.
+pub fn readings(name: &str, readings: &Readings) -> Result<(), Refusal> {
+    if readings.len() > READINGS_MAX {
+        return Err(Refusal::invalid(format!("{name}: {} readings; at most {READINGS_MAX}", readings.len())));
+    }
+    for (key, value) in readings {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if key.is_empty() || key.len() > READING_NAME_MAX || !key.chars().all(plain) {
+            return Err(Refusal::invalid(format!(
+                "{name}: name {key:?} must be 1 to {READING_NAME_MAX} of a-z 0-9 _"
+            )));
+        }
+        if !value.is_finite() {
+            return Err(Refusal::invalid(format!("{name}.{key}: {value} must be finite")));
+        }
+    }
+    Ok(())
+}

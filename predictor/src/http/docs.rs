@@ -1,0 +1,35 @@
+//! `/openapi.json` and, for people, `/docs`: works without a network.
+
+use axum::Router;
+use utoipa::OpenApi;
+use utoipa::openapi::OpenApi as Document;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_swagger_ui::SwaggerUi;
+
+use super::Api;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "evenstep predictor",
+        description = "Telemetry in, forecasts and batch allocations out. Errors are problem+json with a stable `type`."
+    ),
+    tags(
+        (name = "allocate", description = "What a training loop asks before each iteration"),
+        (name = "jobs", description = "What is asked for, and what came of it"),
+        (name = "workers", description = "Who takes part"),
+        (name = "telemetry", description = "What agents measure"),
+        (name = "health", description = "For load balancers and service managers"),
+    )
+)]
+struct Description;
+
+/// The document that every endpoint adds itself to.
+pub fn document() -> OpenApiRouter<Api> {
+    OpenApiRouter::with_openapi(Description::openapi())
+}
+
+/// The finished document, for programs and for people.
+pub fn router(document: Document) -> Router<Api> {
+    SwaggerUi::new("/docs").url("/openapi.json", document).into()
+}

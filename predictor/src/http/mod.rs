@@ -1,0 +1,64 @@
+//! HTTP: takes requests apart, puts answers together. One file per endpoint; they meet here.
+//!
+//! Every error is problem+json ([`problem`]); every body is bounded and checked ([`body`]).
+
+mod allocate;
+mod body;
+mod docs;
+mod health;
+mod jobs;
+mod nodes;
+mod problem;
+mod telemetry;
+mod views;
+mod workers;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use tower::limit::GlobalConcurrencyLimitLayer;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::timeout::TimeoutLayer;
+
+use crate::book::Book;
+
+/// The largest body of a request, in bytes: an ask with reports of 10,000 workers fits.
+pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Requests under way at once; more wait for their turn in the listener's queue.
+const REQUESTS_MAX: usize = 1024;
+/// No request takes longer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What the endpoints share.
+#[derive(Debug, Clone)]
+pub struct Api {
+    /// The hot state.
+    pub book: Arc<Book>,
+    /// Set once the service is going down: not ready any more.
+    pub draining: Arc<AtomicBool>,
+}
+
+/// All endpoints.
+pub fn router(api: Api) -> Router {
+    let (router, openapi) = docs::document()
+        .merge(allocate::router())
+        .merge(jobs::router())
+        .merge(workers::router())
+        .merge(views::router())
+        .merge(telemetry::router())
+        .merge(nodes::router())
+        .merge(health::router())
+        .split_for_parts();
+    router
+        .merge(docs::router(openapi))
+        .fallback(problem::unknown_path)
+        .method_not_allowed_fallback(problem::wrong_method)
+        .with_state(api)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(TimeoutLayer::with_status_code(axum::http::StatusCode::SERVICE_UNAVAILABLE, REQUEST_TIMEOUT))
+        .layer(CatchPanicLayer::custom(problem::panicked))
+        .layer(GlobalConcurrencyLimitLayer::new(REQUESTS_MAX))
+}

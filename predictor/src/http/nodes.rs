@@ -1,0 +1,51 @@
+//! Nodes and their telemetry.
+
+use axum::extract::State;
+use evenstep_protocol::{NodeId, NodesView, Problem, SamplesView};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Api;
+use super::body::{InPath, InQuery, within};
+use super::problem::Refusal;
+
+/// Samples in one answer.
+const LIMIT_MAX: u64 = 10_000;
+/// Samples in one answer where nobody says how many.
+const LIMIT_DEFAULT: u64 = 100;
+
+pub fn router() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(samples))
+}
+
+/// Every node that ever sent telemetry, with its latest sample.
+#[utoipa::path(get, path = "/v1/nodes", tag = "telemetry", responses((status = 200, description = "The nodes", body = NodesView)))]
+async fn list(State(api): State<Api>) -> Result<axum::Json<NodesView>, Refusal> {
+    Ok(axum::Json(NodesView { nodes: api.book.nodes().await? }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Latest {
+    /// At most so many samples, 1 to 10,000; default 100.
+    limit: Option<u64>,
+}
+
+/// The latest samples of a node, the oldest first.
+#[utoipa::path(
+    get, path = "/v1/nodes/{node}/samples", tag = "telemetry",
+    params(("node" = String, Path, description = "The node"), Latest),
+    responses((status = 200, description = "The samples; none of an unknown node", body = SamplesView), (status = 422, description = "A value breaks a rule", body = Problem))
+)]
+async fn samples(
+    State(api): State<Api>,
+    InPath(node): InPath<NodeId>,
+    InQuery(latest): InQuery<Latest>,
+) -> Result<axum::Json<SamplesView>, Refusal> {
+    let limit = latest.limit.unwrap_or(LIMIT_DEFAULT);
+    within("limit", limit, 1..=LIMIT_MAX)?;
+    let samples = api.book.node_samples(&node, limit).await?;
+    Ok(axum::Json(SamplesView { node, samples }))
+}

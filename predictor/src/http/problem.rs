@@ -1,0 +1,140 @@
+//! From errors to problem+json: the only place that knows which error is which status.
+
+use std::any::Any;
+
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use evenstep_protocol::{PROBLEM_CONTENT_TYPE, Problem};
+
+use crate::book::BookError;
+use crate::store::StoreError;
+
+/// Seconds after which a paused job or a busy store is worth another try.
+const RETRY_AFTER_S: u64 = 1;
+
+/// A refusal on its way out.
+#[derive(Debug)]
+pub struct Refusal(Box<Problem>);
+
+impl Refusal {
+    /// A refusal of a kind; `slug` is the stable last part of its type.
+    pub fn new(status: StatusCode, slug: &str, title: &str, detail: impl Into<String>) -> Self {
+        Self(Box::new(Problem {
+            kind: format!("{}{slug}", Problem::TYPE_PREFIX),
+            title: title.into(),
+            status: status.as_u16(),
+            detail: detail.into(),
+            current_generation: None,
+            global_batch: None,
+            sum_of_floors: None,
+            sum_of_caps: None,
+            retry_after_s: None,
+        }))
+    }
+
+    /// A value that breaks a rule.
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", "A value breaks a rule", detail)
+    }
+
+    fn retry(mut self) -> Self {
+        self.0.retry_after_s = Some(RETRY_AFTER_S);
+        self
+    }
+}
+
+impl From<BookError> for Refusal {
+    fn from(error: BookError) -> Self {
+        let detail = error.to_string();
+        match error {
+            BookError::UnknownJob(_) => {
+                Self::new(StatusCode::NOT_FOUND, "unknown-job", "Unknown job", detail)
+            }
+            BookError::UnknownWorker { .. } => {
+                Self::new(StatusCode::NOT_FOUND, "unknown-worker", "Unknown worker", detail)
+            }
+            BookError::NotAnswered { .. } => {
+                Self::new(StatusCode::NOT_FOUND, "not-answered", "Iteration not answered", detail)
+            }
+            BookError::StaleGeneration { current, .. } => {
+                let mut refusal =
+                    Self::new(StatusCode::CONFLICT, "stale-generation", "Stale generation", detail);
+                refusal.0.current_generation = Some(current);
+                refusal
+            }
+            BookError::Paused { .. } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "paused", "Too few workers", detail).retry()
+            }
+            BookError::Infeasible { source, .. } => {
+                let status = StatusCode::UNPROCESSABLE_ENTITY;
+                let mut refusal =
+                    Self::new(status, "infeasible", "The bounds cannot hold the global batch", detail);
+                refusal.0.global_batch = Some(source.total);
+                refusal.0.sum_of_floors = Some(source.floors);
+                refusal.0.sum_of_caps = source.caps;
+                refusal
+            }
+            BookError::Invalid(_) => Self::invalid(detail),
+            BookError::Conflict(_) => {
+                Self::new(StatusCode::CONFLICT, "conflict", "Contradicts what was answered or kept", detail)
+            }
+            BookError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<StoreError> for Refusal {
+    /// What the database said stays in the log.
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Busy => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too much at once", error.to_string())
+                    .retry()
+            }
+            StoreError::Taken | StoreError::Closed => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Ask again", error.to_string())
+                    .retry()
+            }
+            error => {
+                tracing::error!(%error, "the store failed a request");
+                let detail = "the store failed; nothing was changed; the log says why";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "store-failed", "The store failed", detail).retry()
+            }
+        }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self.0).unwrap_or_default();
+        let content_type = HeaderValue::from_static(PROBLEM_CONTENT_TYPE);
+        let mut response = (status, [(header::CONTENT_TYPE, content_type)], body).into_response();
+        if let Some(seconds) = self.0.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// No endpoint of this path.
+pub async fn unknown_path(uri: Uri) -> Refusal {
+    let detail = format!("{} is no path of this service; /docs lists them", uri.path());
+    Refusal::new(StatusCode::NOT_FOUND, "unknown-path", "Unknown path", detail)
+}
+
+/// The endpoint knows other methods.
+pub async fn wrong_method(method: Method, uri: Uri) -> Refusal {
+    let detail = format!("{} does not take {method}; /docs lists what it takes", uri.path());
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "wrong-method", "Wrong method", detail)
+}
+
+/// A defect of ours: this request fails, the others go on.
+#[expect(clippy::needless_pass_by_value, reason = "the signature that CatchPanicLayer asks for")]
+pub fn panicked(panic: Box<dyn Any + Send>) -> Response {
+    let said =
+        panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    tracing::error!(panic = said.unwrap_or("unknown"), "a request panicked");
+    let detail = "a defect of the predictor; the log says where";
+    Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail).into_response()
+}

@@ -1,0 +1,47 @@
+//! `evenstep-predictor`: the command line.
+
+use std::io::Write;
+
+use clap::{Parser, Subcommand};
+use evenstep_predictor::app::App;
+use evenstep_predictor::clock::Clock;
+use evenstep_predictor::config::{Config, Flags};
+use evenstep_predictor::observability;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Telemetry in, forecasts and batch allocations out.
+#[derive(Debug, Parser)]
+#[command(name = "evenstep-predictor", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Answer over HTTP until told to stop (SIGTERM, Ctrl-C)
+    Serve(Flags),
+}
+
+fn main() -> anyhow::Result<()> {
+    let Command::Serve(flags) = Cli::parse().command;
+    let config = Config::load(&flags)?;
+    observability::start(&config.log, config.log_format)?;
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(&config))
+}
+
+async fn serve(config: &Config) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let app = App::open(config, Clock::system()).await?;
+    tracing::info!(address = %app.address(), store = %config.store, version = env!("CARGO_PKG_VERSION"), "listening");
+    // For scripts that let the system choose the port: the one line on standard output.
+    writeln!(std::io::stdout(), "listening on http://{}", app.address())?;
+    app.serve(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+    .await
+}

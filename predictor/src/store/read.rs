@@ -1,0 +1,254 @@
+//! What is read back: at start, by views, and where an old answer is asked for again.
+
+use evenstep_protocol::{
+    JobId, JobSpec, JoinRequest, NodeId, NodeSample, NodeView, Readings, WorkerId, WorkerReport,
+};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use super::writer::integer;
+use super::{Store, StoreError};
+
+/// A job as it was stored.
+#[derive(Debug)]
+pub struct StoredJob {
+    /// Its wishes.
+    pub spec: JobSpec,
+    /// Its generation.
+    pub generation: u64,
+    /// The generation of its latest departure.
+    pub departed_generation: u64,
+    /// Every worker that ever joined, in order of the latest joining.
+    pub workers: Vec<StoredWorker>,
+    /// The last iteration that was answered.
+    pub last_iteration: Option<u64>,
+}
+
+/// A worker as it was stored.
+#[derive(Debug)]
+pub struct StoredWorker {
+    /// How it joined.
+    pub request: JoinRequest,
+    /// `live`, `left` or `expired`.
+    pub state: String,
+    /// As of its latest join or departure.
+    pub last_seen_unix_ms: i64,
+    /// How many reports are stored of it.
+    pub reports: u64,
+}
+
+/// A report as it was stored.
+pub type StoredReport = WorkerReport;
+
+/// An answer as it was stored.
+#[derive(Debug)]
+pub struct StoredAnswer {
+    /// The iteration.
+    pub iteration: u64,
+    /// The generation it was planned in.
+    pub generation: u64,
+    /// The answer, byte for byte.
+    pub answer: String,
+}
+
+impl Store {
+    /// All jobs, by id.
+    ///
+    /// # Errors
+    /// Where the database cannot be read.
+    pub async fn job_ids(&self) -> Result<Vec<JobId>, StoreError> {
+        let rows = sqlx::query("SELECT job_id FROM job ORDER BY job_id").fetch_all(&self.readers).await?;
+        rows.iter().map(|row| id(row, "job_id")).collect()
+    }
+
+    /// A job, or `None` where there is none of this name.
+    ///
+    /// # Errors
+    /// Where the database cannot be read or holds what cannot be understood.
+    pub async fn job(&self, job_id: &JobId) -> Result<Option<StoredJob>, StoreError> {
+        let mut snapshot = self.readers.begin().await?;
+        let job = sqlx::query("SELECT spec, generation, departed_generation FROM job WHERE job_id = ?1")
+            .bind(job_id.as_str())
+            .fetch_optional(&mut *snapshot)
+            .await?;
+        let Some(job) = job else { return Ok(None) };
+        let workers = sqlx::query(
+            "SELECT request, state, last_seen_unix_ms, COALESCE(reports, 0) AS reports FROM worker
+             LEFT JOIN (SELECT worker, COUNT(*) AS reports FROM report WHERE job_id = ?1 GROUP BY worker) USING (worker)
+             WHERE job_id = ?1 ORDER BY seat",
+        )
+        .bind(job_id.as_str())
+        .fetch_all(&mut *snapshot)
+        .await?;
+        let last: Option<i64> =
+            sqlx::query("SELECT MAX(iteration) AS last FROM allocation WHERE job_id = ?1")
+                .bind(job_id.as_str())
+                .fetch_one(&mut *snapshot)
+                .await?
+                .try_get("last")?;
+        let worker = |row: &SqliteRow| {
+            Ok(StoredWorker {
+                request: json(row.try_get("request")?, "join request")?,
+                state: row.try_get("state")?,
+                last_seen_unix_ms: row.try_get("last_seen_unix_ms")?,
+                reports: unsigned(row, "reports")?,
+            })
+        };
+        Ok(Some(StoredJob {
+            spec: json(job.try_get("spec")?, "job")?,
+            generation: unsigned(&job, "generation")?,
+            departed_generation: unsigned(&job, "departed_generation")?,
+            workers: workers.iter().map(worker).collect::<Result<_, StoreError>>()?,
+            last_iteration: last.map(i64::cast_unsigned),
+        }))
+    }
+
+    /// Reports of the last `iterations` iterations that were reported, the oldest first.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn recent_reports(
+        &self,
+        job_id: &JobId,
+        iterations: u64,
+    ) -> Result<Vec<StoredReport>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT * FROM report
+             WHERE job_id = ?1 AND iteration > (SELECT MAX(iteration) FROM report WHERE job_id = ?1) - ?2
+             ORDER BY iteration, worker",
+        )
+        .bind(job_id.as_str())
+        .bind(integer(iterations))
+        .fetch_all(&self.readers)
+        .await?;
+        rows.iter().map(report).collect()
+    }
+
+    /// Reports from iteration `from` on, at most `limit` iterations of them.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn reports_from(
+        &self,
+        job_id: &JobId,
+        from: u64,
+        limit: u64,
+    ) -> Result<Vec<StoredReport>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT * FROM report WHERE job_id = ?1 AND iteration >= ?2 AND iteration < ?3 ORDER BY iteration, worker",
+        )
+        .bind(job_id.as_str())
+        .bind(integer(from))
+        .bind(integer(from.saturating_add(limit)))
+        .fetch_all(&self.readers)
+        .await?;
+        rows.iter().map(report).collect()
+    }
+
+    /// The answer to an iteration: that of the latest generation.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn answer(&self, job_id: &JobId, iteration: u64) -> Result<Option<StoredAnswer>, StoreError> {
+        let answers = self.answers(job_id, iteration, 1).await?;
+        Ok(answers.into_iter().next())
+    }
+
+    /// Answers from iteration `from` on, at most `limit` iterations of them; of each the one of the latest generation.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn answers(
+        &self,
+        job_id: &JobId,
+        from: u64,
+        limit: u64,
+    ) -> Result<Vec<StoredAnswer>, StoreError> {
+        // With MAX() SQLite takes the other columns from the row that holds the maximum.
+        let rows = sqlx::query(
+            "SELECT iteration, MAX(generation) AS generation, answer FROM allocation
+             WHERE job_id = ?1 AND iteration >= ?2 AND iteration < ?3 GROUP BY iteration ORDER BY iteration",
+        )
+        .bind(job_id.as_str())
+        .bind(integer(from))
+        .bind(integer(from.saturating_add(limit)))
+        .fetch_all(&self.readers)
+        .await?;
+        let answer = |row: &SqliteRow| {
+            Ok(StoredAnswer {
+                iteration: unsigned(row, "iteration")?,
+                generation: unsigned(row, "generation")?,
+                answer: row.try_get("answer")?,
+            })
+        };
+        rows.iter().map(answer).collect()
+    }
+
+    /// Every node with its latest sample.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn nodes(&self) -> Result<Vec<NodeView>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT node, COUNT(*) AS samples, MAX(at_unix_ms), sample FROM node_sample GROUP BY node ORDER BY node",
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        let node = |row: &SqliteRow| {
+            Ok(NodeView {
+                node: id(row, "node")?,
+                samples: unsigned(row, "samples")?,
+                latest: json(row.try_get("sample")?, "node sample")?,
+            })
+        };
+        rows.iter().map(node).collect()
+    }
+
+    /// The latest samples of a node, the oldest first.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn node_samples(&self, node: &NodeId, limit: u64) -> Result<Vec<NodeSample>, StoreError> {
+        let rows =
+            sqlx::query("SELECT sample FROM node_sample WHERE node = ?1 ORDER BY at_unix_ms DESC LIMIT ?2")
+                .bind(node.as_str())
+                .bind(integer(limit))
+                .fetch_all(&self.readers)
+                .await?;
+        rows.iter().rev().map(|row| json(row.try_get("sample")?, "node sample")).collect()
+    }
+}
+
+fn report(row: &SqliteRow) -> Result<StoredReport, StoreError> {
+    let drivers: Readings = json(row.try_get("drivers")?, "drivers")?;
+    let peak: Option<i64> = row.try_get("peak_memory_bytes")?;
+    Ok(WorkerReport {
+        worker: id::<WorkerId>(row, "worker")?,
+        iteration: unsigned(row, "iteration")?,
+        local_batch: unsigned(row, "local_batch")?,
+        compute_time_s: row.try_get("compute_time_s")?,
+        barrier_wait_s: row.try_get("barrier_wait_s")?,
+        loader_wait_s: row.try_get("loader_wait_s")?,
+        peak_memory_bytes: peak.map(i64::cast_unsigned),
+        drivers,
+    })
+}
+
+fn unsigned(row: &SqliteRow, column: &str) -> Result<u64, StoreError> {
+    Ok(row.try_get::<i64, _>(column)?.cast_unsigned())
+}
+
+fn id<T: TryFrom<String, Error = evenstep_protocol::InvalidId>>(
+    row: &SqliteRow,
+    column: &str,
+) -> Result<T, StoreError> {
+    let text: String = row.try_get(column)?;
+    T::try_from(text).map_err(|error| StoreError::Corrupt {
+        what: "id",
+        source: <serde_json::Error as serde::de::Error>::custom(error),
+    })
+}
+
+fn json<T: serde::de::DeserializeOwned>(text: &str, what: &'static str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|source| StoreError::Corrupt { what, source })
+}
