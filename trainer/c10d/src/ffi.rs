@@ -89,9 +89,18 @@ pub(crate) fn check(operation: &'static str, code: c_int) -> Result<()> {
     }
     // SAFETY: the shim returns a NUL-terminated string that lives in this thread until its next failing call.
     let words = unsafe { CStr::from_ptr(evenstep_last_error()) }.to_string_lossy();
-    // What follows the first line is C++ context that helps nobody who reads a training log.
-    let message = words.lines().next().unwrap_or("no reason given").to_owned();
-    Err(Error::C10d { operation, message })
+    Err(Error::C10d { operation, message: essence(&words) })
+}
+
+/// What helps the reader of a training log: not the place in c10d's sources, the C++ frames, nor the advice of gloo.
+fn essence(words: &str) -> String {
+    let line = words.lines().next().unwrap_or_default();
+    let line = match line.split_once("] ") {
+        Some((place, rest)) if place.starts_with("[/") => rest,
+        _ => line,
+    };
+    let line = line.split(" This is typically caused by").next().unwrap_or_default();
+    if line.is_empty() { "no reason given".to_owned() } else { line.to_owned() }
 }
 
 /// A Rust string as C reads it.
@@ -103,4 +112,18 @@ pub(crate) fn c_string(operation: &'static str, text: &str) -> Result<CString> {
 /// Whole milliseconds, at least one: c10d reads 0 as no timeout at all.
 pub(crate) fn milliseconds(timeout: Duration) -> i64 {
     i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX / 4).clamp(1, i64::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_essence_of_what_gloo_and_c10d_say() {
+        let gloo = "[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:26817. This is typically \
+                    caused by a remote worker crashing.";
+        assert_eq!(essence(gloo), "Connection closed by peer [127.0.0.1]:26817.");
+        assert_eq!(essence("wait timeout after 200ms\nframe #0: c10::Error"), "wait timeout after 200ms");
+        assert_eq!(essence(""), "no reason given");
+    }
 }

@@ -1,0 +1,69 @@
+//! Shares of any size, one of them empty, over a real all-reduce: the gradient is that of one process.
+
+use std::thread;
+use std::time::Duration;
+
+use evenstep_c10d::{Group, Store};
+use evenstep_trainer::collective::{Bucket, Contribution, RankReport};
+use evenstep_trainer::compute::Compute;
+use evenstep_trainer::data::{Cursor, TeacherTask};
+use evenstep_trainer::model::{Architecture, Model};
+use evenstep_trainer::plan::Plan;
+use tch::{Device, Kind, Tensor};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const BATCHES: [u64; 4] = [5, 0, 64, 27];
+
+/// The mean gradient and the mean loss, as this rank gets them from the all-reduce.
+fn reduced(rank: usize, port: u16, architecture: &Architecture, kind: Kind) -> (Tensor, f64) {
+    let store = Store::connect("127.0.0.1", port, TIMEOUT).unwrap();
+    let group = Group::gloo(&store, rank, BATCHES.len(), "127.0.0.1", TIMEOUT).unwrap();
+    let data = TeacherTask { samples: 200, seed: 3 }.generate();
+    let mut model = Model::new(architecture, data.shape, data.classes, 3, kind, Device::Cpu);
+    let share = Plan::in_rank_order(&BATCHES, 1.0).share(rank);
+    let cursor = Cursor::new(3, data.train.len());
+    let batch = data.train.gather(cursor.slice(share.offset, share.local_batch), kind, Device::Cpu);
+    let computed = Compute { micro_batch: 8, pace: None }.gradients(&mut model, &batch);
+    let mut bucket = Bucket::new(&model, BATCHES.len(), Device::Cpu);
+    let report = RankReport { local_batch: share.local_batch, ..RankReport::default() };
+    let own = Contribution { report, loss_sum: computed.loss_sum, ..Contribution::default() };
+    let sum = bucket.all_reduce(&group, &model, &own).unwrap();
+    assert_eq!(sum.samples, BATCHES.iter().sum::<u64>());
+    (bucket.gradient(Device::Cpu).copy(), sum.loss)
+}
+
+/// The same from one process that has all samples.
+fn alone(architecture: &Architecture, kind: Kind) -> (Tensor, f64) {
+    let data = TeacherTask { samples: 200, seed: 3 }.generate();
+    let model = Model::new(architecture, data.shape, data.classes, 3, kind, Device::Cpu);
+    let cursor = Cursor::new(3, data.train.len());
+    let whole = data.train.gather(cursor.slice(0, BATCHES.iter().sum()), kind, Device::Cpu);
+    let loss = model.loss_sum(&whole) / whole.len() as f64;
+    let mean = loss.double_value(&[]);
+    let gradients = Tensor::run_backward(&[loss], model.parameters(), false, false);
+    let flat: Vec<Tensor> = gradients.iter().map(|gradient| gradient.view(-1)).collect();
+    (Tensor::cat(&flat, 0), mean)
+}
+
+#[test]
+fn uneven_shares_give_the_gradient_of_one_process() {
+    for architecture in [Architecture::Mlp { hidden: vec![32, 16] }, Architecture::Cnn] {
+        for (kind, tolerance) in [(Kind::Float, 1e-5), (Kind::Double, 1e-12)] {
+            let server = Store::host("127.0.0.1", 0, TIMEOUT).unwrap();
+            let port = server.port();
+            let ranks: Vec<_> = (0..BATCHES.len())
+                .map(|rank| {
+                    let architecture = architecture.clone();
+                    thread::spawn(move || reduced(rank, port, &architecture, kind))
+                })
+                .collect();
+            let (expected, expected_loss) = alone(&architecture, kind);
+            let largest = expected.abs().max().double_value(&[]);
+            for (gradient, loss) in ranks.into_iter().map(|rank| rank.join().unwrap()) {
+                let difference = (gradient - &expected).abs().max().double_value(&[]) / largest;
+                assert!(difference <= tolerance, "{architecture:?} {kind:?}: {difference:e}");
+                assert!((loss - expected_loss).abs() <= tolerance * expected_loss);
+            }
+        }
+    }
+}

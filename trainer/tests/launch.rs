@@ -1,0 +1,190 @@
+//! The binary as a person uses it: real processes that find each other, train, fail, stop and go on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use evenstep_trainer::record::{self, IterationLine, Line};
+
+fn trainer(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenstep-trainer"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn launch(arguments: &[&str]) -> Output {
+    let small = ["launch", "--samples=1000", "--global-batch=64", "--hidden=16", "--timeout-s=20"];
+    trainer(&[&small, arguments].concat()).output().unwrap()
+}
+
+fn succeed(output: &Output) -> String {
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{words}");
+    words
+}
+
+fn iterations(path: &Path) -> Vec<IterationLine> {
+    let lines = record::read(path).unwrap().map(Result::unwrap);
+    lines.filter_map(|line| if let Line::Iteration(line) = line { Some(*line) } else { None }).collect()
+}
+
+/// A server that nobody runs.
+fn nobody() -> String {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    format!("--server=http://127.0.0.1:{port}")
+}
+
+#[test]
+fn every_sample_comes_exactly_once_an_epoch_the_ragged_end_included() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("samples");
+    let output = launch(&[
+        "--workers=3",
+        "--policy=even",
+        "--epochs=2",
+        "--quantum=4",
+        &format!("--sample-log={}", log.display()),
+    ]);
+    succeed(&output);
+    let mut counts = BTreeMap::new();
+    for rank in 0..3 {
+        for line in fs::read_to_string(log.join(format!("even-{rank}.log"))).unwrap().lines() {
+            *counts.entry(line.to_owned()).or_insert(0) += 1;
+        }
+    }
+    let expected: BTreeMap<String, i32> =
+        (0..2).flat_map(|epoch| (0..1000).map(move |index| (format!("{epoch} {index}"), 1))).collect();
+    assert_eq!(counts, expected);
+}
+
+#[test]
+fn a_resumed_run_is_the_undisturbed_run_bit_for_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, steps: u64, extra: &[&str]| {
+        let checkpoints = format!("--checkpoint-dir={}", folder.path().join(name).display());
+        let steps = format!("--steps={steps}");
+        let fixed = ["--workers=2", "--policy=even", "--checkpoint-every=10", &checkpoints, &steps];
+        succeed(&launch(&[&fixed, extra].concat()));
+    };
+    run("undisturbed", 20, &[]);
+    run("resumed", 10, &[]);
+    run("resumed", 20, &["--resume"]);
+    let end = |name: &str| {
+        let checkpoint = folder.path().join(name).join("iteration-00000020");
+        (
+            fs::read(checkpoint.join("even.safetensors")).unwrap(),
+            fs::read(checkpoint.join("state.json")).unwrap(),
+        )
+    };
+    assert!(end("undisturbed") == end("resumed"));
+    let checkpoints = format!("--checkpoint-dir={}", folder.path().join("resumed").display());
+    let other = launch(&["--workers=2", "--policy=even", "--resume", "--seed=2", &checkpoints]);
+    assert!(!other.status.success());
+    assert!(String::from_utf8_lossy(&other.stderr).contains("seed was 1 there and is 2 now"));
+}
+
+#[test]
+fn without_a_predictor_training_goes_on_with_an_even_split() {
+    for ask in ["boundary", "ahead"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record.jsonl");
+        let words = succeed(&launch(&[
+            "--workers=2",
+            "--policy=even,evenstep",
+            "--block=5",
+            &format!("--ask={ask}"),
+            "--epochs=1",
+            "--verify-gradient=8",
+            &format!("--record={}", path.display()),
+            &nobody(),
+        ]));
+        assert!(words.contains("silent"), "{words}");
+        let iterations = iterations(&path);
+        assert_eq!(iterations.len(), 32);
+        assert!(iterations.iter().all(|line| line.decision.is_none()));
+        assert!(iterations.iter().any(|line| line.gradient_difference.is_some_and(|value| value > 0.0)));
+        // Both policies trained the same steps on the same samples, so they agree to the last bit.
+        let losses = |policy| -> Vec<f64> {
+            let mine = iterations.iter().filter(|line| line.policy == policy);
+            mine.map(|line| line.loss).collect()
+        };
+        let [even, evenstep] =
+            [evenstep_trainer::cli::Policy::Even, evenstep_trainer::cli::Policy::Evenstep].map(losses);
+        assert_eq!((even.len(), &even), (16, &evenstep));
+        for line in &iterations {
+            assert_eq!(line.workers.iter().map(|worker| worker.local_batch).sum::<u64>(), line.global_batch);
+            // Somebody is always the last one.
+            assert!(line.workers.iter().any(|worker| worker.barrier_wait_s == 0.0));
+        }
+    }
+}
+
+/// A training under way, and a line of its progress.
+fn under_way(arguments: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
+    let mut child = trainer(arguments).spawn().unwrap();
+    let mut words = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains(" loss ") {
+        line.clear();
+        assert!(words.read_line(&mut line).unwrap() > 0, "ended before its first iteration");
+    }
+    (child, words)
+}
+
+/// Process ids of the workers that a launch started.
+fn children(pid: u32) -> Vec<String> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    fs::read_to_string(path).unwrap().split_whitespace().map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn a_killed_worker_ends_all_with_a_clear_error() {
+    let (mut launch, words) =
+        under_way(&["launch", "--workers=3", "--policy=even", "--steps=1000000", "--hidden=16"]);
+    let victim = &children(launch.id())[1];
+    assert!(Command::new("kill").args(["-KILL", victim]).status().unwrap().success());
+    let words: Vec<String> = words.lines().map(Result::unwrap).collect();
+    assert_eq!(launch.wait().unwrap().code(), Some(1));
+    let told = |what: &str| words.iter().any(|line| line.contains(what));
+    assert!(told(&format!("launch: rank 1 (pid {victim}) was killed by signal 9")), "{words:?}");
+    assert!(told("rank 0: error: iteration "), "{words:?}");
+    assert!(fs::read_to_string(format!("/proc/{victim}/status")).is_err());
+}
+
+#[test]
+fn told_to_stop_it_finishes_the_iteration_and_writes_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = format!("--checkpoint-dir={}", folder.path().display());
+    let (mut launch, words) = under_way(&[
+        "launch",
+        "--workers=2",
+        "--policy=even",
+        "--steps=1000000",
+        "--hidden=16",
+        "--checkpoint-every=1000000",
+        &checkpoints,
+    ]);
+    let pid = launch.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let words: Vec<String> = words.lines().map(Result::unwrap).collect();
+    assert_eq!(launch.wait().unwrap().code(), Some(128 + 15), "{words:?}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{words:?}");
+}
+
+#[test]
+fn bad_values_are_named() {
+    for (arguments, word) in [
+        (&["--workers=2", "--pace=1,2,3"] as &[&str], "--pace"),
+        (&["--workers=2", "--max-local-batch=5"], "--max-local-batch"),
+        (&["--workers=2", "--data=/nowhere", "--policy=even"], "/nowhere"),
+        (&["--workers=0"], "--workers"),
+        (&["--workers=2", "--pin=100000,100001"], "--pin"),
+    ] {
+        let output = launch(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(words.contains(word), "{arguments:?}: {words}");
+    }
+}
