@@ -110,7 +110,7 @@ fn placement(args: &LaunchArgs, allowed: &[usize]) -> Result<Option<Vec<usize>>>
 /// reaches the workers by itself.
 fn passed_on(matches: &ArgMatches) -> Vec<OsString> {
     let command = Cli::command();
-    let known = command.find_subcommand("join").into_iter().flat_map(|join| join.get_arguments());
+    let known = command.find_subcommand("join").into_iter().flat_map(clap::Command::get_arguments);
     let mut passed = Vec::new();
     for argument in known {
         let (id, Some(long)) = (argument.get_id().as_str(), argument.get_long()) else { continue };

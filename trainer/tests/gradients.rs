@@ -1,5 +1,7 @@
 //! Shares of any size, one of them empty, over a real all-reduce: the gradient is that of one process.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 use std::thread;
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! The binary as a person uses it: real processes that find each other, train, fail, stop and go on.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};

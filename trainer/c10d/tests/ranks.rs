@@ -1,5 +1,7 @@
 //! Real stores and real groups: several ranks, each in a thread or a process of its own.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
