@@ -16,9 +16,9 @@ use crate::plan::Plan;
 
 /// Samples, loss sum, ranks that want to stop.
 const TOTALS: usize = 3;
-/// Local batch, compute time, loader wait, busy time; then the drivers.
-const TIMES: usize = 4;
-const REPORT_SLOTS: usize = TIMES + drivers::NAMES.len();
+/// Local batch, compute time, loader wait, busy time, missed paces; then the drivers.
+const OWN_SLOTS: usize = 5;
+const REPORT_SLOTS: usize = OWN_SLOTS + drivers::NAMES.len();
 
 /// What a rank brings to the all-reduce, beside its gradients.
 #[derive(Debug, Clone, Default)]
@@ -44,6 +44,8 @@ pub struct RankReport {
     pub loader_wait_s: f64,
     /// From the begin of the iteration until it came to the all-reduce, in seconds.
     pub busy_s: f64,
+    /// Micro-batches so far that were slower than an imposed pace allows.
+    pub pace_missed: u64,
     /// Drivers read when its compute ended.
     pub drivers: Readings,
 }
@@ -145,9 +147,14 @@ fn encode(own: &Contribution, rank: usize, world_size: usize) -> Vec<f64> {
     let mut slots = vec![report.local_batch as f64, own.loss_sum, f64::from(u8::from(own.stop))];
     slots.resize(TOTALS + world_size * REPORT_SLOTS, 0.0);
     let mine = &mut slots[TOTALS + rank * REPORT_SLOTS..][..REPORT_SLOTS];
-    let times = [report.local_batch as f64, report.compute_time_s, report.loader_wait_s, report.busy_s];
-    mine[..TIMES].copy_from_slice(&times);
-    mine[TIMES..].copy_from_slice(&drivers::encode(&report.drivers));
+    mine[..OWN_SLOTS].copy_from_slice(&[
+        report.local_batch as f64,
+        report.compute_time_s,
+        report.loader_wait_s,
+        report.busy_s,
+        report.pace_missed as f64,
+    ]);
+    mine[OWN_SLOTS..].copy_from_slice(&drivers::encode(&report.drivers));
     slots.extend(Plan::encode(own.news.as_ref(), world_size));
     slots
 }
@@ -162,7 +169,8 @@ fn decode(sums: &[f64], world_size: usize, all_reduce_s: f64) -> Reduced {
             compute_time_s: slots[1],
             loader_wait_s: slots[2],
             busy_s: slots[3],
-            drivers: drivers::decode(&slots[TIMES..]),
+            pace_missed: slots[4] as u64,
+            drivers: drivers::decode(&slots[OWN_SLOTS..]),
         })
         .collect();
     Reduced {
@@ -188,6 +196,7 @@ mod tests {
                 compute_time_s: 0.1 * rank as f64,
                 loader_wait_s: 0.001,
                 busy_s: 0.25 + rank as f64,
+                pace_missed: 7 * rank as u64,
                 drivers: [("other_cpu".to_owned(), rank as f64)].into(),
             },
             loss_sum: 10.0,

@@ -31,6 +31,8 @@ pub struct Narrator {
     pub progress: Progress,
     /// Words.
     pub output: Output,
+    /// Micro-batches so far, by rank, that were slower than an imposed pace allows.
+    pub pace_missed: Vec<u64>,
     /// What each policy's iterations come to.
     pub summaries: Vec<(Policy, Summary)>,
 }
@@ -62,6 +64,7 @@ impl Narrator {
     /// The record cannot be written.
     pub fn tell(&mut self, arm: &Arm, step: &Step<'_>) -> Result<()> {
         let reduced = step.reduced;
+        self.pace_missed = reduced.reports.iter().map(|report| report.pace_missed).collect();
         if arm.policy == Policy::Evenstep {
             queue_reports(&self.backlog, &self.workers, arm.iteration, reduced);
         }
@@ -96,14 +99,14 @@ impl Narrator {
     ///
     /// # Errors
     /// The record cannot be written.
-    pub fn end(&mut self, arm: &Arm, final_loss: f64, held_out: i64, pace_missed: u64) -> Result<()> {
+    pub fn end(&mut self, arm: &Arm, final_loss: f64, held_out: i64) -> Result<()> {
         if let Some(recorder) = &mut self.recorder {
             recorder.write(&Line::End(EndLine {
                 policy: arm.policy,
                 iterations: arm.iteration,
                 final_loss,
                 evaluation: format!("mean cross-entropy over {held_out} held-out samples"),
-                pace_missed,
+                pace_missed: self.pace_missed.clone(),
                 reports_lost: if arm.policy == Policy::Evenstep { self.backlog.lost() } else { 0 },
             }))?;
         }
@@ -121,6 +124,10 @@ impl Narrator {
     /// The record cannot be written.
     pub fn finish(&mut self, stopped: bool) -> Result<()> {
         self.progress.finish();
+        if self.pace_missed.iter().any(|&missed| missed > 0) {
+            self.output
+                .say(&format!("micro-batches slower than their pace, by rank: {:?}", self.pace_missed));
+        }
         if stopped {
             self.output.say("stopped as told, before the last iteration");
         }

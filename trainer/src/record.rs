@@ -135,8 +135,9 @@ pub struct EndLine {
     pub final_loss: f64,
     /// What the final loss was measured on.
     pub evaluation: String,
-    /// Micro-batches of rank 0 that were slower than the imposed pace allows.
-    pub pace_missed: u64,
+    /// Micro-batches of the whole run, by rank, that were slower than the imposed pace allows: more than a few, and the
+    /// imposed speeds were not held.
+    pub pace_missed: Vec<u64>,
     /// Reports that were never delivered: dropped from a full backlog, or refused.
     pub reports_lost: u64,
 }

@@ -45,6 +45,12 @@ struct Start {
 /// Values that do not go together, data that cannot be used, others that do not come, a job that is not ours.
 pub fn prepare(args: &JoinArgs) -> Result<(Worker<'_>, Vec<Arm>)> {
     let train = &args.train;
+    ensure!(
+        args.rank < args.world_size,
+        "--rank {} must be below --world-size {}",
+        args.rank,
+        args.world_size
+    );
     train.check(args.world_size)?;
     let started = Instant::now();
     tch::set_num_threads(1);
@@ -230,6 +236,7 @@ fn narrate(worker: &Worker<'_>, workers: &[WorkerId], start: &Start, started: In
         recorder,
         progress,
         output,
+        pace_missed: Vec::new(),
         summaries,
     })
 }

@@ -17,6 +17,7 @@ use crate::collective::{Contribution, RankReport};
 use crate::compute::Compute;
 use crate::data::{Dataset, HELD_OUT_SAMPLES};
 use crate::narrator::{Narrator, Step};
+use crate::pace::Pace;
 use crate::sample_log::SampleLog;
 use crate::setup;
 
@@ -94,6 +95,7 @@ impl Worker<'_> {
             compute_time_s: computed.compute_time_s,
             loader_wait_s,
             busy_s: begun.elapsed().as_secs_f64(),
+            pace_missed: self.compute.pace.as_ref().map_or(0, Pace::missed),
             drivers: reading.readings,
         };
         let own = Contribution {
@@ -190,9 +192,8 @@ impl Worker<'_> {
         self.group.barrier().context("waiting for the others to finish")?;
         if let Some(mut narrator) = self.narrator.take() {
             let held_out = self.data.held_out.head(HELD_OUT_SAMPLES, arms[0].model.kind(), self.device);
-            let missed = self.compute.pace.as_ref().map_or(0, crate::pace::Pace::missed);
             for arm in &arms {
-                narrator.end(arm, arm.model.evaluate(&held_out), held_out.len(), missed)?;
+                narrator.end(arm, arm.model.evaluate(&held_out), held_out.len())?;
             }
             narrator.finish(stopped)?;
         }
