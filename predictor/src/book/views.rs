@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use evenstep_core::forecast::WorkerForecaster;
 use evenstep_core::membership::State;
 use evenstep_protocol::{
     AllocateAnswer, Allocation, ForecastView, JobId, JobState as JobStateView, JobView, ModelView,
@@ -134,7 +135,7 @@ impl JobState {
                     max_local_batch: worker.request.max_local_batch,
                     last_seen_unix_ms: member.last_seen_ms,
                     reports: worker.reports,
-                    speed_samples_per_s: worker.forecaster.as_ref().map(|forecaster| forecaster.last_speed()),
+                    speed_samples_per_s: worker.forecaster.as_ref().map(WorkerForecaster::last_speed),
                 };
                 rank += u64::from(live);
                 Some(view)
@@ -146,8 +147,8 @@ impl JobState {
     fn forecast_view(&self, job_id: &JobId) -> ForecastView {
         let workers = self.members.live().filter_map(|id| {
             let worker = self.workers.get(id)?;
-            let forecast = worker.forecaster.as_ref().map(|forecaster| forecaster.forecast());
-            let experts = worker.forecaster.iter().flat_map(|forecaster| forecaster.experts());
+            let forecast = worker.forecaster.as_ref().map(WorkerForecaster::forecast);
+            let experts = worker.forecaster.iter().flat_map(WorkerForecaster::experts);
             Some(WorkerForecastView {
                 worker: id.clone(),
                 speed_samples_per_s: forecast.map(|forecast| forecast.speed),

@@ -1,0 +1,209 @@
+//! What `/allocate` costs, against the least that it could cost: a bare axum handler that takes the same bytes in and
+//! sends the same bytes out, plus one bare commit of the same row. Everything in one run on one machine, in turn.
+//!
+//! `cargo bench -p evenstep-predictor --bench allocate [-- ROUNDS]`: prints a table of milliseconds and ratios.
+
+#![allow(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints, and ends where its set-up fails")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::header;
+use axum::routing::post;
+use evenstep_predictor::app::App;
+use evenstep_predictor::clock::Clock;
+use evenstep_predictor::config::Config;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection, SqliteConnection};
+
+const WORKERS: usize = 4;
+/// Iterations before anything is counted.
+const WARM_UP: usize = 200;
+/// Connections that ask at once for the throughput figures.
+const CLIENTS: usize = 16;
+/// How long each throughput figure is taken for.
+const THROUGHPUT_S: f64 = 2.0;
+
+fn main() {
+    let rounds = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(2000);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let store = format!("sqlite://{}", folder.path().join("service.db").display());
+    let config = Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), store, ..Config::default() };
+    let app = runtime.block_on(App::open(&config, Clock::system())).expect("the service opens");
+    let service = app.address();
+    runtime.spawn(app.serve(std::future::pending()));
+
+    let mut asker = Connected::to(service);
+    asker.call("PUT", "/v1/jobs/bench", r#"{"global_batch":1024}"#);
+    for worker in 0..WORKERS {
+        asker.call("POST", "/v1/jobs/bench/workers", &format!(r#"{{"worker":"node/{worker}"}}"#));
+    }
+    for iteration in 0..WARM_UP {
+        asker.call("POST", "/allocate", &ask(iteration));
+    }
+    let answer = asker.call("POST", "/allocate", &ask(WARM_UP));
+    let bare = runtime.block_on(bare_handler(answer.clone()));
+    let mut bare_asker = Connected::to(bare);
+    let mut database = runtime.block_on(bare_database(folder.path().join("bare.db")));
+
+    let (mut handler, mut commit, mut allocate, mut again) = (vec![], vec![], vec![], vec![]);
+    for round in 0..rounds {
+        let body = ask(WARM_UP + 1 + round);
+        handler.push(timed(|| bare_asker.call("POST", "/", &body)));
+        commit.push(timed(|| runtime.block_on(bare_commit(&mut database, round, &answer))));
+        allocate.push(timed(|| asker.call("POST", "/allocate", &body)));
+        again.push(timed(|| asker.call("POST", "/allocate", &body)));
+    }
+    let rows = [&mut handler, &mut commit, &mut allocate, &mut again].map(|times| percentiles(times));
+    let [handler, commit, allocate, again] = rows;
+    println!("{rounds} rounds in turn, {WORKERS} workers, SQLite WAL with a sync at every commit; ms");
+    println!("{:<42}{:>8}{:>8}", "", "p50", "p99");
+    for (name, [p50, p99]) in [
+        ("bare axum handler, same bytes", handler),
+        ("bare commit, same row", commit),
+        ("/allocate, a new iteration", allocate),
+        ("/allocate, an answered iteration again", again),
+    ] {
+        println!("{name:<42}{p50:>8.3}{p99:>8.3}");
+    }
+    let ratio = |at: usize| allocate[at] / (handler[at] + commit[at]);
+    println!("{:<42}{:>8.2}{:>8.2}   aim: 3", "new iteration / (handler + commit)", ratio(0), ratio(1));
+    println!("{:<42}{:>8.2}{:>8.2}   aim: 1.5", "answered again / handler", again[0] / handler[0], again[1] / handler[1]);
+
+    let body = ask(WARM_UP + rounds);
+    let path = format!("/allocate?job_id=bench&iteration={}", WARM_UP + rounds);
+    println!("\n{CLIENTS} connections, requests per second, client included, best of three in turn");
+    let mut best = [0.0f64; 3];
+    for _ in 0..3 {
+        best[0] = best[0].max(throughput(bare, "POST", "/", &body));
+        best[1] = best[1].max(throughput(service, "POST", "/allocate", &body));
+        best[2] = best[2].max(throughput(service, "GET", &path, ""));
+    }
+    println!("{:<42}{:>8.0}", "bare axum handler", best[0]);
+    println!("{:<42}{:>8.0}   bare is {:.2} times that; aim: 1.5", "POST of an answered iteration", best[1], best[0] / best[1]);
+    println!("{:<42}{:>8.0}   bare is {:.2} times that", "GET of an answered iteration", best[2], best[0] / best[2]);
+}
+
+/// A request for an iteration with the reports of the one before: speeds that vary, drivers as a trainer sends them.
+fn ask(iteration: usize) -> String {
+    let report = |worker: usize| {
+        let noise = 1.0 + 0.1 * (((iteration * 7 + worker * 13) % 17) as f64 / 17.0 - 0.5);
+        let (before, time, wave) = (iteration - 1, 0.1 * noise, (iteration % 10) as f64 / 10.0);
+        format!(
+            r#"{{"worker":"node/{worker}","iteration":{before},"local_batch":256,"compute_time_s":{time},"barrier_wait_s":0.01,"loader_wait_s":0.001,"drivers":{{"psi_cpu_some":{wave},"run_queue_wait":0.08,"other_cpu":0.9,"own_cpu":0.97,"procs_running":3}}}}"#
+        )
+    };
+    let reports: Vec<String> = if iteration == 0 { vec![] } else { (0..WORKERS).map(report).collect() };
+    format!(
+        r#"{{"job_id":"bench","generation":{WORKERS},"iteration":{iteration},"reports":[{}]}}"#,
+        reports.join(",")
+    )
+}
+
+/// One kept-alive connection and just enough HTTP for it, so that the client costs little.
+struct Connected {
+    stream: BufReader<TcpStream>,
+}
+
+impl Connected {
+    fn to(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("the server listens");
+        stream.set_nodelay(true).expect("a TCP stream");
+        Self { stream: BufReader::new(stream) }
+    }
+
+    fn call(&mut self, method: &str, path: &str, body: &str) -> String {
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        self.stream.get_mut().write_all(request.as_bytes()).expect("the server reads");
+        let (mut length, mut line, mut status) = (0, String::new(), String::new());
+        loop {
+            line.clear();
+            self.stream.read_line(&mut line).expect("the server answers");
+            if status.is_empty() {
+                status.clone_from(&line);
+            }
+            if line == "\r\n" {
+                break;
+            }
+            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().expect("a length");
+            }
+        }
+        let mut answer = vec![0; length];
+        self.stream.read_exact(&mut answer).expect("the whole answer");
+        let answer = String::from_utf8(answer).expect("text");
+        assert!(status.contains(" 20"), "{method} {path}: {status}{answer}");
+        answer
+    }
+}
+
+async fn bare_handler(answer: String) -> SocketAddr {
+    let answer = Bytes::from(answer);
+    let handler = move |body: Bytes| async move {
+        std::hint::black_box(body);
+        ([(header::CONTENT_TYPE, "application/json")], answer.clone())
+    };
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let app: Router = Router::new().route("/", post(handler));
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    address
+}
+
+async fn bare_database(file: std::path::PathBuf) -> SqliteConnection {
+    let options = SqliteConnectOptions::new()
+        .filename(file)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .disable_statement_logging();
+    let mut connection = options.connect().await.expect("a database");
+    let create = "CREATE TABLE answer (iteration INTEGER PRIMARY KEY, answer TEXT NOT NULL) STRICT";
+    sqlx::query(create).execute(&mut connection).await.expect("a table");
+    connection
+}
+
+async fn bare_commit(connection: &mut SqliteConnection, iteration: usize, answer: &str) {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.expect("a transaction");
+    sqlx::query("INSERT INTO answer VALUES (?1, ?2)")
+        .bind(i64::try_from(iteration).expect("a small number"))
+        .bind(answer)
+        .execute(&mut *transaction)
+        .await
+        .expect("a row");
+    transaction.commit().await.expect("a commit");
+}
+
+fn timed<T>(what: impl FnOnce() -> T) -> f64 {
+    let started = Instant::now();
+    std::hint::black_box(what());
+    started.elapsed().as_secs_f64() * 1e3
+}
+
+fn percentiles(times: &mut [f64]) -> [f64; 2] {
+    times.sort_by(f64::total_cmp);
+    [0.5, 0.99].map(|share| times[((times.len() - 1) as f64 * share) as usize])
+}
+
+fn throughput(address: SocketAddr, method: &str, path: &str, body: &str) -> f64 {
+    let started = Instant::now();
+    let until = started + Duration::from_secs_f64(THROUGHPUT_S);
+    let count: usize = std::thread::scope(|scope| {
+        let client = || {
+            let mut connected = Connected::to(address);
+            let mut count = 0;
+            while Instant::now() < until {
+                connected.call(method, path, body);
+                count += 1;
+            }
+            count
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+        clients.into_iter().map(|client| client.join().expect("a client")).sum()
+    });
+    count as f64 / started.elapsed().as_secs_f64()
+}
