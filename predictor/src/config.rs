@@ -6,13 +6,15 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The configuration in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Address to listen on. Default 127.0.0.1:7117: this machine only.
+    #[serde(deserialize_with = "address")]
     pub listen: SocketAddr,
     /// Where everything is kept. Default `sqlite://evenstep.db`, in the working folder.
     pub store: String,
@@ -20,6 +22,13 @@ pub struct Config {
     pub log: String,
     /// How it is logged. Default `text`.
     pub log_format: LogFormat,
+}
+
+/// Says the value and the rule, which figment's own error does not.
+fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let rule = || D::Error::custom(format!("{text:?} must be an address and a port, such as 127.0.0.1:7117"));
+    text.parse().map_err(|_| rule())
 }
 
 /// How the log is written.

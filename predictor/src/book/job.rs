@@ -313,6 +313,9 @@ impl Job {
     }
 
     async fn load(&self, now_unix_ms: i64) -> Result<JobState, BookError> {
+        // A request that went away may have left its write in the queue. An empty one behind it comes back when that
+        // is done, so that all of it is read or none.
+        self.store.write(Vec::new(), now_unix_ms).await?;
         let mut fresh = Published::default();
         let state = JobState::load(&self.store, &self.id, now_unix_ms, |report| {
             fresh.see(&report.worker, report.iteration);

@@ -6,9 +6,9 @@ use evenstep_core::forecast::WorkerForecaster;
 use evenstep_core::membership::{Member, Members, State};
 use evenstep_core::plan::InForce;
 use evenstep_core::series::{Drivers, Observation};
-use evenstep_protocol::{Decision, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
+use evenstep_protocol::{AllocateAnswer, Decision, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
 
-use crate::store::{Store, StoreError, StoredWorker};
+use crate::store::{Store, StoreError, StoredAnswer, StoredWorker};
 
 /// Iterations whose reports are replayed through the models when a job is read from the store: the models forget at
 /// .9985 an iteration, so that what is older weighs next to nothing.
@@ -72,6 +72,11 @@ impl WorkerState {
     }
 }
 
+fn decision(stored: &StoredAnswer) -> Result<Decision, StoreError> {
+    let answer: Result<AllocateAnswer, _> = serde_json::from_str(&stored.answer);
+    Ok(answer.map_err(|source| StoreError::Corrupt { what: "answer", source })?.decision)
+}
+
 impl JobState {
     /// Reads a job from the store and replays its recent history; `None` where it is gone. `saw` is told every report
     /// that is known to be stored.
@@ -83,6 +88,10 @@ impl JobState {
     ) -> Result<Option<Self>, StoreError> {
         let Some(stored) = store.job(job_id).await? else { return Ok(None) };
         let reports = store.recent_reports(job_id, HISTORY_ITERATIONS).await?;
+        let last_decision = match stored.last_iteration {
+            Some(last) => store.answer(job_id, last).await?.map(|last| decision(&last)).transpose()?,
+            None => None,
+        };
         let member = |worker: &StoredWorker| {
             let state = match worker.state.as_str() {
                 "live" => State::Live,
@@ -118,7 +127,7 @@ impl JobState {
             workers,
             in_force: None,
             next_iteration: stored.last_iteration.map_or(0, |last| last + 1),
-            last_decision: None,
+            last_decision,
         }))
     }
 
