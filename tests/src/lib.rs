@@ -1,1 +1,32 @@
 //! The whole system of evenstep under test: real processes, real servers, real training.
+//!
+//! Here is what such tests are made of; the tests themselves are under `tests/system`, and those of the predictor alone
+//! under `predictor/tests`. Every process takes a free port and a folder of its own, is waited for until it answers,
+//! and ends with the test that started it.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+pub mod binaries;
+
+pub mod wait;
+
+pub mod process;
+
+pub mod gate;
+
+pub mod client;
+
+pub mod predictor;
+
+pub mod agent;
+
+pub mod training;
+
+pub use client::{Client, Reply};
+pub use gate::Gate;
+pub use predictor::Predictor;

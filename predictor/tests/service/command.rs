@@ -1,0 +1,133 @@
+//! The command line: where its configuration comes from, and how it says that something is wrong.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use evenstep_tests::predictor::without_settings;
+use evenstep_tests::process::Process;
+use tempfile::TempDir;
+
+use crate::support::BINARY;
+
+/// `serve` with these arguments, in a folder, without settings from the surroundings.
+fn serve(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(BINARY);
+    without_settings(&mut command).arg("serve").args(arguments);
+    command.current_dir(folder.path()).envs(settings.iter().copied());
+    command
+}
+
+/// Must end by itself, and not well.
+fn refused(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)], named: &str) {
+    let mut process = Process::start(&mut serve(folder, arguments, settings));
+    let status = process.wait();
+    let said = process.said();
+    assert!(!status.success(), "{arguments:?} {settings:?}: {said}");
+    assert!(said.contains(named), "{arguments:?} {settings:?} must name {named}: {said}");
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+/// Must listen; returns the process.
+fn accepted(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)]) -> Process {
+    let process = Process::start(&mut serve(folder, arguments, settings));
+    process.line("where it listens", |line| line.starts_with("listening on http://127.0.0.1:").then_some(()));
+    process
+}
+
+fn exists(folder: &TempDir, file: &str) -> bool {
+    folder.path().join(file).exists()
+}
+
+#[test]
+fn flags_go_over_the_environment_over_the_file_over_defaults() {
+    let folder = tempfile::tempdir().unwrap();
+    let any_port = "listen = \"127.0.0.1:0\"\nlog = \"error\"\n";
+    fs::write(folder.path().join("own.toml"), format!("{any_port}store = \"sqlite://file.db\"\n")).unwrap();
+    fs::write(folder.path().join("bare.toml"), any_port).unwrap();
+    let file = ("EVENSTEP_CONFIG", "own.toml");
+    let environment = ("EVENSTEP_STORE", "sqlite://environment.db");
+
+    drop(accepted(&folder, &["--config=own.toml", "--store=sqlite://flag.db"], &[environment]));
+    assert!(exists(&folder, "flag.db") && !exists(&folder, "environment.db") && !exists(&folder, "file.db"));
+    drop(accepted(&folder, &[], &[file, environment]));
+    assert!(exists(&folder, "environment.db") && !exists(&folder, "file.db"));
+    drop(accepted(&folder, &[], &[file]));
+    assert!(exists(&folder, "file.db") && !exists(&folder, "evenstep.db"));
+    drop(accepted(&folder, &["--config=bare.toml"], &[]));
+    assert!(exists(&folder, "evenstep.db"));
+    // A variable of another program of evenstep is none of ours.
+    drop(accepted(&folder, &["--config=bare.toml"], &[("EVENSTEP_SERVER", "http://127.0.0.1:1")]));
+}
+
+#[test]
+fn what_cannot_be_used_is_named_and_ends_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("unknown.toml", "lisen = \"127.0.0.1:0\"\n");
+    write("type.toml", "listen = 7\n");
+    write("broken.toml", "listen = \n");
+    write("text.db", &"this is no database ".repeat(100));
+    fs::create_dir(folder.path().join("a-folder")).unwrap();
+    refused(&folder, &["--config=unknown.toml"], &[], "lisen");
+    refused(&folder, &["--config=type.toml"], &[], "listen");
+    refused(&folder, &["--config=broken.toml"], &[], "broken.toml");
+    refused(&folder, &["--config=nowhere.toml"], &[], "nowhere.toml");
+    refused(&folder, &["--listen=here"], &[], "here");
+    refused(&folder, &[], &[("EVENSTEP_LISTEN", "there")], "there");
+    refused(&folder, &["--listen=192.0.2.1:0"], &[], "192.0.2.1");
+    let store = |address: &str, named: &str| {
+        refused(&folder, &["--listen=127.0.0.1:0", &format!("--store={address}")], &[], named);
+    };
+    store("redis://host", "sqlite://FILE");
+    store("evenstep.db", "sqlite://FILE");
+    store("sqlite://", "sqlite://FILE");
+    store("sqlite://text.db", "text.db");
+    store("sqlite://a-folder", "a-folder");
+    store("sqlite://no/such/folder.db", "no/such/folder.db");
+    refused(&folder, &["--listen=127.0.0.1:0", "--log=loud=1=2"], &[], "loud");
+    refused(&folder, &["--listen=127.0.0.1:0", "--log-format=xml"], &[], "xml");
+    refused(&folder, &["--port=1"], &[], "--port");
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    refused(&folder, &[&format!("--listen={address}")], &[], &address);
+}
+
+#[test]
+fn a_store_of_a_later_schema_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(accepted(&folder, &["--listen=127.0.0.1:0"], &[]));
+    let store = folder.path().join("evenstep.db");
+    let mark = "INSERT INTO _sqlx_migrations VALUES (9999, 'later', '2030-01-01', 1, x'00', 0)";
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        use sqlx::{ConnectOptions, Connection};
+        let mut connection =
+            sqlx::sqlite::SqliteConnectOptions::new().filename(&store).connect().await.unwrap();
+        sqlx::query(mark).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+    });
+    refused(&folder, &["--listen=127.0.0.1:0"], &[], "9999");
+}
+
+#[test]
+fn help_and_version_are_there() {
+    let run = |arguments: &[&str]| -> Output {
+        let output = Command::new(Path::new(BINARY)).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        output
+    };
+    let help = String::from_utf8(run(&["serve", "--help"]).stdout).unwrap();
+    for flag in
+        ["--config", "--listen", "--store", "--log", "--log-format", "EVENSTEP_STORE", "127.0.0.1:7117"]
+    {
+        assert!(help.contains(flag), "{flag}: {help}");
+    }
+    let version = String::from_utf8(run(&["--version"]).stdout).unwrap();
+    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+}

@@ -1,0 +1,138 @@
+//! One allocation for each iteration, the same bytes for everybody and for ever.
+
+use evenstep_protocol::{AllocateAnswer, DecisionKind, JobSpec};
+
+use crate::support::{Service, ask, ask_after, join_all, report};
+
+#[test]
+fn the_same_bytes_again_from_any_rank_and_after_a_crash() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(64));
+    let generation = join_all(&service.client, "job", 4);
+    let speeds = [100.0, 200.0, 200.0, 400.0];
+    let mut answers = Vec::new();
+    for iteration in 0..40 {
+        let request = ask_after("job", generation, iteration, &speeds);
+        let answer = service.client.allocate(&request);
+        assert_eq!(answer.content_type.as_deref(), Some("application/json"));
+        let parsed: AllocateAnswer = answer.json();
+        assert_eq!((parsed.iteration, parsed.generation), (iteration, generation));
+        let others = [request, ask("job", generation, iteration)];
+        for again in others.iter().map(|request| service.client.allocate(request)) {
+            assert_eq!(again.body, answer.body, "POST of iteration {iteration} again");
+        }
+        assert_eq!(service.client.allocated("job", iteration).body, answer.body, "GET");
+        answers.push(answer.body);
+    }
+    for round in 0..2 {
+        service.kill_and_restart();
+        for (iteration, answer) in (0..).zip(&answers) {
+            let request = ask_after("job", generation, iteration, &speeds);
+            assert_eq!(service.client.allocate(&request).body, *answer, "after crash {round}");
+            assert_eq!(service.client.allocated("job", iteration).body, *answer);
+        }
+    }
+    let listed: Vec<AllocateAnswer> = service.client.get("/v1/jobs/job/allocations?limit=1000").json();
+    let expected: Vec<AllocateAnswer> =
+        answers.iter().map(|body| serde_json::from_str(body).unwrap()).collect();
+    assert_eq!(listed, expected);
+}
+
+#[test]
+fn measured_speeds_decide_the_shares() {
+    let service = Service::start();
+    service.client.put_job("job", &JobSpec::new(90));
+    let generation = join_all(&service.client, "job", 3);
+    let mut last = None;
+    for iteration in 0..8 {
+        let request = ask_after("job", generation, iteration, &[100.0, 200.0, 600.0]);
+        let answer: AllocateAnswer = service.client.allocate(&request).json();
+        if iteration < 3 {
+            // Of two reports the first is left out: caches were cold.
+            let cold = answer.decision.kind == DecisionKind::ColdStart;
+            assert_eq!(cold, iteration < 2, "{answer:?}");
+        }
+        last = Some(answer);
+    }
+    let shares: Vec<u64> = last.unwrap().allocations.iter().map(|share| share.local_batch).collect();
+    assert_eq!(shares, [10, 20, 60]);
+}
+
+#[test]
+fn the_ragged_end_of_an_epoch_is_shared_out_whole_and_stands_for_itself() {
+    let service = Service::start();
+    let spec = JobSpec { quantum: 8, min_local_batch: Some(8), ..JobSpec::new(64) };
+    service.client.put_job("job", &spec);
+    let generation = join_all(&service.client, "job", 3);
+    let batches = |iteration: u64, samples: Option<u64>| -> Vec<u64> {
+        let mut request = ask_after("job", generation, iteration, &[100.0, 200.0, 300.0]);
+        request.global_batch = samples;
+        let answer: AllocateAnswer = service.client.allocate(&request).json();
+        assert_eq!(answer.global_batch, samples.unwrap_or(64));
+        answer.allocations.iter().map(|share| share.local_batch).collect()
+    };
+    let mut full = Vec::new();
+    for iteration in 0..5 {
+        full = batches(iteration, None);
+    }
+    for (iteration, samples) in (5..).zip([61u64, 25, 24, 23, 7, 1]) {
+        let ragged = batches(iteration, Some(samples));
+        assert_eq!(ragged.iter().sum::<u64>(), samples);
+        let odd = ragged.iter().filter(|batch| !batch.is_multiple_of(8)).count();
+        assert_eq!(odd, usize::from(!samples.is_multiple_of(8)), "one takes the remainder: {ragged:?}");
+    }
+    assert_eq!(batches(11, None), full, "the ragged ends left no trace");
+    let mut more = ask("job", generation, 12);
+    more.global_batch = Some(65);
+    let problem = service.client.allocate(&more).problem(422, "invalid");
+    assert!(problem.detail.contains("65") && problem.detail.contains("64"), "{}", problem.detail);
+}
+
+#[test]
+fn one_may_ask_64_iterations_ahead_and_no_further() {
+    let service = Service::start();
+    service.client.put_job("job", &JobSpec::new(64));
+    let generation = join_all(&service.client, "job", 2);
+    let status = |iteration| service.client.allocate(&ask("job", generation, iteration)).status;
+    // A run may begin anywhere: it may go on from a checkpoint.
+    assert_eq!(status(1000), 200);
+    let problem = service.client.allocate(&ask("job", generation, 1066)).problem(422, "invalid");
+    assert!(problem.detail.contains("1066") && problem.detail.contains("64"), "{}", problem.detail);
+    assert_eq!(service.client.job("job").next_iteration, 1001, "a refusal changes nothing");
+    assert_eq!((status(1065), status(1129)), (200, 200));
+    assert_eq!(status(1200), 422);
+    service.client.allocated("job", 1064).problem(404, "not-answered");
+    // After an outage the reports say how far training has come.
+    let mut late = ask("job", generation, 5000);
+    late.reports = vec![report(0, 4990, 32, 100.0)];
+    assert_eq!(service.client.allocate(&late).status, 200);
+}
+
+#[test]
+fn a_report_counts_once_however_often_it_comes() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(64));
+    let generation = join_all(&service.client, "job", 2);
+    for iteration in 0..20 {
+        let mut request = ask_after("job", generation, iteration, &[100.0, 200.0]);
+        request.reports.extend(request.reports.clone());
+        assert_eq!(service.client.allocate(&request).status, 200);
+    }
+    let before = service.client.forecast("job");
+    let again = |service: &Service| {
+        for iteration in 1..20 {
+            // The first report of an iteration stays: this one would say that the workers swapped speeds.
+            let request = ask_after("job", generation, iteration, &[200.0, 100.0]);
+            assert_eq!(service.client.allocate(&request).status, 200);
+        }
+        assert_eq!(service.client.forecast("job"), before);
+        let workers: evenstep_protocol::WorkersView = service.client.get("/v1/jobs/job/workers").json();
+        assert_eq!(workers.workers.iter().map(|worker| worker.reports).collect::<Vec<_>>(), [19, 19]);
+        let speeds: evenstep_protocol::SpeedsView =
+            service.client.get("/v1/jobs/job/speeds?limit=1000").json();
+        assert_eq!(speeds.speeds.len(), 38);
+    };
+    again(&service);
+    service.kill_and_restart();
+    again(&service);
+}

@@ -1,0 +1,136 @@
+//! What holds of every answer, whatever the job and the speeds.
+
+use std::cell::Cell;
+
+use evenstep_protocol::{AllocateAnswer, JobSpec, JoinRequest};
+use evenstep_tests::Client;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+
+use crate::support::{Service, ask, report, worker_id};
+
+/// A job, and each worker's own floor, own cap and speed.
+#[derive(Debug, Clone)]
+struct Case {
+    spec: JobSpec,
+    workers: Vec<(Option<u64>, Option<u64>, f64)>,
+    ragged: u64,
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let bound = |max: u64| prop::option::weighted(0.3, 1..=max);
+    (1u64..=16, 1u64..=24).prop_flat_map(move |(quantum, quanta)| {
+        let batch = quantum * quanta;
+        let worker = (bound(batch / 2 + 1), bound(batch), 10.0f64..1000.0);
+        (prop::collection::vec(worker, 1..=6), bound(batch / 3 + 1), bound(batch), 1..=batch).prop_map(
+            move |(mut workers, floor, cap, ragged)| {
+                let crossed = |floor: Option<u64>, cap: Option<u64>| {
+                    floor.zip(cap).is_some_and(|(floor, cap)| floor > cap)
+                };
+                for worker in workers.iter_mut().filter(|worker| crossed(worker.0, worker.1)) {
+                    worker.0 = None;
+                }
+                let floor = floor.filter(|floor| !crossed(Some(*floor), cap));
+                let spec =
+                    JobSpec { quantum, min_local_batch: floor, max_local_batch: cap, ..JobSpec::new(batch) };
+                Case { spec, workers, ragged }
+            },
+        )
+    })
+}
+
+/// Floor and cap of each worker in whole quanta.
+fn bounds(case: &Case) -> Vec<(u64, u64)> {
+    let spec = &case.spec;
+    let each = case.workers.iter().map(|(own_floor, own_cap, _)| {
+        let floor = spec.min_local_batch.unwrap_or(spec.quantum).max(own_floor.unwrap_or(0));
+        let cap = [spec.max_local_batch, *own_cap].into_iter().flatten().min().unwrap_or(spec.global_batch);
+        (floor.next_multiple_of(spec.quantum), cap - cap % spec.quantum)
+    });
+    each.collect()
+}
+
+#[test]
+fn every_answer_shares_out_the_whole_batch_within_all_bounds() {
+    let service = Service::start();
+    let (feasible, infeasible) = (Cell::new(0), Cell::new(0));
+    let mut runner = TestRunner::new(Config { cases: 96, failure_persistence: None, ..Config::default() });
+    let check = |case: Case| -> Result<(), TestCaseError> {
+        let job = format!("job-{}", feasible.get() + infeasible.get());
+        let generation = create(&service.client, &job, &case);
+        let bounds = bounds(&case);
+        let (floors, caps) = bounds.iter().fold((0, 0), |sum, bound| (sum.0 + bound.0, sum.1 + bound.1));
+        let batch = case.spec.global_batch;
+        let possible = bounds.iter().all(|(floor, cap)| floor <= cap) && floors <= batch && batch <= caps;
+        if !possible {
+            infeasible.set(infeasible.get() + 1);
+            let problem = service.client.allocate(&ask(&job, generation, 0)).problem(422, "infeasible");
+            prop_assert_eq!(problem.global_batch, Some(batch));
+            prop_assert_eq!(problem.sum_of_floors, Some(floors));
+            return Ok(());
+        }
+        feasible.set(feasible.get() + 1);
+        let mut shares: Vec<u64> = Vec::new();
+        for iteration in 0..5 {
+            let mut request = ask(&job, generation, iteration);
+            let each = shares.iter().zip(&case.workers).enumerate();
+            request.reports = each
+                .filter(|(_, (share, _))| **share > 0)
+                .map(|(rank, (share, worker))| report(rank, iteration - 1, *share, worker.2))
+                .collect();
+            let answer: AllocateAnswer = service.client.allocate(&request).json();
+            whole(&answer, batch)?;
+            shares = answer.allocations.iter().map(|share| share.local_batch).collect();
+            for (share, (floor, cap)) in shares.iter().zip(&bounds) {
+                prop_assert!(share.is_multiple_of(case.spec.quantum), "quantum: {:?}", shares);
+                prop_assert!(floor <= share && share <= cap, "{} to {}: {:?}", floor, cap, shares);
+            }
+        }
+        let mut ragged = ask(&job, generation, 5);
+        ragged.global_batch = Some(case.ragged);
+        let answer = service.client.allocate(&ragged);
+        if answer.status == 200 {
+            whole(&answer.json(), case.ragged)?;
+        } else {
+            // Room for the remainder may be missing where caps are tight.
+            answer.problem(422, "infeasible");
+            prop_assert!(case.ragged + case.spec.quantum > caps, "{} of {}", case.ragged, caps);
+        }
+        Ok(())
+    };
+    runner.run(&cases(), check).unwrap();
+    let (feasible, infeasible) = (feasible.get(), infeasible.get());
+    assert!(feasible > 10 && infeasible > 10, "both kinds were seen: {feasible} and {infeasible}");
+}
+
+fn create(client: &Client, job: &str, case: &Case) -> u64 {
+    client.put_job(job, &case.spec);
+    let mut generation = 0;
+    for (rank, (min_local_batch, max_local_batch, _)) in case.workers.iter().enumerate() {
+        let request = JoinRequest {
+            worker: worker_id(rank),
+            device: Some("cpu".into()),
+            min_local_batch: *min_local_batch,
+            max_local_batch: *max_local_batch,
+        };
+        let joined: evenstep_protocol::JoinAnswer =
+            client.post(&format!("/v1/jobs/{job}/workers"), &request).json();
+        generation = joined.generation;
+    }
+    generation
+}
+
+/// The whole batch, without gap or overlap, in rank order, with weights that follow.
+fn whole(answer: &AllocateAnswer, batch: u64) -> Result<(), TestCaseError> {
+    prop_assert_eq!(answer.global_batch, batch);
+    let mut offset = 0;
+    for (rank, share) in (0..).zip(&answer.allocations) {
+        prop_assert_eq!(share.rank, rank);
+        prop_assert_eq!(&share.worker, &worker_id(rank as usize));
+        prop_assert_eq!(share.offset, offset);
+        prop_assert_eq!(share.gradient_weight, share.local_batch as f64 / batch as f64);
+        offset += share.local_batch;
+    }
+    prop_assert_eq!(offset, batch);
+    Ok(())
+}

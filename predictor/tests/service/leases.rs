@@ -1,0 +1,85 @@
+//! Silence beyond the lease: on a clock that the test moves.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use evenstep_predictor::app::App;
+use evenstep_predictor::clock::Clock;
+use evenstep_predictor::config::Config;
+use evenstep_protocol::{AllocateAnswer, JobSpec, WorkerState, WorkersView};
+use evenstep_tests::Client;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::support::{ask, join_all, report};
+
+/// A service inside this process, on a clock of our own. Its folder outlives it.
+struct Timed {
+    _runtime: Runtime,
+    client: Client,
+    clock: Arc<AtomicI64>,
+}
+
+fn serve(folder: &TempDir, now_unix_ms: i64) -> Timed {
+    let store = format!("sqlite://{}", folder.path().join("evenstep.db").display());
+    let config = Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), store, ..Config::default() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (clock, handle) = Clock::manual();
+    handle.store(now_unix_ms, Ordering::SeqCst);
+    let app = runtime.block_on(App::open(&config, clock)).unwrap();
+    let client = Client::new(&format!("http://{}", app.address()));
+    runtime.spawn(app.serve(std::future::pending()));
+    Timed { _runtime: runtime, client, clock: handle }
+}
+
+impl Timed {
+    fn pass(&self, ms: i64) {
+        self.clock.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    fn states(&self) -> Vec<WorkerState> {
+        let view: WorkersView = self.client.get("/v1/jobs/job/workers").json();
+        view.workers.iter().map(|worker| worker.state).collect()
+    }
+}
+
+#[test]
+fn only_silence_beyond_the_lease_removes_a_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = serve(&folder, 1_000_000);
+    service.client.put_job("job", &JobSpec { lease_s: 10.0, ..JobSpec::new(60) });
+    assert_eq!(join_all(&service.client, "job", 3), 3);
+    let first = service.client.allocate(&ask("job", 3, 0)).body;
+    service.pass(10_000);
+    assert_eq!(service.states(), [WorkerState::Live; 3], "exactly the lease is not beyond it");
+    // Worker 0 reports, worker 1 joins again; nobody hears of worker 2.
+    let mut request = ask("job", 3, 1);
+    request.reports = vec![report(0, 0, 20, 100.0)];
+    assert_eq!(service.client.allocate(&request).status, 200);
+    assert_eq!(service.client.join("job", "node/1").generation, 3);
+    service.pass(1);
+    let problem = service.client.allocate(&ask("job", 3, 2)).problem(409, "stale-generation");
+    assert_eq!(problem.current_generation, Some(4));
+    assert_eq!(service.states(), [WorkerState::Live, WorkerState::Live, WorkerState::Expired]);
+    let again: AllocateAnswer = service.client.allocate(&ask("job", 4, 0)).json();
+    assert_eq!(again.allocations.len(), 2, "an answer that names the departed is void");
+    assert_ne!(service.client.allocated("job", 0).body, first);
+    // It comes back, behind the others.
+    let back = service.client.join("job", "node/2");
+    assert_eq!((back.generation, back.workers.len()), (5, 3));
+}
+
+#[test]
+fn while_the_service_was_away_no_lease_ran_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = serve(&folder, 1_000_000);
+    service.client.put_job("job", &JobSpec { lease_s: 10.0, ..JobSpec::new(60) });
+    join_all(&service.client, "job", 2);
+    drop(service);
+    let service = serve(&folder, 2_000_000);
+    assert_eq!(service.states(), [WorkerState::Live; 2]);
+    service.pass(10_001);
+    assert_eq!(service.states(), [WorkerState::Expired; 2]);
+    service.client.allocate(&ask("job", 3, 0)).problem(503, "paused");
+}

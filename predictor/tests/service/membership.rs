@@ -1,0 +1,115 @@
+//! Workers come and go.
+
+use evenstep_protocol::{AllocateAnswer, JobSpec, JobState, JoinAnswer, WorkerState, WorkersView};
+
+use crate::support::{Service, ask, join_all, report};
+
+fn ranks(answer: &JoinAnswer) -> Vec<&str> {
+    answer.workers.iter().map(evenstep_protocol::WorkerId::as_str).collect()
+}
+
+#[test]
+fn joining_changes_no_answer_and_leaving_voids_those_that_name_the_departed() {
+    let mut service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(60));
+    assert_eq!(join_all(client, "job", 2), 2);
+    let answered: Vec<String> =
+        (0..4).map(|iteration| client.allocate(&ask("job", 2, iteration)).body).collect();
+
+    let joined = client.join("job", "node/2");
+    assert_eq!((joined.generation, joined.next_iteration), (3, 4));
+    assert_eq!(ranks(&joined), ["node/0", "node/1", "node/2"]);
+    assert_eq!(client.join("job", "node/2"), joined, "joining again changes nothing");
+    let problem = client.allocate(&ask("job", 2, 3)).problem(409, "stale-generation");
+    assert_eq!(problem.current_generation, Some(3));
+    for (iteration, answer) in (0..).zip(&answered) {
+        assert_eq!(client.allocate(&ask("job", 3, iteration)).body, *answer, "whoever got it is still there");
+    }
+    let with_three = client.allocate(&ask("job", 3, 4));
+    assert_eq!(with_three.json::<AllocateAnswer>().allocations.len(), 3);
+
+    let left = client.leave("job", "node/0");
+    assert_eq!((left.generation, ranks(&left)), (4, vec!["node/1", "node/2"]));
+    assert_eq!(client.leave("job", "node/0"), left, "leaving again changes nothing");
+    client.allocate(&ask("job", 3, 4)).problem(409, "stale-generation");
+    let replanned = client.allocate(&ask("job", 4, 4));
+    let parsed: AllocateAnswer = replanned.json();
+    assert_eq!((parsed.generation, parsed.allocations.len()), (4, 2));
+    assert_eq!(parsed.allocations[0].worker.as_str(), "node/1", "ranks move up");
+    assert_eq!(client.allocated("job", 4).body, replanned.body);
+
+    service.kill_and_restart();
+    let client = &service.client;
+    assert_eq!(client.allocate(&ask("job", 4, 4)).body, replanned.body);
+    assert_eq!(client.allocated("job", 4).body, replanned.body);
+    let back = client.join("job", "node/0");
+    assert_eq!((back.generation, ranks(&back)), (5, vec!["node/1", "node/2", "node/0"]));
+    assert_eq!(client.allocate(&ask("job", 5, 4)).body, replanned.body);
+    let states: Vec<WorkerState> = client
+        .get("/v1/jobs/job/workers")
+        .json::<WorkersView>()
+        .workers
+        .iter()
+        .map(|worker| worker.state)
+        .collect();
+    assert_eq!(states, [WorkerState::Live; 3]);
+}
+
+#[test]
+fn with_too_few_workers_the_job_is_paused() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec { min_workers: 2, ..JobSpec::new(60) });
+    let paused = |generation| {
+        let refusal = client.allocate(&ask("job", generation, 0));
+        assert_eq!(refusal.retry_after.as_deref(), Some("1"));
+        assert_eq!(refusal.problem(503, "paused").retry_after_s, Some(1));
+        assert_eq!(client.job("job").state, JobState::Paused);
+    };
+    paused(0);
+    client.join("job", "node/0");
+    paused(1);
+    client.join("job", "node/1");
+    assert_eq!(client.allocate(&ask("job", 2, 0)).status, 200);
+    assert_eq!(client.job("job").state, JobState::Running);
+    client.leave("job", "node/1");
+    paused(3);
+}
+
+#[test]
+fn a_departed_worker_still_tells_how_it_went_and_a_stranger_does_not() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(60));
+    join_all(client, "job", 2);
+    client.allocate(&ask("job", 2, 0));
+    client.leave("job", "node/1");
+    let mut request = ask("job", 3, 1);
+    request.reports = vec![report(1, 0, 30, 100.0)];
+    assert_eq!(client.allocate(&request).status, 200);
+    request.iteration = 2;
+    request.reports = vec![report(0, 1, 30, 100.0), report(9, 1, 30, 100.0)];
+    let problem = client.allocate(&request).problem(404, "unknown-worker");
+    assert!(problem.detail.contains("node/9"), "{}", problem.detail);
+    assert_eq!(client.job("job").next_iteration, 2, "nothing of it was taken");
+}
+
+#[test]
+fn a_deleted_job_is_gone_and_its_name_is_free() {
+    let mut service = Service::start();
+    for _ in 0..2 {
+        let client = &service.client;
+        assert_eq!(client.put("/v1/jobs/job", &JobSpec::new(60)).status, 201);
+        assert_eq!(client.put("/v1/jobs/job", &JobSpec::new(61)).status, 200);
+        assert_eq!(join_all(client, "job", 1), 1);
+        assert_eq!(client.allocate(&ask("job", 1, 0)).status, 200);
+        let problem = client.put("/v1/jobs/job", &JobSpec::new(62)).problem(409, "conflict");
+        assert!(problem.detail.contains("62"), "{}", problem.detail);
+        assert_eq!(client.delete("/v1/jobs/job").status, 204);
+        client.delete("/v1/jobs/job").problem(404, "unknown-job");
+        client.allocate(&ask("job", 1, 0)).problem(404, "unknown-job");
+        service.kill_and_restart();
+        service.client.get("/v1/jobs/job").problem(404, "unknown-job");
+    }
+}

@@ -1,0 +1,74 @@
+//! The description of the interface, for programs and for people.
+
+use serde_json::Value;
+
+use crate::support::Service;
+
+/// Methods and paths of the contract.
+const ROUTES: [(&str, &str); 17] = [
+    ("post", "/allocate"),
+    ("get", "/allocate"),
+    ("put", "/v1/jobs/{job_id}"),
+    ("get", "/v1/jobs/{job_id}"),
+    ("delete", "/v1/jobs/{job_id}"),
+    ("get", "/v1/jobs"),
+    ("post", "/v1/jobs/{job_id}/workers"),
+    ("get", "/v1/jobs/{job_id}/workers"),
+    ("delete", "/v1/jobs/{job_id}/workers/{worker}"),
+    ("get", "/v1/jobs/{job_id}/forecast"),
+    ("get", "/v1/jobs/{job_id}/allocations"),
+    ("get", "/v1/jobs/{job_id}/speeds"),
+    ("post", "/v1/telemetry"),
+    ("get", "/v1/nodes"),
+    ("get", "/v1/nodes/{node}/samples"),
+    ("get", "/healthz"),
+    ("get", "/readyz"),
+];
+
+#[test]
+fn the_document_names_every_route_and_all_it_refers_to() {
+    let service = Service::start();
+    let text = service.client.get("/openapi.json").body;
+    let typed: utoipa::openapi::OpenApi = serde_json::from_str(&text).unwrap();
+    assert_eq!(typed.info.version, env!("CARGO_PKG_VERSION"));
+    let document: Value = serde_json::from_str(&text).unwrap();
+    for (method, path) in ROUTES {
+        let operation = &document["paths"][path][method];
+        assert!(operation.is_object(), "{method} {path} is not described");
+        assert!(operation["summary"].is_string(), "{method} {path} has no summary");
+        assert!(operation["responses"]["200"].is_object() || operation["responses"]["204"].is_object());
+    }
+    let described: usize =
+        document["paths"].as_object().unwrap().values().map(|path| path.as_object().unwrap().len()).sum();
+    assert_eq!(described, ROUTES.len(), "a route that no test knows");
+    let mut references = Vec::new();
+    collect(&document, &mut references);
+    assert!(references.len() > 20, "{references:?}");
+    for reference in references {
+        let pointer = reference.strip_prefix('#').unwrap();
+        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+    }
+}
+
+#[test]
+fn the_page_for_people_works_without_a_network() {
+    let service = Service::start();
+    let page = service.client.get("/docs/");
+    assert_eq!(page.status, 200);
+    assert!(page.content_type.unwrap().starts_with("text/html"));
+    assert!(!page.body.contains("https://"), "{}", page.body);
+    assert_eq!(service.client.get("/docs/swagger-ui-bundle.js").status, 200);
+    assert_eq!(service.client.get("/healthz").body, "ok\n");
+    assert_eq!(service.client.get("/readyz").body, "ready\n");
+}
+
+fn collect<'a>(value: &'a Value, references: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(fields) => {
+            references.extend(fields.get("$ref").and_then(Value::as_str));
+            fields.values().for_each(|value| collect(value, references));
+        }
+        Value::Array(values) => values.iter().for_each(|value| collect(value, references)),
+        _ => {}
+    }
+}

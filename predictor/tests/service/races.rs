@@ -1,0 +1,114 @@
+//! Many ranks at once, and clients that hang up: still one allocation for each iteration.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use evenstep_protocol::{AllocateAnswer, JobSpec};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::support::{Service, ask, join_all, report};
+
+/// Asks the same iterations from many threads, in step, each with reports of its own; what a thread does is drawn from
+/// the seed. Everybody must see the same bytes.
+#[test]
+fn ranks_that_ask_at_once_see_the_same_bytes() {
+    const RANKS: usize = 8;
+    const ITERATIONS: u64 = 250;
+    let service = Service::start();
+    service.client.put_job("job", &JobSpec::new(256));
+    let generation = join_all(&service.client, "job", RANKS);
+    let together = Barrier::new(RANKS);
+    let rank = |rank: usize| {
+        let client = service.predictor.client();
+        let mut random = ChaCha8Rng::seed_from_u64(7 + rank as u64);
+        let mut seen = Vec::new();
+        for iteration in 0..ITERATIONS {
+            let mut request = ask("job", generation, iteration);
+            if iteration > 0 && random.random_bool(0.7) {
+                let worker = random.random_range(0..RANKS);
+                request.reports = vec![report(worker, iteration - 1, 32, random.random_range(50.0..500.0))];
+            }
+            let wrong_generation = random.random_bool(0.1);
+            together.wait();
+            if wrong_generation {
+                let mut stale = request.clone();
+                stale.generation = if random.random_bool(0.5) { generation - 1 } else { generation + 1 };
+                let problem = client.allocate(&stale).problem(409, "stale-generation");
+                assert_eq!(problem.current_generation, Some(generation));
+            }
+            seen.push(client.allocate(&request).json::<AllocateAnswer>());
+            // Not the parsed answer alone: the bytes.
+            let bytes = [client.allocated("job", iteration).body, client.allocate(&request).body];
+            assert_eq!(bytes[0], bytes[1], "iteration {iteration}");
+        }
+        seen
+    };
+    let seen: Vec<Vec<AllocateAnswer>> = thread::scope(|scope| {
+        let ranks: Vec<_> = (0..RANKS).map(|number| scope.spawn(move || rank(number))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    for other in &seen[1..] {
+        assert!(*other == seen[0], "two ranks saw different allocations");
+    }
+    let stored: Vec<AllocateAnswer> = service.client.get("/v1/jobs/job/allocations?from=0&limit=1000").json();
+    assert_eq!(stored, seen[0]);
+}
+
+/// Clients that send a request and hang up at any moment leave a job whole: who asks after them gets one answer, and
+/// that for ever.
+#[test]
+fn a_client_that_hangs_up_halfway_never_leads_to_two_allocations() {
+    const ITERATIONS: u64 = 300;
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(256));
+    let generation = join_all(&service.client, "job", 4);
+    let mut random = ChaCha8Rng::seed_from_u64(11);
+    let mut answers: Vec<String> = Vec::new();
+    for iteration in 0..ITERATIONS {
+        let mut request = ask("job", generation, iteration);
+        if iteration > 0 {
+            let reports =
+                (0..4).map(|worker| report(worker, iteration - 1, 64, random.random_range(50.0..500.0)));
+            request.reports = reports.collect();
+        }
+        for _ in 0..random.random_range(1..4) {
+            let body = serde_json::to_string(&request).unwrap();
+            let part = if random.random_bool(0.2) { random.random_range(0..body.len()) } else { body.len() };
+            let linger = Duration::from_micros(random.random_range(0..600));
+            hang_up(&service.predictor.url, &body, part, linger);
+        }
+        let answer = service.client.allocate(&request);
+        assert_eq!(answer.json::<AllocateAnswer>().iteration, iteration);
+        assert_eq!(service.client.allocated("job", iteration).body, answer.body);
+        answers.push(answer.body);
+    }
+    let check = |service: &Service| {
+        for (iteration, answer) in (0..).zip(&answers) {
+            assert_eq!(service.client.allocated("job", iteration).body, *answer);
+            assert_eq!(service.client.allocate(&ask("job", generation, iteration)).body, *answer);
+        }
+        let stored: Vec<AllocateAnswer> =
+            service.client.get("/v1/jobs/job/allocations?from=0&limit=1000").json();
+        assert_eq!(stored.len() as u64, ITERATIONS);
+    };
+    check(&service);
+    service.kill_and_restart();
+    check(&service);
+}
+
+/// Sends the first `part` bytes of a body, stays for a moment, and closes the connection without reading.
+fn hang_up(url: &str, body: &str, part: usize, linger: Duration) {
+    let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
+    let head = "POST /allocate HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: ";
+    let request = format!("{head}{}\r\n\r\n{}", body.len(), &body[..part]);
+    stream.write_all(request.as_bytes()).unwrap();
+    let sent = Instant::now();
+    while sent.elapsed() < linger {
+        std::hint::spin_loop();
+    }
+    stream.shutdown(Shutdown::Both).unwrap();
+}

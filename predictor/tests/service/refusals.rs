@@ -1,0 +1,231 @@
+//! What is refused: always as a problem of a stable type that names the value and the rule, and without any effect.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use evenstep_protocol::{AllocateAnswer, JobSpec, JoinRequest, Problem};
+use serde_json::{Value, json};
+
+use crate::support::{Service, ask, join_all, worker_id};
+
+#[test]
+fn what_is_unknown_is_404_by_name() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(60));
+    for path in
+        ["/v1/jobs/nobody", "/v1/jobs/nobody/workers", "/v1/jobs/nobody/forecast", "/v1/jobs/nobody/speeds"]
+    {
+        let problem = client.get(path).problem(404, "unknown-job");
+        assert!(problem.detail.contains("nobody"), "{}", problem.detail);
+    }
+    client.allocate(&ask("nobody", 0, 0)).problem(404, "unknown-job");
+    client.allocated("nobody", 0).problem(404, "unknown-job");
+    client.allocated("job", 0).problem(404, "not-answered");
+    client.delete("/v1/jobs/nobody").problem(404, "unknown-job");
+    client.delete("/v1/jobs/job/workers/node%2F7").problem(404, "unknown-worker");
+    let problem = client.get("/v2/jobs").problem(404, "unknown-path");
+    assert!(problem.detail.contains("/v2/jobs"), "{}", problem.detail);
+}
+
+#[test]
+fn wrong_methods_are_405() {
+    let service = Service::start();
+    for path in ["/v1/telemetry", "/v1/jobs/job/workers/node%2F7"] {
+        service.client.get(path).problem(405, "wrong-method");
+    }
+    for path in ["/healthz", "/readyz", "/v1/nodes", "/v1/jobs", "/v1/jobs/job/forecast"] {
+        service.client.delete(path).problem(405, "wrong-method");
+    }
+    let problem = service.client.delete("/allocate").problem(405, "wrong-method");
+    assert!(problem.detail.contains("DELETE"), "{}", problem.detail);
+}
+
+#[test]
+fn caps_and_floors_that_cannot_hold_the_batch_are_422_with_the_numbers() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec { max_local_batch: Some(20), ..JobSpec::new(64) });
+    join_all(client, "job", 3);
+    let problem = client.allocate(&ask("job", 3, 0)).problem(422, "infeasible");
+    assert_eq!(
+        (problem.global_batch, problem.sum_of_caps, problem.sum_of_floors),
+        (Some(64), Some(60), Some(3))
+    );
+    assert!(problem.detail.contains("64") && problem.detail.contains("60"), "{}", problem.detail);
+    // The way out: another worker.
+    client.join("job", "node/3");
+    assert_eq!(client.allocate(&ask("job", 4, 0)).json::<AllocateAnswer>().global_batch, 64);
+
+    client.put_job("floors", &JobSpec::new(64));
+    for worker in 0..2 {
+        let request = JoinRequest {
+            worker: worker_id(worker),
+            device: None,
+            min_local_batch: Some(40),
+            max_local_batch: None,
+        };
+        client.post("/v1/jobs/floors/workers", &request);
+    }
+    let problem = client.allocate(&ask("floors", 2, 0)).problem(422, "infeasible");
+    assert_eq!((problem.sum_of_floors, problem.sum_of_caps), (Some(80), None));
+}
+
+#[test]
+fn what_is_not_json_is_400_and_json_of_another_shape_is_422() {
+    let service = Service::start();
+    let client = &service.client;
+    for body in ["", "{", "nonsense", "\u{feff}{}"] {
+        for path in ["/allocate", "/v1/telemetry", "/v1/jobs/job/workers"] {
+            client.post_text(path, body).problem(400, "malformed");
+        }
+    }
+    let trailing = r#"{"job_id":"job","generation":0,"iteration":0} more"#;
+    client.post_text("/allocate", trailing).problem(400, "malformed");
+    let asking = |change: &str, value: Value| {
+        let mut body = json!({"job_id": "job", "generation": 0, "iteration": 1});
+        body[change] = value;
+        (change.to_owned(), client.post("/allocate", &body))
+    };
+    for (field, reply) in [
+        asking("job_id", json!("not a name")),
+        asking("job_id", json!(7)),
+        asking("generation", json!(-1)),
+        asking("iteration", json!(1.5)),
+        asking("iteration", json!(1u64 << 60)),
+        asking("reports", json!({})),
+        asking("global_batch", json!(0)),
+        asking("look_ahead", json!(3)),
+    ] {
+        let problem = reply.problem(422, "invalid");
+        assert!(problem.detail.contains(&field), "{field}: {}", problem.detail);
+    }
+    let problem = client.post("/allocate", &json!({"job_id": "job"})).problem(422, "invalid");
+    assert!(problem.detail.contains("generation"), "{}", problem.detail);
+}
+
+#[test]
+fn reports_that_break_a_rule_are_refused_by_field_and_value_and_change_nothing() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(60));
+    join_all(client, "job", 1);
+    let many: serde_json::Map<String, Value> =
+        (0..65).map(|number| (format!("d{number}"), json!(1))).collect();
+    for (field, value, named) in [
+        ("compute_time_s", json!(-0.5), "-0.5"),
+        ("compute_time_s", json!(0), "0"),
+        ("compute_time_s", json!("fast"), "fast"),
+        ("barrier_wait_s", json!(-1), "-1"),
+        ("loader_wait_s", json!(-2), "-2"),
+        ("iteration", json!(5), "5"),
+        ("iteration", json!(u64::MAX), "18446744073709551615"),
+        ("local_batch", json!(-3), "-3"),
+        ("worker", json!("a b"), "a b"),
+        ("drivers", json!({"Load": 1}), "Load"),
+        ("drivers", json!({"load": null}), "null"),
+        ("drivers", Value::Object(many), "65"),
+        ("colour", json!("red"), "colour"),
+    ] {
+        let mut report =
+            json!({"worker": "node/0", "iteration": 0, "local_batch": 60, "compute_time_s": 0.5});
+        report[field] = value;
+        let body = json!({"job_id": "job", "generation": 1, "iteration": 5, "reports": [report]});
+        let problem = client.post("/allocate", &body).problem(422, "invalid");
+        assert!(problem.detail.contains("reports[0]"), "{}", problem.detail);
+        assert!(
+            problem.detail.contains(field) && problem.detail.contains(named),
+            "{field}: {}",
+            problem.detail
+        );
+    }
+    let job = client.job("job");
+    assert_eq!((job.next_iteration, job.last_decision), (0, None));
+}
+
+#[test]
+fn jobs_and_workers_that_break_a_rule_are_refused_by_field_and_value() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(60));
+    let put = |change: Value| client.put("/v1/jobs/other", &change);
+    let join = |change: Value| client.post("/v1/jobs/job/workers", &change);
+    for (reply, named) in [
+        (put(json!({})), "global_batch"),
+        (put(json!({"global_batch": 0})), "global_batch: 0"),
+        (put(json!({"global_batch": 1u64 << 32})), "global_batch: 4294967296"),
+        (put(json!({"global_batch": 60, "quantum": 7})), "quantum, 7"),
+        (put(json!({"global_batch": 60, "quantum": 0})), "quantum: 0"),
+        (put(json!({"global_batch": 60, "lease_s": 0.5})), "lease_s: 0.5"),
+        (put(json!({"global_batch": 60, "min_gain": 1.5})), "min_gain: 1.5"),
+        (put(json!({"global_batch": 60, "min_local_batch": 9, "max_local_batch": 8})), "min_local_batch: 9"),
+        (put(json!({"global_batch": 60, "max_local_batch": 0})), "max_local_batch: 0"),
+        (put(json!({"global_batch": 60, "rule": "adam"})), "adam"),
+        (put(json!({"global_batch": 60, "batch": 1})), "batch"),
+        (join(json!({"worker": "-"})), "worker"),
+        (join(json!({"worker": "w", "max_local_batch": 0})), "max_local_batch: 0"),
+        (join(json!({"worker": "w", "device": "x".repeat(257)})), "device: 257"),
+        (client.put("/v1/jobs/a%20b", &JobSpec::new(60)), "a b"),
+        (client.get("/v1/jobs/job/speeds?limit=0"), "limit: 0"),
+        (client.get("/v1/jobs/job/speeds?limit=10001"), "limit: 10001"),
+        (client.get("/v1/jobs/job/allocations?form=1"), "form"),
+        (client.get("/v1/nodes/node/samples?limit=all"), "limit"),
+        (client.get("/allocate?job_id=job&iteration=-1"), "iteration"),
+    ] {
+        let problem = reply.problem(422, "invalid");
+        assert!(problem.detail.contains(named), "{named}: {}", problem.detail);
+    }
+    client.get("/v1/jobs/other").problem(404, "unknown-job");
+    assert_eq!(client.job("job").live_workers, 0);
+}
+
+#[test]
+fn bodies_beyond_8_mib_are_413_also_where_they_hide_their_length() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(60));
+    join_all(client, "job", 1);
+    let body = |bytes: usize| {
+        let start = r#"{"job_id":"job","generation":1,"iteration":0}"#;
+        format!("{start}{}", " ".repeat(bytes - start.len()))
+    };
+    let limit = 8 << 20;
+    assert_eq!(client.post_text("/allocate", &body(limit)).status, 200, "the limit itself is allowed");
+    let problem = client.post_text("/allocate", &body(limit + 1)).problem(413, "too-large");
+    assert!(problem.detail.contains("8388608"), "{}", problem.detail);
+
+    let mut stream = TcpStream::connect(service.predictor.url.strip_prefix("http://").unwrap()).unwrap();
+    let head =
+        "POST /allocate HTTP/1.1\r\nhost: test\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let chunk = format!("{:x}\r\n{}\r\n", 1 << 20, " ".repeat(1 << 20));
+    // The service may stop reading at any moment; then writing fails, and the answer is there all the same.
+    let _ = (0..9).try_for_each(|_| stream.write_all(chunk.as_bytes()));
+    let _ = stream.write_all(b"0\r\n\r\n");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    assert!(head.starts_with("HTTP/1.1 413"), "{head}");
+    assert!(body.contains("urn:evenstep:problem:too-large"), "{body}");
+}
+
+#[test]
+fn a_body_that_breaks_off_is_no_request() {
+    let service = Service::start();
+    service.client.put_job("job", &JobSpec::new(60));
+    join_all(&service.client, "job", 1);
+    let address = service.predictor.url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let body = r#"{"job_id":"job","generation":1,"iteration":0}"#;
+    let head = format!("POST /allocate HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n\r\n", body.len() + 1);
+    stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    if let Some((_, body)) = answer.split_once("\r\n\r\n") {
+        assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(serde_json::from_str::<Problem>(body).is_ok() || body.is_empty(), "{answer}");
+    }
+    service.client.allocated("job", 0).problem(404, "not-answered");
+}

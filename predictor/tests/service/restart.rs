@@ -1,0 +1,99 @@
+//! What a restart brings back, and how the service goes down.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use evenstep_protocol::{JobSpec, LearningRateRule, WorkersView};
+use evenstep_tests::wait::until;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::support::{Service, ask, ask_after, join_all};
+
+/// The workers without the moment they were last heard of: a restart gives everybody a whole lease.
+fn workers(service: &Service, job: &str) -> WorkersView {
+    let mut view: WorkersView = service.client.get(&format!("/v1/jobs/{job}/workers")).json();
+    view.workers.iter_mut().for_each(|worker| worker.last_seen_unix_ms = 0);
+    view
+}
+
+#[test]
+fn a_restart_recovers_jobs_workers_series_models_and_what_was_planned() {
+    let mut service = Service::start();
+    let spec = JobSpec {
+        quantum: 4,
+        min_local_batch: Some(4),
+        max_local_batch: Some(40),
+        rule: LearningRateRule::None,
+        min_workers: 2,
+        lease_s: 3600.0,
+        min_gain: 0.02,
+        ..JobSpec::new(64)
+    };
+    service.client.put_job("measured", &spec);
+    service.client.put_job("empty", &JobSpec::new(7));
+    let generation = join_all(&service.client, "measured", 4);
+    service.client.leave("measured", "node/3");
+    let mut random = ChaCha8Rng::seed_from_u64(5);
+    // More iterations than are kept in memory.
+    for iteration in 0..300 {
+        let speeds: Vec<f64> =
+            (1..=3).map(|rank| 100.0 * f64::from(rank) * random.random_range(0.8..1.2)).collect();
+        let request = ask_after("measured", generation + 1, iteration, &speeds);
+        assert_eq!(service.client.allocate(&request).status, 200);
+    }
+    let seen = |service: &Service| {
+        let client = &service.client;
+        let jobs =
+            ["measured", "empty"].map(|job| (client.job(job), workers(service, job), client.forecast(job)));
+        let speeds = client.get("/v1/jobs/measured/speeds?from=0&limit=1000").body;
+        let allocations = client.get("/v1/jobs/measured/allocations?from=0&limit=1000").body;
+        (jobs, speeds, allocations, client.get("/v1/jobs").body)
+    };
+    let before = seen(&service);
+    assert_eq!(before.0[0].0.next_iteration, 300);
+    assert!(before.0[0].2.workers.iter().all(|worker| worker.speed_samples_per_s.is_some()));
+    service.kill_and_restart();
+    assert!(seen(&service) == before, "after kill -9:\n{:#?}\nbefore:\n{:#?}", seen(&service).0, before.0);
+    service.predictor.process.terminate();
+    assert!(service.predictor.process.wait().success());
+    service.predictor.restart();
+    service.client = service.predictor.client();
+    assert!(seen(&service) == before, "after SIGTERM:\n{:#?}\nbefore:\n{:#?}", seen(&service).0, before.0);
+}
+
+#[test]
+fn told_to_stop_it_finishes_what_was_begun_and_leaves_one_file() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(64));
+    let generation = join_all(&service.client, "job", 2);
+    assert_eq!(service.client.get("/readyz").status, 200);
+    let wal = service.folder.path().join("evenstep.db-wal");
+    assert!(wal.exists(), "while it runs there is a write-ahead log");
+    // A request that is half sent when the service is told to stop.
+    let body = serde_json::to_string(&ask("job", generation, 0)).unwrap();
+    let mut half = TcpStream::connect(service.predictor.url.strip_prefix("http://").unwrap()).unwrap();
+    let length = body.len();
+    let head = format!(
+        "POST /allocate HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
+    );
+    half.write_all(head.as_bytes()).unwrap();
+    // The service says so once it wants the body: the request is under way.
+    let mut go_on = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
+    half.read_exact(&mut go_on).unwrap();
+    assert!(go_on.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&go_on));
+    half.write_all(&body.as_bytes()[..10]).unwrap();
+    service.predictor.process.terminate();
+    until("it takes no more requests", || match service.client.try_get("/readyz") {
+        Ok(reply) => (reply.status == 503).then(|| drop(reply.problem(503, "draining"))),
+        Err(_) => Some(()),
+    });
+    half.write_all(&body.as_bytes()[10..]).unwrap();
+    let mut answer = String::new();
+    half.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(service.predictor.process.wait().code(), Some(0));
+    assert!(!wal.exists() && !service.folder.path().join("evenstep.db-shm").exists());
+    service.predictor.restart();
+    assert_eq!(service.predictor.client().allocated("job", 0).status, 200);
+}

@@ -1,0 +1,76 @@
+//! A service of its own for each test, and words for what trainers say to it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use evenstep_protocol::{AllocateRequest, JobId, WorkerId, WorkerReport};
+use evenstep_tests::{Client, Predictor};
+use tempfile::TempDir;
+
+/// The binary under test.
+pub const BINARY: &str = env!("CARGO_BIN_EXE_evenstep-predictor");
+
+/// A predictor over an empty store.
+pub struct Service {
+    pub predictor: Predictor,
+    pub client: Client,
+    pub folder: TempDir,
+}
+
+impl Service {
+    pub fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let predictor = Predictor::start(Path::new(BINARY), folder.path());
+        Self { client: predictor.client(), predictor, folder }
+    }
+
+    pub fn kill_and_restart(&mut self) {
+        self.predictor.kill_and_restart();
+        self.client = self.predictor.client();
+    }
+}
+
+pub fn job_id(job: &str) -> JobId {
+    JobId::new(job).unwrap()
+}
+
+pub fn worker_id(worker: usize) -> WorkerId {
+    WorkerId::new(format!("node/{worker}")).unwrap()
+}
+
+/// `node/0` to `node/<workers - 1>` take part; returns the generation.
+pub fn join_all(client: &Client, job: &str, workers: usize) -> u64 {
+    (0..workers).fold(0, |_, worker| client.join(job, worker_id(worker).as_str()).generation)
+}
+
+/// A request without reports.
+pub fn ask(job: &str, generation: u64, iteration: u64) -> AllocateRequest {
+    AllocateRequest { job_id: job_id(job), generation, iteration, global_batch: None, reports: vec![] }
+}
+
+/// How an iteration went for a worker that does this many samples per second.
+pub fn report(worker: usize, iteration: u64, local_batch: u64, speed: f64) -> WorkerReport {
+    WorkerReport {
+        worker: worker_id(worker),
+        iteration,
+        local_batch,
+        compute_time_s: local_batch as f64 / speed,
+        barrier_wait_s: Some(0.001),
+        loader_wait_s: None,
+        peak_memory_bytes: None,
+        drivers: BTreeMap::from([
+            ("psi_cpu_some".to_owned(), (iteration % 10) as f64 / 10.0),
+            ("other_cpu".to_owned(), 1.0 / speed),
+        ]),
+    }
+}
+
+/// A request that tells how the iteration before went for workers of these speeds, with even shares of 16 samples.
+pub fn ask_after(job: &str, generation: u64, iteration: u64, speeds: &[f64]) -> AllocateRequest {
+    let mut request = ask(job, generation, iteration);
+    if let Some(before) = iteration.checked_sub(1) {
+        let reports = speeds.iter().enumerate().map(|(worker, speed)| report(worker, before, 16, *speed));
+        request.reports = reports.collect();
+    }
+    request
+}

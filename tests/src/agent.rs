@@ -1,0 +1,46 @@
+//! The agent as a process.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::predictor::without_settings;
+use crate::process::Process;
+
+/// `evenstep-agent`, sampling and sending as fast as it may.
+#[derive(Debug)]
+pub struct Agent {
+    /// The process.
+    pub process: Process,
+    /// Names this life of its sequence counter.
+    pub boot_id: String,
+    /// Its own pages.
+    pub client: Client,
+}
+
+impl Agent {
+    /// Starts `binary` as the agent of `node`, and waits until it listens.
+    pub fn start(binary: &Path, node: &str, server: &str, spool: &Path) -> Self {
+        let mut command = Command::new(binary);
+        command.args(["--listen=127.0.0.1:0", "--interval=20ms", "--send-every=20ms", "--log=warn"]);
+        command.args([format!("--server={server}"), format!("--node={node}")]);
+        command.arg("--spool-dir").arg(spool);
+        let process = Process::start(without_settings(&mut command));
+        let ready = |line: &str| {
+            serde_json::from_str::<Value>(line).ok().filter(|line| line["listening"].is_string())
+        };
+        let line = process.line("where it listens", ready);
+        let address: SocketAddr =
+            line["listening"].as_str().and_then(|said| said.parse().ok()).expect("an address");
+        let boot_id = line["boot_id"].as_str().expect("a boot id").to_owned();
+        Self { process, boot_id, client: Client::new(&format!("http://{address}")) }
+    }
+
+    /// Its counters.
+    pub fn status(&self) -> Value {
+        self.client.get("/status").json()
+    }
+}

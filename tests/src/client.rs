@@ -1,0 +1,168 @@
+//! The predictor's HTTP interface as a test sees it: status, headers and bytes.
+
+use std::time::Duration;
+
+use evenstep_protocol::{
+    AllocateRequest, ForecastView, JobSpec, JobView, JoinAnswer, JoinRequest, PROBLEM_CONTENT_TYPE, Problem,
+    SamplesView, WorkerId,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+/// No healthy answer takes longer.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A client with connections of its own.
+#[derive(Debug, Clone)]
+pub struct Client {
+    agent: Agent,
+    url: String,
+}
+
+/// What came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// The status.
+    pub status: u16,
+    /// `content-type`.
+    pub content_type: Option<String>,
+    /// `retry-after`.
+    pub retry_after: Option<String>,
+    /// The body.
+    pub body: String,
+}
+
+impl Reply {
+    /// The body of a success.
+    ///
+    /// # Panics
+    /// Where it was none.
+    pub fn json<T: DeserializeOwned>(&self) -> T {
+        assert!((200..300).contains(&self.status), "{self:?}");
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The problem of a refusal.
+    ///
+    /// # Panics
+    /// Where it was none, another than this, or not told as problem+json.
+    pub fn problem(&self, status: u16, slug: &str) -> Problem {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.content_type.as_deref(), Some(PROBLEM_CONTENT_TYPE), "{self:?}");
+        let problem: Problem = serde_json::from_str(&self.body).expect("a problem");
+        assert_eq!(problem.kind, format!("{}{slug}", Problem::TYPE_PREFIX), "{self:?}");
+        assert_eq!((problem.status, problem.slug()), (status, slug));
+        assert!(!problem.title.is_empty() && !problem.detail.is_empty(), "{self:?}");
+        problem
+    }
+}
+
+impl Client {
+    /// A client of the server at `http://host:port`.
+    pub fn new(url: &str) -> Self {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(TIMEOUT))
+            .timeout_recv_response(Some(TIMEOUT))
+            .timeout_recv_body(Some(TIMEOUT))
+            .build();
+        Self { agent: config.into(), url: url.to_owned() }
+    }
+
+    /// `GET`
+    pub fn get(&self, path: &str) -> Reply {
+        self.try_get(path).unwrap_or_else(|error| panic!("GET {path}: {error}"))
+    }
+
+    /// `GET` from a server that may be gone.
+    ///
+    /// # Errors
+    /// There was no answer.
+    pub fn try_get(&self, path: &str) -> Result<Reply, ureq::Error> {
+        reply(self.agent.get(format!("{}{path}", self.url)).call())
+    }
+
+    /// `DELETE`
+    pub fn delete(&self, path: &str) -> Reply {
+        let response = self.agent.delete(format!("{}{path}", self.url)).call();
+        reply(response).unwrap_or_else(|error| panic!("DELETE {path}: {error}"))
+    }
+
+    /// `PUT` of JSON.
+    pub fn put(&self, path: &str, body: &impl Serialize) -> Reply {
+        let response = self.agent.put(format!("{}{path}", self.url)).send_json(body);
+        reply(response).unwrap_or_else(|error| panic!("PUT {path}: {error}"))
+    }
+
+    /// `POST` of JSON.
+    pub fn post(&self, path: &str, body: &impl Serialize) -> Reply {
+        self.try_post(path, body).unwrap_or_else(|error| panic!("POST {path}: {error}"))
+    }
+
+    /// `POST` of JSON to a server that may be gone.
+    ///
+    /// # Errors
+    /// There was no answer.
+    pub fn try_post(&self, path: &str, body: &impl Serialize) -> Result<Reply, ureq::Error> {
+        reply(self.agent.post(format!("{}{path}", self.url)).send_json(body))
+    }
+
+    /// `POST` of any text.
+    pub fn post_text(&self, path: &str, body: &str) -> Reply {
+        let request = self.agent.post(format!("{}{path}", self.url)).content_type("application/json");
+        reply(request.send(body)).unwrap_or_else(|error| panic!("POST {path}: {error}"))
+    }
+
+    /// Creates or changes a job.
+    pub fn put_job(&self, job: &str, spec: &JobSpec) -> JobView {
+        self.put(&format!("/v1/jobs/{job}"), spec).json()
+    }
+
+    /// A job at a glance.
+    pub fn job(&self, job: &str) -> JobView {
+        self.get(&format!("/v1/jobs/{job}")).json()
+    }
+
+    /// What each worker is expected to do.
+    pub fn forecast(&self, job: &str) -> ForecastView {
+        self.get(&format!("/v1/jobs/{job}/forecast")).json()
+    }
+
+    /// A worker without bounds of its own takes part.
+    pub fn join(&self, job: &str, worker: &str) -> JoinAnswer {
+        let worker = WorkerId::new(worker).expect("a worker id");
+        let request = JoinRequest { worker, device: None, min_local_batch: None, max_local_batch: None };
+        self.post(&format!("/v1/jobs/{job}/workers"), &request).json()
+    }
+
+    /// A worker leaves.
+    pub fn leave(&self, job: &str, worker: &str) -> JoinAnswer {
+        self.delete(&format!("/v1/jobs/{job}/workers/{}", worker.replace('/', "%2F"))).json()
+    }
+
+    /// Asks for an iteration.
+    pub fn allocate(&self, request: &AllocateRequest) -> Reply {
+        self.post("/allocate", request)
+    }
+
+    /// Reads the answer of an iteration.
+    pub fn allocated(&self, job: &str, iteration: u64) -> Reply {
+        self.get(&format!("/allocate?job_id={job}&iteration={iteration}"))
+    }
+
+    /// The latest samples of a node.
+    pub fn samples(&self, node: &str, limit: u64) -> SamplesView {
+        self.get(&format!("/v1/nodes/{node}/samples?limit={limit}")).json()
+    }
+}
+
+fn reply(response: Result<Response<Body>, ureq::Error>) -> Result<Reply, ureq::Error> {
+    let mut response = response?;
+    let header = |name: &str| Some(response.headers().get(name)?.to_str().expect("text").to_owned());
+    let (content_type, retry_after) = (header("content-type"), header("retry-after"));
+    let status = response.status().as_u16();
+    let body = response.body_mut().with_config().limit(u64::MAX).read_to_string()?;
+    Ok(Reply { status, content_type, retry_after, body })
+}

@@ -1,0 +1,107 @@
+//! A link that can be cut: a TCP port that stays the same while the server behind it goes and comes.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// The link. Without a server behind it every connection is closed at once.
+#[derive(Debug)]
+pub struct Gate {
+    address: SocketAddr,
+    link: Arc<Mutex<Link>>,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    server: Option<SocketAddr>,
+    closed: bool,
+    /// Both ends of every connection since the last cut.
+    connections: Vec<TcpStream>,
+}
+
+impl Gate {
+    /// A link with nobody behind it.
+    pub fn shut() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let link = Arc::new(Mutex::new(Link::default()));
+        let accepted = link.clone();
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let mut link = accepted.lock().expect("no panic while linking");
+                if link.closed {
+                    return;
+                }
+                let server = link.server.and_then(|server| TcpStream::connect(server).ok());
+                if let (Ok(client), Some(server)) = (client, server) {
+                    link.connect(client, server).expect("two TCP streams");
+                }
+            }
+        });
+        Self { address, link }
+    }
+
+    /// A link to a server, as `http://host:port`.
+    pub fn to(url: &str) -> Self {
+        let gate = Self::shut();
+        gate.open(url);
+        gate
+    }
+
+    /// Its own address, for clients.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Links to a server from the next connection on.
+    pub fn open(&self, url: &str) {
+        let server = url.strip_prefix("http://").expect("http://").parse().expect("host:port");
+        self.link.lock().expect("no panic while linking").server = Some(server);
+    }
+
+    /// Cuts every connection, in the middle of whatever it carries, and takes no more.
+    pub fn cut(&self) {
+        let mut link = self.link.lock().expect("no panic while linking");
+        link.server = None;
+        for connection in link.connections.drain(..) {
+            // Fails only for one that is closed already.
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.cut();
+        self.link.lock().expect("no panic while linking").closed = true;
+        // Wakes the thread that accepts, which then ends.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Link {
+    fn connect(&mut self, client: TcpStream, server: TcpStream) -> std::io::Result<()> {
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        carry(client.try_clone()?, server.try_clone()?);
+        carry(server.try_clone()?, client.try_clone()?);
+        self.connections.extend([client, server]);
+        Ok(())
+    }
+}
+
+/// Carries bytes one way until either end closes.
+fn carry(mut from: TcpStream, mut to: TcpStream) {
+    thread::spawn(move || {
+        let mut buffer = [0; 16 * 1024];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            if to.write_all(&buffer[..count]).is_err() {
+                break;
+            }
+        }
+        // Fails only for one that is closed already.
+        let _ = to.shutdown(Shutdown::Both);
+        let _ = from.shutdown(Shutdown::Both);
+    });
+}

@@ -1,0 +1,130 @@
+//! A training run as a process, and what it wrote about itself.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::predictor::without_settings;
+use crate::process::Process;
+
+/// What every training under test has in common: small enough to take seconds, CPU only.
+const SMALL: [&str; 5] = ["launch", "--device=cpu", "--hidden=16", "--timeout-s=60", "--micro-batch=16"];
+
+/// `evenstep-trainer launch` in a folder of its own.
+#[derive(Debug)]
+pub struct Training {
+    /// The process that started the workers.
+    pub process: Process,
+    folder: PathBuf,
+}
+
+impl Training {
+    /// Starts a run that writes its record and its sample log into `folder`.
+    pub fn start(binary: &Path, folder: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new(binary);
+        command.args(SMALL).args(arguments);
+        command.arg("--record").arg(folder.join("record.jsonl"));
+        command.arg("--sample-log").arg(folder.join("samples"));
+        let process = Process::start(without_settings(&mut command));
+        Self { process, folder: folder.to_owned() }
+    }
+
+    /// Waits for a success and returns what it said.
+    pub fn succeed(&mut self) -> String {
+        let status = self.process.wait();
+        let said = self.process.said();
+        assert!(status.success(), "{status}:\n{said}");
+        said
+    }
+
+    /// Process ids of the workers, by rank.
+    pub fn workers(&self) -> Vec<u32> {
+        let pid = self.process.id();
+        let children =
+            fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("a living process");
+        children.split_whitespace().map(|pid| pid.parse().expect("a process id")).collect()
+    }
+
+    /// The iterations of a policy, in order.
+    pub fn iterations(&self, policy: &str) -> Vec<Value> {
+        let mut lines = self.record("iteration");
+        lines.retain(|line| line["policy"] == policy);
+        lines
+    }
+
+    /// How the training of a policy ended.
+    pub fn end(&self, policy: &str) -> Value {
+        let mut ends = self.record("end").into_iter().filter(|line| line["policy"] == policy);
+        ends.next_back().expect("a closing line")
+    }
+
+    fn record(&self, kind: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.folder.join("record.jsonl")).expect("a record");
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line of a record"));
+        lines.filter(|line| line["kind"] == kind).collect()
+    }
+
+    /// Samples computed under a policy so far, over all workers.
+    pub fn samples_done(&self, policy: &str) -> u64 {
+        self.sample_counts(policy).values().sum()
+    }
+
+    /// How often each (epoch, sample) was computed under a policy, over all workers; nothing before the first one.
+    pub fn sample_counts(&self, policy: &str) -> BTreeMap<(u64, u64), u64> {
+        let mut counts = BTreeMap::new();
+        for file in fs::read_dir(self.folder.join("samples")).into_iter().flatten() {
+            let path = file.expect("a file").path();
+            if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&format!("{policy}-")))
+            {
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("text");
+            // The last line may be half written while training goes on.
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            for line in whole.lines() {
+                let (epoch, index) = line.split_once(' ').expect("epoch and index");
+                let key = (epoch.parse().expect("an epoch"), index.parse().expect("an index"));
+                *counts.entry(key).or_insert(0) += 1;
+            }
+        }
+        counts
+    }
+
+    /// Asserts that every sample was computed exactly once in each epoch.
+    ///
+    /// # Panics
+    /// Naming the first samples that were not.
+    pub fn each_sample_once(&self, policy: &str, epochs: u64, samples: u64) {
+        let counts = self.sample_counts(policy);
+        let wrong: Vec<_> = (0..epochs)
+            .flat_map(|epoch| (0..samples).map(move |index| (epoch, index)))
+            .filter(|key| counts.get(key) != Some(&1))
+            .take(5)
+            .collect();
+        assert!(wrong.is_empty(), "not exactly once (epoch, sample): {wrong:?} ..");
+        assert_eq!(counts.len() as u64, epochs * samples, "samples that do not exist");
+    }
+
+    /// Asserts of a run that was stopped somewhere: whole epochs until the last, and no sample twice.
+    ///
+    /// # Panics
+    /// Naming what is not so.
+    pub fn no_sample_twice_and_none_left_out(&self, policy: &str, samples: u64) {
+        let counts = self.sample_counts(policy);
+        let twice: Vec<_> = counts.iter().filter(|(_, count)| **count != 1).take(5).collect();
+        assert!(twice.is_empty(), "more than once (epoch, sample): {twice:?} ..");
+        let last = counts.keys().map(|(epoch, _)| *epoch).max().expect("samples");
+        let of_last = counts.range((last, 0)..).count() as u64;
+        assert_eq!(counts.len() as u64 - of_last, last * samples, "samples left out before epoch {last}");
+        assert!(counts.keys().all(|(_, index)| *index < samples), "samples that do not exist");
+    }
+}
+
+/// The local batches of an iteration, by rank.
+pub fn batches(iteration: &Value) -> Vec<u64> {
+    let workers = iteration["workers"].as_array().expect("workers");
+    workers.iter().map(|worker| worker["local_batch"].as_u64().expect("a batch")).collect()
+}

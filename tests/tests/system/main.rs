@@ -1,0 +1,13 @@
+//! The whole system: predictor, agent and trainer as the processes that people run.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod training;
+
+mod outages;
+
+mod membership;
+
+mod losses;
+
+mod delivery;

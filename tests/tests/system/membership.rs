@@ -1,0 +1,76 @@
+//! Somebody else changes the set of workers in the middle of a training.
+
+use evenstep_protocol::{WorkerState, WorkersView};
+use evenstep_tests::training::{Training, batches};
+use evenstep_tests::wait::until;
+use evenstep_tests::{Client, Predictor, binaries};
+
+fn live(client: &Client) -> Vec<String> {
+    let view: WorkersView = client.get("/v1/jobs/job/workers").json();
+    let live = view.workers.iter().filter(|worker| worker.state == WorkerState::Live);
+    live.map(|worker| worker.worker.to_string()).collect()
+}
+
+#[test]
+fn a_stale_generation_is_lived_through() {
+    let name = "membership::a_stale_generation_is_lived_through";
+    let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
+    let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let predictor = Predictor::start(&predictor, folder.path());
+    let client = predictor.client();
+    let mut training = Training::start(
+        &trainer,
+        folder.path(),
+        &[
+            "--workers=2",
+            "--pace=1,3",
+            "--pace-unit-ms=0.5",
+            "--job=job",
+            "--worker-id=w",
+            "--samples=480",
+            "--global-batch=50",
+            "--steps=1000000",
+            &format!("--server={}", predictor.url),
+        ],
+    );
+    let asks_on = |iterations: u64| {
+        let begun = client.try_get("/v1/jobs/job").map_or(0, |reply| {
+            if reply.status == 200 { reply.json::<evenstep_protocol::JobView>().next_iteration } else { 0 }
+        });
+        until("training asks on", || {
+            let reply = client.get("/v1/jobs/job");
+            let next =
+                (reply.status == 200).then(|| reply.json::<evenstep_protocol::JobView>().next_iteration);
+            next.filter(|next| *next >= begun + iterations)
+        });
+    };
+    asks_on(10);
+
+    // A worker of the run itself is taken out, as when its lease runs out: the run brings it back.
+    client.leave("job", "w/0");
+    until("the worker is back", || (live(&client) == ["w/1", "w/0"]).then_some(()));
+    asks_on(10);
+
+    // A stranger joins. Its share would never be computed, so the run goes on with what it has until it is gone.
+    let joined = client.join("job", "stranger");
+    let begun = training.samples_done("evenstep");
+    until("training goes on", || (training.samples_done("evenstep") >= begun + 500).then_some(()));
+    let left = client.leave("job", "stranger");
+    assert_eq!((joined.generation, left.generation), (5, 6));
+    asks_on(20);
+
+    training.process.terminate();
+    training.process.wait();
+    training.no_sample_twice_and_none_left_out("evenstep", 480);
+    let iterations = training.iterations("evenstep");
+    let generations: Vec<u64> = iterations.iter().filter_map(|line| line["generation"].as_u64()).collect();
+    for generation in [2, 4, 6] {
+        assert!(generations.contains(&generation), "nothing was trained in generation {generation}");
+    }
+    assert!(!generations.contains(&5), "nothing can be trained with a stranger's share in it");
+    // The ranks in the job have changed places; the shares still go to whom they are meant for.
+    let last =
+        iterations.iter().rfind(|line| line["decision"].is_object() && line["global_batch"] == 50).unwrap();
+    assert!(batches(last)[1] > batches(last)[0], "{last}");
+}

@@ -1,0 +1,126 @@
+//! The predictor goes away and comes back while training goes on.
+
+use std::path::Path;
+
+use evenstep_protocol::AllocateAnswer;
+use evenstep_tests::training::{Training, batches};
+use evenstep_tests::wait::until;
+use evenstep_tests::{Client, Gate, Predictor, binaries};
+
+/// Samples of an epoch: nine iterations of 50 and a ragged end of 30.
+const SAMPLES: u64 = 480;
+
+fn endless(trainer: &Path, folder: &Path, gate: &Gate) -> Training {
+    Training::start(
+        trainer,
+        folder,
+        &[
+            "--workers=3",
+            "--pace=1,2,4",
+            "--pace-unit-ms=0.5",
+            "--job=job",
+            "--worker-id=w",
+            "--global-batch=50",
+            "--steps=1000000",
+            &format!("--samples={SAMPLES}"),
+            &format!("--server={}", gate.url()),
+        ],
+    )
+}
+
+fn answers_from(client: &Client, iteration: u64) {
+    until("training asks on", || (client.job("job").next_iteration >= iteration).then_some(()));
+}
+
+fn trains_on(training: &Training, iterations: u64) {
+    let done = || training.samples_done("evenstep") / 50;
+    let begun = done();
+    until("training goes on", || (done() >= begun + iterations).then_some(()));
+}
+
+fn end(training: &mut Training) {
+    training.process.terminate();
+    assert_eq!(training.process.wait().code(), Some(128 + 15), "{}", training.process.said());
+    training.no_sample_twice_and_none_left_out("evenstep", SAMPLES);
+}
+
+#[test]
+fn training_outlives_the_predictor_and_follows_it_again() {
+    let name = "outages::training_outlives_the_predictor_and_follows_it_again";
+    let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
+    let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut predictor = Predictor::start(&predictor, folder.path());
+    let gate = Gate::to(&predictor.url);
+    let mut training = endless(&trainer, folder.path(), &gate);
+    answers_from(&predictor.client(), 15);
+
+    let mut known: Vec<String> = Vec::new();
+    for _ in 0..2 {
+        let client = predictor.client();
+        let answered = client.job("job").next_iteration;
+        known.extend((known.len() as u64..answered).map(|iteration| client.allocated("job", iteration).body));
+        predictor.process.kill();
+        gate.cut();
+        trains_on(&training, 10);
+        predictor.restart();
+        gate.open(&predictor.url);
+        let client = predictor.client();
+        for (iteration, body) in (0..).zip(&known) {
+            let again = client.allocated("job", iteration);
+            // What was never asked for before the crash has no answer now either.
+            assert!(again.body == *body || again.status == 404 && body.contains("not-answered"), "{again:?}");
+        }
+        answers_from(&client, answered + 25);
+    }
+    end(&mut training);
+
+    let iterations = training.iterations("evenstep");
+    let alone = iterations.iter().filter(|line| line["decision"].is_null()).count();
+    assert!(alone >= 20, "{alone} iterations without an answer");
+    let client = predictor.client();
+    for line in iterations.iter().filter(|line| line["decision"].is_object()) {
+        let answer: AllocateAnswer = client.allocated("job", line["iteration"].as_u64().unwrap()).json();
+        let told: Vec<u64> = answer.allocations.iter().map(|share| share.local_batch).collect();
+        assert_eq!(batches(line), told, "what was carried out is what is stored");
+    }
+    let last =
+        iterations.iter().rfind(|line| line["decision"].is_object() && line["global_batch"] == 50).unwrap();
+    assert_ne!(last["decision"]["kind"], "cold_start", "it kept what it had learned");
+    assert!(batches(last)[2] > batches(last)[0], "{last}");
+    assert_eq!(training.end("evenstep")["reports_lost"], 0);
+}
+
+#[test]
+fn a_predictor_that_comes_late_is_followed_from_then_on() {
+    let name = "outages::a_predictor_that_comes_late_is_followed_from_then_on";
+    let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
+    let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let gate = Gate::shut();
+    let mut training = endless(&trainer, folder.path(), &gate);
+    trains_on(&training, 12);
+    let predictor = Predictor::start(&predictor, folder.path());
+    gate.open(&predictor.url);
+    let client = predictor.client();
+    let job = until("the job is made known", || {
+        let reply = client.get("/v1/jobs/job");
+        (reply.status == 200).then(|| reply.json::<evenstep_protocol::JobView>())
+    });
+    assert_eq!(job.spec.global_batch, 50);
+    answers_from(&client, job.next_iteration + 30);
+    end(&mut training);
+    let iterations = training.iterations("evenstep");
+    assert!(
+        iterations[..12].iter().all(|line| line["decision"].is_null() && spread(line) <= 1),
+        "even until then"
+    );
+    let last = iterations.iter().rfind(|line| line["global_batch"] == 50).unwrap();
+    assert!(batches(last)[2] > batches(last)[0], "{last}");
+}
+
+/// The largest share less the smallest.
+fn spread(line: &serde_json::Value) -> u64 {
+    let shares = batches(line);
+    shares.iter().max().unwrap() - shares.iter().min().unwrap()
+}

@@ -1,0 +1,109 @@
+//! Undisturbed training: both policies compute the same gradients from the same samples.
+
+use evenstep_protocol::AllocateAnswer;
+use evenstep_tests::training::{Training, batches};
+use evenstep_tests::{Predictor, binaries};
+
+const SAMPLES: u64 = 1000;
+const EPOCHS: u64 = 2;
+/// Of 96 samples: ten whole iterations and a ragged end of 40 in each epoch.
+const ITERATIONS: u64 = EPOCHS * 11;
+
+/// The gradient of uneven shares against that of one process, in every iteration, in both element types; every sample
+/// once an epoch under both policies; the same loss at the end.
+#[test]
+fn uneven_shares_train_what_even_shares_train() {
+    let name = "training::uneven_shares_train_what_even_shares_train";
+    let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
+    let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
+    for (dtype, tolerance, loss_tolerance) in [("float32", 1e-5, 1e-4), ("float64", 1e-12, 1e-9)] {
+        let folder = tempfile::tempdir().unwrap();
+        let predictor = Predictor::start(&predictor, folder.path());
+        let mut training = Training::start(
+            &trainer,
+            folder.path(),
+            &[
+                "--workers=4",
+                "--pace=1,2,2,4",
+                "--policy=even,evenstep",
+                "--block=4",
+                "--job=job",
+                "--verify-gradient=1",
+                "--global-batch=96",
+                &format!("--server={}", predictor.url),
+                &format!("--samples={SAMPLES}"),
+                &format!("--epochs={EPOCHS}"),
+                &format!("--dtype={dtype}"),
+            ],
+        );
+        let said = training.succeed();
+        assert!(said.contains("imposed"), "imposed speeds are said so: {said}");
+
+        let client = predictor.client();
+        let mut losses = Vec::new();
+        for policy in ["even", "evenstep"] {
+            training.each_sample_once(policy, EPOCHS, SAMPLES);
+            let iterations = training.iterations(policy);
+            assert_eq!(iterations.len() as u64, ITERATIONS);
+            let difference =
+                |line: &serde_json::Value| line["gradient_difference"].as_f64().expect("verified");
+            let worst = iterations.iter().map(difference).fold(0.0, f64::max);
+            println!(
+                "{dtype}, {policy}: gradient within {worst:.1e} of that of one process (allowed {tolerance:.0e})"
+            );
+            assert!(0.0 < worst && worst <= tolerance, "{worst:e}");
+            losses.push(training.end(policy)["final_loss"].as_f64().unwrap());
+        }
+        let apart = (losses[0] - losses[1]).abs() / losses[0];
+        println!("{dtype}: final loss even {}, evenstep {}: {apart:.1e} apart", losses[0], losses[1]);
+        assert!(apart <= loss_tolerance, "{losses:?}");
+
+        // The training did what the predictor said, and that was not the even split.
+        for line in training.iterations("evenstep") {
+            let answer: AllocateAnswer = client.allocated("job", line["iteration"].as_u64().unwrap()).json();
+            let told: Vec<u64> = answer.allocations.iter().map(|share| share.local_batch).collect();
+            assert_eq!(batches(&line), told);
+            assert_eq!(line["decision"]["reason"], answer.decision.reason);
+        }
+        // The last one is ragged.
+        let last_whole = &training.iterations("evenstep")[ITERATIONS as usize - 2];
+        let shares = batches(last_whole);
+        assert!(shares[3] > shares[0] && shares[3] > 24, "the fastest got the most: {shares:?}");
+        assert_eq!(training.end("evenstep")["reports_lost"], 0);
+        assert_eq!(client.job("job").live_workers, 0, "the workers left when they were done");
+        let speeds: evenstep_protocol::SpeedsView =
+            client.get("/v1/jobs/job/speeds?from=0&limit=1000").json();
+        assert_eq!(speeds.speeds.len() as u64, 4 * ITERATIONS, "every report arrived");
+    }
+}
+
+/// Asking ahead instead of at the boundary: the same samples, the same law.
+#[test]
+fn asking_ahead_trains_every_sample_once_too() {
+    let name = "training::asking_ahead_trains_every_sample_once_too";
+    let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
+    let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let predictor = Predictor::start(&predictor, folder.path());
+    let mut training = Training::start(
+        &trainer,
+        folder.path(),
+        &[
+            "--workers=2",
+            "--pace=1,3",
+            "--ask=ahead",
+            "--job=job",
+            "--verify-gradient=1",
+            "--samples=500",
+            "--global-batch=48",
+            "--epochs=3",
+            &format!("--server={}", predictor.url),
+        ],
+    );
+    training.succeed();
+    training.each_sample_once("evenstep", 3, 500);
+    let iterations = training.iterations("evenstep");
+    let followed = iterations.iter().filter(|line| line["decision"].is_object()).count();
+    assert!(followed > 0, "no answer came in time for its iteration");
+    assert!(iterations.iter().any(|line| batches(line)[1] > batches(line)[0]), "the faster never got more");
+}
