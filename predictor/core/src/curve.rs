@@ -60,5 +60,14 @@ mod tests {
             prop_assert!(batch == 0 || curve.time(batch) <= time);
             prop_assert!(batch == most || curve.time(batch + 1) > time);
         }
+
+        /// At the very edge of a batch, where the division may round either way.
+        #[test]
+        fn the_edge_belongs_to_the_batch(fixed in 0.0f64..1.0, per_sample in 1e-6f64..1.0, batch in 1u64..1_000_000) {
+            let curve = Curve::linear(fixed, per_sample);
+            let time = curve.time(batch);
+            prop_assert_eq!(curve.batch_within(time, u64::MAX), batch);
+            prop_assert_eq!(curve.batch_within(time.next_down(), u64::MAX), batch - 1);
+        }
     }
 }

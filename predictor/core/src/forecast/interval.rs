@@ -86,4 +86,23 @@ mod tests {
         let coverage = f64::from(covered) / f64::from(count);
         assert!((0.88..=0.92).contains(&coverage), "{coverage}");
     }
+
+    /// Noise that grows without end outruns any window of the past: only the adaptive level keeps up.
+    #[test]
+    fn coverage_is_kept_while_noise_grows() {
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(13);
+        let mut interval = AdaptiveInterval::new(0.9);
+        let (mut covered, mut count) = (0, 0);
+        for k in 0..3000 {
+            let scale = 0.001 * 1.004f64.powi(k);
+            let residual = scale * (rng.random::<f64>() + rng.random::<f64>() - 1.0);
+            if k >= 200 {
+                covered += i32::from(residual.abs() <= interval.half_width());
+                count += 1;
+            }
+            interval.score(residual);
+        }
+        let coverage = f64::from(covered) / f64::from(count);
+        assert!((0.88..=0.92).contains(&coverage), "{coverage}");
+    }
 }
