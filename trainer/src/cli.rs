@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Architecture;
 use crate::plan::GLOBAL_BATCH_MAX;
+use crate::report::ReportArgs;
 
 /// Data-parallel training that asks the evenstep predictor for its batches.
 #[derive(Debug, Parser)]
@@ -26,6 +27,8 @@ pub enum Command {
     Launch(LaunchArgs),
     /// Take part in a training as one worker, on this or another machine
     Join(JoinArgs),
+    /// Draw up records of runs: a table, a page with charts, figures as JSON
+    Report(ReportArgs),
     /// Host the store through which workers that join by hand find each other
     Store(StoreArgs),
     /// Load a core as other tenants of a machine would; runs until its standard input closes

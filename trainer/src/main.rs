@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches};
 use evenstep_trainer::cli::{Cli, Command};
 use evenstep_trainer::launch::{self, Ended};
-use evenstep_trainer::{contend, pin, store, worker};
+use evenstep_trainer::{contend, pin, report, store, worker};
 
 fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     let speaker = match &cli.command {
         Command::Join(join) => format!("rank {}", join.rank),
         Command::Launch(_) => "launch".to_owned(),
-        Command::Store(_) | Command::Contend(_) => "evenstep-trainer".to_owned(),
+        Command::Store(_) | Command::Contend(_) | Command::Report(_) => "evenstep-trainer".to_owned(),
     };
     match run(&cli.command, &matches) {
         Ok(code) => code,
@@ -45,6 +45,7 @@ fn run(command: &Command, matches: &clap::ArgMatches) -> Result<ExitCode> {
         }
         Command::Store(args) => store::run(args)?,
         Command::Contend(args) => contend::run(args)?,
+        Command::Report(args) => report::run(args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,10 +9,10 @@ use crate::arm::Arm;
 use crate::ask::Backlog;
 use crate::cli::Policy;
 use crate::collective::Reduced;
+use crate::figures::Tally;
 use crate::output::{Output, Progress};
 use crate::planner::{Planned, queue_reports};
 use crate::record::{EndLine, IterationLine, Line, Recorder, WorkerLine};
-use crate::summary::Summary;
 
 /// The account.
 #[derive(Debug)]
@@ -33,8 +33,8 @@ pub struct Narrator {
     pub output: Output,
     /// Micro-batches so far, by rank, that were slower than an imposed pace allows.
     pub pace_missed: Vec<u64>,
-    /// What each policy's iterations come to.
-    pub summaries: Vec<(Policy, Summary)>,
+    /// The iterations of each policy, counted.
+    pub tallies: Vec<(Policy, Tally)>,
 }
 
 /// How an iteration went.
@@ -74,11 +74,11 @@ impl Narrator {
                 arm.iteration, arm.policy
             ));
         }
-        if let Some((_, summary)) = self.summaries.iter_mut().find(|(policy, _)| *policy == arm.policy) {
-            summary.add(step);
+        let line = line(arm, step, &self.workers, self.started.elapsed().as_secs_f64());
+        if let Some((_, tally)) = self.tallies.iter_mut().find(|(policy, _)| *policy == arm.policy) {
+            tally.add(&line);
         }
         if let Some(recorder) = &mut self.recorder {
-            let line = line(arm, step, &self.workers, self.started.elapsed().as_secs_f64());
             recorder.write(&Line::Iteration(Box::new(line)))?;
         }
         self.progress.advance(Instant::now(), || {
@@ -110,10 +110,9 @@ impl Narrator {
                 reports_lost: if arm.policy == Policy::Evenstep { self.backlog.lost() } else { 0 },
             }))?;
         }
-        let summary =
-            self.summaries.iter().find(|(policy, _)| *policy == arm.policy).map(|(_, summary)| summary);
-        if let Some(words) = summary.and_then(Summary::describe) {
-            self.output.say(&format!("{}: {words}, final loss {final_loss:.4}", arm.policy));
+        let tally = self.tallies.iter().find(|(policy, _)| *policy == arm.policy);
+        if let Some(figures) = tally.and_then(|(_, tally)| tally.figures()) {
+            self.output.say(&format!("{}: {figures}, final loss {final_loss:.4}", arm.policy));
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use crate::cli::{DeviceChoice, JoinArgs, Policy, TrainArgs};
 use crate::collective::Bucket;
 use crate::compute::Compute;
 use crate::data::{Cursor, Dataset, TeacherTask};
+use crate::figures::Tally;
 use crate::identity::{default_job_id, device_words, worker_id};
 use crate::model::Model;
 use crate::narrator::Narrator;
@@ -27,7 +28,6 @@ use crate::plan::Plan;
 use crate::planner::Planner;
 use crate::record::{Line, Recorder, RunLine, Scenario};
 use crate::sample_log::SampleLog;
-use crate::summary::Summary;
 use crate::worker::{Worker, asks};
 
 /// Where this run begins, as rank 0 knows it and tells the others.
@@ -227,7 +227,7 @@ fn narrate(worker: &Worker<'_>, workers: &[WorkerId], start: &Start, started: In
     if let Some(recorder) = &mut recorder {
         recorder.write(&Line::Run(run))?;
     }
-    let summaries = train.policy.iter().map(|&policy| (policy, Summary::default())).collect();
+    let tallies = train.policy.iter().map(|&policy| (policy, Tally::default())).collect();
     Ok(Narrator {
         started,
         workers: workers.to_vec(),
@@ -237,7 +237,7 @@ fn narrate(worker: &Worker<'_>, workers: &[WorkerId], start: &Start, started: In
         progress,
         output,
         pace_missed: Vec::new(),
-        summaries,
+        tallies,
     })
 }
 

@@ -1,0 +1,94 @@
+//! `evenstep-trainer report`: records of runs as a table, a page and JSON.
+//!
+//! What the figures mean stands in [`DEFINITIONS`], under the table and on the page.
+
+mod charts;
+mod decisions;
+mod forecasts;
+mod page;
+mod results;
+mod run;
+mod table;
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::report::results::Results;
+use crate::report::run::Run;
+
+pub use run::ReportError;
+
+/// `report`
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// What `launch --record` or `join --record` wrote
+    #[arg(required = true, value_name = "RECORD")]
+    pub records: Vec<PathBuf>,
+    /// Write a page with charts to this file; it needs nothing beside itself
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// What every figure means.
+const DEFINITIONS: [(&str, &str); 9] = [
+    ("warm-up", "the first 5 iterations of each policy are left out of all figures; charts show them"),
+    (
+        "step",
+        "from asking for the batches to the end of the optimizer step, on rank 0; p50 and p95 over iterations",
+    ),
+    ("samples/s", "throughput: samples over the sum of the step times"),
+    ("gain", "throughput over that of even batches in the same record"),
+    (
+        "ideal",
+        "in each iteration the global batch over the sum of the speeds that the workers showed in it; a worker \
+        that had no samples adds no speed",
+    ),
+    ("of ideal", "throughput over the ideal throughput: samples over the sum of the ideal step times"),
+    ("waiting", "time that workers waited at the barrier for the last one, over step time times workers"),
+    ("final loss", "of the network at the end, over samples that were not trained on"),
+    (
+        "service",
+        "the time of one /allocate inside the predictor, as it says itself in its server-timing header; \
+        the round trip is what rank 0 measured",
+    ),
+];
+
+/// Reads the records and writes what was wanted.
+///
+/// # Errors
+/// A record that cannot be read or breaks a rule, a file that cannot be written.
+pub fn run(args: &ReportArgs) -> Result<()> {
+    let runs: Vec<Run> = args.records.iter().map(|path| Run::read(path)).collect::<Result<_, _>>()?;
+    let results = Results::of(&runs);
+    if let Some(path) = &args.html {
+        write(path, page::report(&runs, &results).to_html().as_bytes())?;
+    }
+    if let Some(path) = &args.json {
+        let mut json = serde_json::to_vec_pretty(&results).context("writing the figures as JSON")?;
+        json.push(b'\n');
+        write(path, &json)?;
+    }
+    io::stdout().lock().write_all(table::text(&runs, &results).as_bytes()).context("writing the table")
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<()> {
+    fs::write(path, content).with_context(|| format!("writing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::WARM_UP;
+
+    #[test]
+    fn the_definitions_name_the_warm_up_that_is_used() {
+        assert!(DEFINITIONS[0].1.contains(&format!("first {WARM_UP} ")));
+    }
+}

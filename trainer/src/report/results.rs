@@ -1,0 +1,119 @@
+//! The figures of all runs, in the form that other programs read.
+
+use serde::Serialize;
+
+use crate::cli::Policy;
+use crate::figures::{WARM_UP, quantile};
+use crate::record::{IterationLine, Scenario};
+use crate::report::run::{Run, Training};
+
+/// All figures.
+#[derive(Debug, Serialize)]
+pub struct Results {
+    /// One for each policy of each record.
+    pub runs: Vec<RunResult>,
+    /// The service's own time for an allocation; absent when it never said.
+    pub allocate_ms: Option<Spread>,
+    /// What rank 0 measured from sending a request to having read the answer.
+    pub round_trip_ms: Option<Spread>,
+    /// Iterations of each policy that were left out at its begin.
+    pub warm_up_iterations: usize,
+}
+
+/// The figures of one policy.
+#[derive(Debug, Serialize)]
+pub struct RunResult {
+    /// What made the workers unequal.
+    pub scenario: Scenario,
+    /// The policy.
+    pub policy: Policy,
+    /// Samples over step time.
+    pub throughput_samples_per_s: f64,
+    /// Over the iterations that count.
+    pub step_time_s: StepTime,
+    /// Of all workers' time, the part spent waiting for the last one.
+    pub barrier_wait_share: f64,
+    /// The sum of the measured speeds.
+    pub ideal_throughput_samples_per_s: f64,
+    /// Mean loss over held-out samples.
+    pub final_loss: f64,
+    /// Throughput over the ideal one.
+    pub share_of_ideal: f64,
+    /// Throughput over that of even batches; absent where they were not run.
+    pub gain: Option<f64>,
+    /// Of the step time, the part that asking took.
+    pub ask_share: f64,
+    /// Workers that took part.
+    pub workers: usize,
+    /// Iterations that count.
+    pub iterations: usize,
+    /// Micro-batches of each rank that were slower than the imposed pace allows.
+    pub pace_missed: Vec<u64>,
+    /// Reports that the predictor never got.
+    pub reports_lost: u64,
+    /// What a reader must know, imposed speeds above all.
+    pub notes: Vec<String>,
+}
+
+/// Step times in seconds.
+#[derive(Debug, Serialize)]
+pub struct StepTime {
+    /// The median.
+    pub p50: f64,
+    /// 95 % are no longer.
+    pub p95: f64,
+}
+
+/// Times in milliseconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Spread {
+    /// The median.
+    pub p50: f64,
+    /// 99 % are no longer.
+    pub p99: f64,
+    /// How many there were.
+    pub count: usize,
+}
+
+impl Results {
+    /// The figures of these runs.
+    pub fn of(runs: &[Run]) -> Self {
+        let all = runs.iter().flat_map(|run| run.trainings.iter().map(move |training| (run, training)));
+        Self {
+            runs: all.map(|(run, training)| RunResult::of(run, training)).collect(),
+            allocate_ms: spread(runs, |line| line.server_s),
+            round_trip_ms: spread(runs, |line| line.round_trip_s),
+            warm_up_iterations: WARM_UP,
+        }
+    }
+}
+
+impl RunResult {
+    fn of(run: &Run, training: &Training) -> Self {
+        let figures = &training.figures;
+        Self {
+            scenario: run.line.scenario,
+            policy: training.policy,
+            throughput_samples_per_s: figures.throughput_samples_per_s,
+            step_time_s: StepTime { p50: figures.step_time_s(0.5), p95: figures.step_time_s(0.95) },
+            barrier_wait_share: figures.barrier_wait_share,
+            ideal_throughput_samples_per_s: figures.ideal_throughput_samples_per_s,
+            final_loss: training.end.final_loss,
+            share_of_ideal: figures.share_of_ideal(),
+            gain: run.gain(training),
+            ask_share: figures.ask_share,
+            workers: run.line.workers.len(),
+            iterations: figures.iterations,
+            pace_missed: training.end.pace_missed.clone(),
+            reports_lost: training.end.reports_lost,
+            notes: run.line.notes.clone(),
+        }
+    }
+}
+
+fn spread(runs: &[Run], time_s: impl Fn(&IterationLine) -> Option<f64>) -> Option<Spread> {
+    let trainings = runs.iter().flat_map(|run| &run.trainings);
+    let times_ms: Vec<f64> =
+        trainings.flat_map(Training::counted).filter_map(time_s).map(|time_s| time_s * 1e3).collect();
+    Some(Spread { p50: quantile(&times_ms, 0.5)?, p99: quantile(&times_ms, 0.99)?, count: times_ms.len() })
+}

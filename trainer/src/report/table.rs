@@ -1,0 +1,131 @@
+//! The results as text for a terminal.
+
+use std::fmt::{self, Write};
+
+use crate::report::DEFINITIONS;
+use crate::report::results::{Results, RunResult};
+use crate::report::run::Run;
+
+const COLUMNS: [&str; 10] = [
+    "scenario",
+    "policy",
+    "step p50",
+    "p95",
+    "waiting",
+    "samples/s",
+    "gain",
+    "ideal",
+    "of ideal",
+    "final loss",
+];
+/// The columns that hold words.
+const WORDS: usize = 2;
+/// Definitions stand beside their words.
+const WORD_WIDTH: usize = 12;
+/// Lines of definitions are no longer.
+const WIDTH: usize = 110;
+
+/// Table, service times, notes and definitions.
+pub fn text(runs: &[Run], results: &Results) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_all(&mut text, runs, results);
+    text
+}
+
+fn write_all(out: &mut String, runs: &[Run], results: &Results) -> fmt::Result {
+    let rows: Vec<[String; 10]> = results.runs.iter().map(row).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0).max(COLUMNS[column].len())
+    };
+    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+    write_row(out, &COLUMNS.map(str::to_owned), &widths)?;
+    writeln!(out, "{}", "-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1)))?;
+    for row in &rows {
+        write_row(out, row, &widths)?;
+    }
+    writeln!(out)?;
+    writeln!(out, "{}", service(results))?;
+    for note in runs.iter().flat_map(|run| &run.line.notes) {
+        writeln!(out, "NOTE: {note}")?;
+    }
+    for result in results.runs.iter().filter(|result| result.reports_lost > 0) {
+        writeln!(
+            out,
+            "NOTE: {} reports of {} never reached the predictor",
+            result.reports_lost, result.scenario
+        )?;
+    }
+    writeln!(out)?;
+    for (word, meaning) in DEFINITIONS {
+        for (number, line) in wrap(meaning, WIDTH - WORD_WIDTH).iter().enumerate() {
+            writeln!(out, "{:WORD_WIDTH$}{line}", if number == 0 { word } else { "" })?;
+        }
+    }
+    Ok(())
+}
+
+fn row(result: &RunResult) -> [String; 10] {
+    [
+        result.scenario.to_string(),
+        result.policy.to_string(),
+        format!("{:.1} ms", result.step_time_s.p50 * 1e3),
+        format!("{:.1} ms", result.step_time_s.p95 * 1e3),
+        format!("{:.1} %", result.barrier_wait_share * 100.0),
+        format!("{:.0}", result.throughput_samples_per_s),
+        result.gain.map_or_else(|| "-".to_owned(), |gain| format!("{gain:.2}x")),
+        format!("{:.0}", result.ideal_throughput_samples_per_s),
+        format!("{:.1} %", result.share_of_ideal * 100.0),
+        format!("{:.4}", result.final_loss),
+    ]
+}
+
+fn write_row(out: &mut String, row: &[String; 10], widths: &[usize]) -> fmt::Result {
+    for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+        let gap = if column == 0 { "" } else { "  " };
+        if column < WORDS { write!(out, "{gap}{cell:<width$}")? } else { write!(out, "{gap}{cell:>width$}")? }
+    }
+    writeln!(out)
+}
+
+/// What asking cost, in words.
+pub fn service(results: &Results) -> String {
+    let Some(service) = &results.allocate_ms else {
+        return "/allocate: the predictor answered no iteration that counts".to_owned();
+    };
+    let round_trip = results.round_trip_ms.as_ref().map_or_else(String::new, |trip| {
+        format!("; round trip p50 {:.3} ms, p99 {:.3} ms", trip.p50, trip.p99)
+    });
+    format!(
+        "/allocate: in the service p50 {:.3} ms, p99 {:.3} ms{round_trip} ({} answers)",
+        service.p50, service.p99, service.count
+    )
+}
+
+/// Breaks words into lines no longer than `width`, as far as single words allow.
+fn wrap(words: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in words.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + word.len() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_break_between_words_and_lose_none() {
+        assert_eq!(wrap("a bb  ccc dddd", 4), ["a bb", "ccc", "dddd"]);
+        assert_eq!(wrap("longer", 3), ["longer"]);
+        assert!(wrap("", 3).is_empty());
+    }
+}
