@@ -10,10 +10,14 @@ const SKIPPED_VARIABLE: &str = "EVENSTEP_TESTS_SKIPPED";
 
 /// A program of the workspace: what `EVENSTEP_<NAME>` says, or what cargo built beside this test.
 ///
-/// None where it is not there; then the test by this name is skipped, loudly.
+/// None where it is not there, or where the variable is empty; then the test by this name is skipped, loudly.
 pub fn find(program: &str, test: &str) -> Option<PathBuf> {
     let variable = program.to_uppercase().replace('-', "_");
     if let Some(path) = env::var_os(&variable).map(PathBuf::from) {
+        if path.as_os_str().is_empty() {
+            skip(test, &format!("{variable} is empty: no test is to use {program}"));
+            return None;
+        }
         assert!(path.is_file(), "{variable}={}: no such file", path.display());
         return Some(path);
     }

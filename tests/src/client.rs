@@ -125,6 +125,12 @@ impl Client {
         self.get(&format!("/v1/jobs/{job}")).json()
     }
 
+    /// The first iteration of a job that nobody has asked for; 0 where there is no such job yet.
+    pub fn next_iteration(&self, job: &str) -> u64 {
+        let reply = self.get(&format!("/v1/jobs/{job}"));
+        if reply.status == 404 { 0 } else { reply.json::<JobView>().next_iteration }
+    }
+
     /// What each worker is expected to do.
     pub fn forecast(&self, job: &str) -> ForecastView {
         self.get(&format!("/v1/jobs/{job}/forecast")).json()

@@ -89,6 +89,11 @@ impl Process {
         }
     }
 
+    /// Whether it has neither ended nor closed what it says.
+    pub fn lives(&self) -> bool {
+        self.said.heard().ended < STREAMS
+    }
+
     /// SIGTERM.
     pub fn terminate(&self) {
         send(self.id(), Signal::TERM);

@@ -9,9 +9,10 @@ use serde_json::Value;
 
 use crate::predictor::without_settings;
 use crate::process::Process;
+use crate::wait::until;
 
 /// What every training under test has in common: small enough to take seconds, CPU only.
-const SMALL: [&str; 5] = ["launch", "--device=cpu", "--hidden=16", "--timeout-s=60", "--micro-batch=16"];
+const SMALL: [&str; 4] = ["launch", "--device=cpu", "--hidden=16", "--micro-batch=16"];
 
 /// `evenstep-trainer launch` in a folder of its own.
 #[derive(Debug)]
@@ -30,6 +31,30 @@ impl Training {
         command.arg("--sample-log").arg(folder.join("samples"));
         let process = Process::start(without_settings(&mut command));
         Self { process, folder: folder.to_owned() }
+    }
+
+    /// Waits for something that happens while it trains.
+    ///
+    /// # Panics
+    /// Where it ends without, or the time is up.
+    pub fn until(&self, what: &str, mut happened: impl FnMut() -> bool) {
+        until(what, || {
+            assert!(self.process.lives(), "training ended before this: {what}\n{}", self.process.said());
+            happened().then_some(())
+        });
+    }
+
+    /// Waits until it has trained so many more samples under a policy.
+    pub fn goes_on(&self, policy: &str, samples: u64) {
+        let begun = self.samples_done(policy);
+        self.until("training goes on", || self.samples_done(policy) >= begun + samples);
+    }
+
+    /// Waits until it has found the predictor again for the `times`-th time.
+    pub fn finds_the_predictor(&self, times: usize) {
+        self.until("the predictor is found again", || {
+            self.process.said().matches("the predictor answers").count() >= times
+        });
     }
 
     /// Waits for a success and returns what it said.

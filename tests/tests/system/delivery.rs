@@ -8,12 +8,12 @@ use evenstep_tests::wait::until;
 use evenstep_tests::{Gate, Predictor, binaries};
 use sqlx::{ConnectOptions, Connection, Row};
 
-/// For each life of the agent: the first and the last sequence number, how many there are, and how many moments.
+/// For each life of the agent: the first and the last sequence number, how many there are, and how many differ.
 async fn sequences(store: &Path) -> Vec<(String, [i64; 4])> {
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(store).read_only(true);
     let mut connection = options.connect().await.unwrap();
     let query =
-        "SELECT boot_id, MIN(sequence), MAX(sequence), COUNT(*), COUNT(DISTINCT at_unix_ms) FROM node_sample
+        "SELECT boot_id, MIN(sequence), MAX(sequence), COUNT(*), COUNT(DISTINCT sample) FROM node_sample
                  WHERE node = 'node-a' GROUP BY boot_id ORDER BY MIN(at_unix_ms)";
     let rows = sqlx::query(query).fetch_all(&mut connection).await.unwrap();
     connection.close().await.unwrap();
@@ -69,12 +69,12 @@ fn an_agent_cut_off_killed_and_back_loses_no_sample_and_doubles_none() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let lives = runtime.block_on(sequences(&folder.path().join("evenstep.db")));
     assert_eq!(lives.len(), 2, "{lives:?}");
-    for ((boot_id, [first_number, last, count, moments]), (agent, taken)) in
+    for ((boot_id, [first_number, last, count, different]), (agent, taken)) in
         lives.iter().zip([(&first, of_first), (&second, of_second)])
     {
         assert_eq!(*boot_id, agent.boot_id);
         assert_eq!((*first_number, *last), (0, count - 1), "a gap: {lives:?}");
         assert!(*count >= i64::try_from(taken).unwrap(), "{taken} were taken: {lives:?}");
-        assert_eq!(moments, count, "one sample under two numbers: {lives:?}");
+        assert_eq!(different, count, "one sample under two numbers: {lives:?}");
     }
 }

@@ -4,8 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use evenstep_tests::process::send;
-use evenstep_tests::training::Training;
-use evenstep_tests::wait::until;
+use evenstep_tests::training::{Training, batches};
 use evenstep_tests::{Predictor, binaries};
 use rustix::process::Signal;
 
@@ -14,7 +13,7 @@ const STEPS: u64 = 60;
 
 fn train(trainer: &Path, folder: &Path, more: &[&str]) -> Training {
     let samples = format!("--samples={SAMPLES}");
-    let common = ["--workers=3", "--pace=1,2,4", "--global-batch=50", &samples];
+    let common = ["--workers=3", "--pace=1,2,4", "--global-batch=50", "--lr=0.01", &samples];
     Training::start(trainer, folder, &[&common, more].concat())
 }
 
@@ -31,10 +30,7 @@ fn a_killed_worker_ends_the_run_which_resumes_from_its_checkpoint_to_the_same_lo
     let run = ["--job=job", "--worker-id=w", "--checkpoint-every=10", &checkpoints, &server];
 
     let mut killed = train(&trainer, folder.path(), &[&run[..], &["--steps=1000000"]].concat());
-    until("training asks on", || {
-        let reply = client.get("/v1/jobs/job");
-        (reply.status == 200 && reply.json::<evenstep_protocol::JobView>().next_iteration >= 25).then_some(())
-    });
+    killed.until("it asks", || client.next_iteration("job") >= 25);
     let victim = killed.workers()[1];
     send(victim, Signal::KILL);
     assert_eq!(killed.process.wait().code(), Some(1));
@@ -53,6 +49,11 @@ fn a_killed_worker_ends_the_run_which_resumes_from_its_checkpoint_to_the_same_lo
     let mut resumed =
         train(&trainer, folder.path(), &[&run[..], &["--resume", &format!("--steps={STEPS}")]].concat());
     resumed.succeed();
+    let followed = resumed.iterations("evenstep");
+    assert!(
+        followed.iter().any(|line| batches(line)[2] > batches(line)[0]),
+        "its shares were even to the end"
+    );
     for (iteration, answer) in (0..).zip(&answers) {
         assert_eq!(
             client.allocated("job", iteration).body,
@@ -81,7 +82,7 @@ fn a_stalled_worker_is_an_error_on_the_others_within_the_timeout() {
     let timeout = Duration::from_secs(8);
     let timeout_flag = format!("--timeout-s={}", timeout.as_secs());
     let mut training = train(&trainer, folder.path(), &["--policy=even", "--steps=1000000", &timeout_flag]);
-    until("training goes on", || (training.samples_done("even") >= 500).then_some(()));
+    training.goes_on("even", 500);
     let begun = Instant::now();
     send(training.workers()[2], Signal::STOP);
     assert_eq!(training.process.wait().code(), Some(1));

@@ -2,7 +2,6 @@
 
 use evenstep_protocol::{WorkerState, WorkersView};
 use evenstep_tests::training::{Training, batches};
-use evenstep_tests::wait::until;
 use evenstep_tests::{Client, Predictor, binaries};
 
 fn live(client: &Client) -> Vec<String> {
@@ -35,30 +34,24 @@ fn a_stale_generation_is_lived_through() {
         ],
     );
     let asks_on = |iterations: u64| {
-        let begun = client.try_get("/v1/jobs/job").map_or(0, |reply| {
-            if reply.status == 200 { reply.json::<evenstep_protocol::JobView>().next_iteration } else { 0 }
-        });
-        until("training asks on", || {
-            let reply = client.get("/v1/jobs/job");
-            let next =
-                (reply.status == 200).then(|| reply.json::<evenstep_protocol::JobView>().next_iteration);
-            next.filter(|next| *next >= begun + iterations)
-        });
+        let begun = client.next_iteration("job");
+        training.until("it asks on", || client.next_iteration("job") >= begun + iterations);
     };
     asks_on(10);
 
     // A worker of the run itself is taken out, as when its lease runs out: the run brings it back.
     client.leave("job", "w/0");
-    until("the worker is back", || (live(&client) == ["w/1", "w/0"]).then_some(()));
+    training.until("the worker is back", || live(&client) == ["w/1", "w/0"]);
+    training.finds_the_predictor(1);
     asks_on(10);
 
     // A stranger joins. Its share would never be computed, so the run goes on with what it has until it is gone.
     let joined = client.join("job", "stranger");
-    let begun = training.samples_done("evenstep");
-    until("training goes on", || (training.samples_done("evenstep") >= begun + 500).then_some(()));
+    training.goes_on("evenstep", 500);
     let left = client.leave("job", "stranger");
     assert_eq!((joined.generation, left.generation), (5, 6));
-    asks_on(20);
+    training.finds_the_predictor(2);
+    asks_on(10);
 
     training.process.terminate();
     training.process.wait();

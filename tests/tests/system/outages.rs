@@ -4,8 +4,7 @@ use std::path::Path;
 
 use evenstep_protocol::AllocateAnswer;
 use evenstep_tests::training::{Training, batches};
-use evenstep_tests::wait::until;
-use evenstep_tests::{Client, Gate, Predictor, binaries};
+use evenstep_tests::{Gate, Predictor, binaries};
 
 /// Samples of an epoch: nine iterations of 50 and a ragged end of 30.
 const SAMPLES: u64 = 480;
@@ -28,16 +27,6 @@ fn endless(trainer: &Path, folder: &Path, gate: &Gate) -> Training {
     )
 }
 
-fn answers_from(client: &Client, iteration: u64) {
-    until("training asks on", || (client.job("job").next_iteration >= iteration).then_some(()));
-}
-
-fn trains_on(training: &Training, iterations: u64) {
-    let done = || training.samples_done("evenstep") / 50;
-    let begun = done();
-    until("training goes on", || (done() >= begun + iterations).then_some(()));
-}
-
 fn end(training: &mut Training) {
     training.process.terminate();
     assert_eq!(training.process.wait().code(), Some(128 + 15), "{}", training.process.said());
@@ -53,16 +42,17 @@ fn training_outlives_the_predictor_and_follows_it_again() {
     let mut predictor = Predictor::start(&predictor, folder.path());
     let gate = Gate::to(&predictor.url);
     let mut training = endless(&trainer, folder.path(), &gate);
-    answers_from(&predictor.client(), 15);
+    let client = predictor.client();
+    training.until("it asks", || client.next_iteration("job") >= 15);
 
     let mut known: Vec<String> = Vec::new();
-    for _ in 0..2 {
+    for crash in 1..=2 {
         let client = predictor.client();
         let answered = client.job("job").next_iteration;
         known.extend((known.len() as u64..answered).map(|iteration| client.allocated("job", iteration).body));
         predictor.process.kill();
         gate.cut();
-        trains_on(&training, 10);
+        training.goes_on("evenstep", 500);
         predictor.restart();
         gate.open(&predictor.url);
         let client = predictor.client();
@@ -71,7 +61,8 @@ fn training_outlives_the_predictor_and_follows_it_again() {
             // What was never asked for before the crash has no answer now either.
             assert!(again.body == *body || again.status == 404 && body.contains("not-answered"), "{again:?}");
         }
-        answers_from(&client, answered + 25);
+        training.finds_the_predictor(crash);
+        training.goes_on("evenstep", 500);
     }
     end(&mut training);
 
@@ -99,16 +90,13 @@ fn a_predictor_that_comes_late_is_followed_from_then_on() {
     let folder = tempfile::tempdir().unwrap();
     let gate = Gate::shut();
     let mut training = endless(&trainer, folder.path(), &gate);
-    trains_on(&training, 12);
+    training.goes_on("evenstep", 600);
     let predictor = Predictor::start(&predictor, folder.path());
     gate.open(&predictor.url);
-    let client = predictor.client();
-    let job = until("the job is made known", || {
-        let reply = client.get("/v1/jobs/job");
-        (reply.status == 200).then(|| reply.json::<evenstep_protocol::JobView>())
-    });
-    assert_eq!(job.spec.global_batch, 50);
-    answers_from(&client, job.next_iteration + 30);
+    training.finds_the_predictor(1);
+    training.goes_on("evenstep", 1500);
+    let job = predictor.client().job("job");
+    assert_eq!((job.spec.global_batch, job.live_workers), (50, 3));
     end(&mut training);
     let iterations = training.iterations("evenstep");
     assert!(
