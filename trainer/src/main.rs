@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches};
 use evenstep_trainer::cli::{Cli, Command};
 use evenstep_trainer::launch::{self, Ended};
+use evenstep_trainer::output::Output;
 use evenstep_trainer::{contend, pin, report, store, worker};
 
 fn main() -> ExitCode {
@@ -19,7 +20,7 @@ fn main() -> ExitCode {
     match run(&cli.command, &matches) {
         Ok(code) => code,
         Err(error) => {
-            complain(&speaker, &error);
+            Output::new(speaker).say(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -48,9 +49,4 @@ fn run(command: &Command, matches: &clap::ArgMatches) -> Result<ExitCode> {
         Command::Report(args) => report::run(args)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-#[expect(clippy::print_stderr, reason = "the last words of the program")]
-fn complain(speaker: &str, error: &anyhow::Error) {
-    eprintln!("{speaker}: error: {error:#}");
 }

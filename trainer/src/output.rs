@@ -23,9 +23,11 @@ impl Output {
 
     /// Says a line.
     pub fn say(&self, words: &str) {
-        // Nobody can be told that standard error is closed.
+        // One write, so that the lines of several workers on one terminal stay whole.
+        let line = format!("{}: {words}\n", self.speaker);
         self.bar.suspend(|| {
-            let _ = writeln!(io::stderr().lock(), "{}: {words}", self.speaker);
+            // Nobody can be told that standard error is closed.
+            let _ = io::stderr().write_all(line.as_bytes());
         });
     }
 }
