@@ -1,12 +1,12 @@
 //! `evenstep-trainer`: see the library.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches};
 use evenstep_trainer::cli::{Cli, Command};
 use evenstep_trainer::launch::{self, Ended};
-use evenstep_trainer::output::Output;
 use evenstep_trainer::{contend, pin, report, store, worker};
 
 fn main() -> ExitCode {
@@ -20,7 +20,10 @@ fn main() -> ExitCode {
     match run(&cli.command, &matches) {
         Ok(code) => code,
         Err(error) => {
-            Output::new(speaker).say(&format!("error: {error:#}"));
+            // One write, so that the last words of several workers on one terminal stay whole.
+            let line = format!("{speaker}: error: {error:#}\n");
+            // Nobody can be told that standard error is closed.
+            let _ = std::io::stderr().write_all(line.as_bytes());
             ExitCode::FAILURE
         }
     }
