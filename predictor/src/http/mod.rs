@@ -1,6 +1,6 @@
 //! HTTP: takes requests apart, puts answers together. One file per endpoint; they meet here.
 //!
-//! Every error is problem+json ([`problem`]); every body is bounded and checked ([`body`]).
+//! Every error is problem+json (`problem`); every body is bounded and checked (`body`).
 
 mod allocate;
 mod body;

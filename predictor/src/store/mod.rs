@@ -1,6 +1,6 @@
 //! Everything that is kept: the only module that names sqlx.
 //!
-//! Writes go through one bounded queue to one [`writer`] task, which commits what is waiting in one transaction (group
+//! Writes go through one bounded queue to one `writer` task, which commits what is waiting in one transaction (group
 //! commit) and answers when it is durable. Reads use a small pool beside it (SQLite in WAL mode: they never wait).
 
 mod read;
