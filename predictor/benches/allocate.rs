@@ -3,7 +3,11 @@
 //!
 //! `cargo bench -p evenstep-predictor --bench allocate [-- ROUNDS]`: prints a table of milliseconds and ratios.
 
-#![allow(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints, and ends where its set-up fails")]
+#![allow(
+    clippy::print_stdout,
+    clippy::expect_used,
+    reason = "a benchmark prints, and ends where its set-up fails"
+)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -72,7 +76,12 @@ fn main() {
     }
     let ratio = |at: usize| allocate[at] / (handler[at] + commit[at]);
     println!("{:<42}{:>8.2}{:>8.2}   aim: 3", "new iteration / (handler + commit)", ratio(0), ratio(1));
-    println!("{:<42}{:>8.2}{:>8.2}   aim: 1.5", "answered again / handler", again[0] / handler[0], again[1] / handler[1]);
+    println!(
+        "{:<42}{:>8.2}{:>8.2}   aim: 1.5",
+        "answered again / handler",
+        again[0] / handler[0],
+        again[1] / handler[1]
+    );
 
     let body = ask(WARM_UP + rounds);
     let path = format!("/allocate?job_id=bench&iteration={}", WARM_UP + rounds);
@@ -84,8 +93,18 @@ fn main() {
         best[2] = best[2].max(throughput(service, "GET", &path, ""));
     }
     println!("{:<42}{:>8.0}", "bare axum handler", best[0]);
-    println!("{:<42}{:>8.0}   bare is {:.2} times that; aim: 1.5", "POST of an answered iteration", best[1], best[0] / best[1]);
-    println!("{:<42}{:>8.0}   bare is {:.2} times that", "GET of an answered iteration", best[2], best[0] / best[2]);
+    println!(
+        "{:<42}{:>8.0}   bare is {:.2} times that; aim: 1.5",
+        "POST of an answered iteration",
+        best[1],
+        best[0] / best[1]
+    );
+    println!(
+        "{:<42}{:>8.0}   bare is {:.2} times that",
+        "GET of an answered iteration",
+        best[2],
+        best[0] / best[2]
+    );
 }
 
 /// A request for an iteration with the reports of the one before: speeds that vary, drivers as a trainer sends them.
@@ -117,7 +136,10 @@ impl Connected {
     }
 
     fn call(&mut self, method: &str, path: &str, body: &str) -> String {
-        let request = format!("{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
         self.stream.get_mut().write_all(request.as_bytes()).expect("the server reads");
         let (mut length, mut line, mut status) = (0, String::new(), String::new());
         loop {
