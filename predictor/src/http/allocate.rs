@@ -1,5 +1,6 @@
 //! `POST /allocate`: the batches of an iteration. `GET /allocate`: the same answer for the other ranks.
 
+use std::fmt::Arguments;
 use std::time::Instant;
 
 use axum::extract::State;
@@ -87,19 +88,19 @@ fn check(request: &AllocateRequest) -> Result<(), Refusal> {
     }
     within("number of reports", request.reports.len() as u64, 0..=WORKERS_MAX as u64)?;
     for (at, report) in request.reports.iter().enumerate() {
-        check_report(&format!("reports[{at}]"), report, request.iteration)?;
+        check_report(format_args!("reports[{at}]"), report, request.iteration)?;
     }
     Ok(())
 }
 
-fn check_report(at: &str, report: &WorkerReport, asked: u64) -> Result<(), Refusal> {
+fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<(), Refusal> {
     if report.iteration >= asked {
         let detail =
             format!("{at}.iteration: {} must be before the iteration asked for, {asked}", report.iteration);
         return Err(Refusal::invalid(detail));
     }
-    within(&format!("{at}.local_batch"), report.local_batch, 0..=INTEGER_MAX)?;
-    seconds(&format!("{at}.compute_time_s"), report.compute_time_s)?;
+    within(format_args!("{at}.local_batch"), report.local_batch, 0..=INTEGER_MAX)?;
+    seconds(format_args!("{at}.compute_time_s"), report.compute_time_s)?;
     if report.local_batch > 0 && report.compute_time_s <= 0.0 {
         let detail = format!(
             "{at}.compute_time_s: {} must be positive for {} samples",
@@ -109,8 +110,8 @@ fn check_report(at: &str, report: &WorkerReport, asked: u64) -> Result<(), Refus
     }
     for (name, value) in [("barrier_wait_s", report.barrier_wait_s), ("loader_wait_s", report.loader_wait_s)]
     {
-        value.map_or(Ok(()), |value| seconds(&format!("{at}.{name}"), value))?;
+        value.map_or(Ok(()), |value| seconds(format_args!("{at}.{name}"), value))?;
     }
-    within(&format!("{at}.peak_memory_bytes"), report.peak_memory_bytes.unwrap_or(0), 0..=INTEGER_MAX)?;
-    readings(&format!("{at}.drivers"), &report.drivers)
+    within(format_args!("{at}.peak_memory_bytes"), report.peak_memory_bytes.unwrap_or(0), 0..=INTEGER_MAX)?;
+    readings(format_args!("{at}.drivers"), &report.drivers)
 }

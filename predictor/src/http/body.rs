@@ -1,6 +1,8 @@
 //! What comes in, checked: JSON bodies, path and query parameters. A refusal names the field, the value and the rule.
 
 use axum::body::Bytes;
+use std::fmt::Display;
+
 use axum::extract::rejection::{BytesRejection, FailedToBufferBody, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
@@ -27,13 +29,17 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
         let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
-        let mut reader = serde_json::Deserializer::from_slice(&bytes);
-        let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-            let path = error.path().to_string();
-            refuse(&path, error.inner())
-        })?;
-        reader.end().map_err(|error| refuse("the end", &error))?;
-        Ok(Self(value))
+        // Keeping track of the path costs as much as reading: it is only done to say where an error is.
+        serde_json::from_slice(&bytes).map(Self).map_err(|error| locate::<T>(&bytes, &error))
+    }
+}
+
+/// Where in the body the error is.
+fn locate<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Refusal {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    match serde_path_to_error::deserialize::<_, T>(&mut reader) {
+        Ok(_) => refuse("the end", error),
+        Err(located) => refuse(&located.path().to_string(), error),
     }
 }
 
@@ -85,8 +91,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for InQuery<T> {
     }
 }
 
-/// Checks that an integer lies in a range; `name` and the value stand in the refusal.
-pub fn within(name: &str, value: u64, range: std::ops::RangeInclusive<u64>) -> Result<(), Refusal> {
+/// Checks that an integer lies in a range; `name`, which is only written out then, and the value stand in the refusal.
+pub fn within(name: impl Display, value: u64, range: std::ops::RangeInclusive<u64>) -> Result<(), Refusal> {
     if range.contains(&value) {
         return Ok(());
     }
@@ -94,7 +100,7 @@ pub fn within(name: &str, value: u64, range: std::ops::RangeInclusive<u64>) -> R
 }
 
 /// Checks that a time in seconds is finite and not negative.
-pub fn seconds(name: &str, value: f64) -> Result<(), Refusal> {
+pub fn seconds(name: impl Display, value: f64) -> Result<(), Refusal> {
     if value.is_finite() && value >= 0.0 {
         return Ok(());
     }
@@ -102,7 +108,7 @@ pub fn seconds(name: &str, value: f64) -> Result<(), Refusal> {
 }
 
 /// Checks names, values and number of readings.
-pub fn readings(name: &str, readings: &Readings) -> Result<(), Refusal> {
+pub fn readings(name: impl Display, readings: &Readings) -> Result<(), Refusal> {
     if readings.len() > READINGS_MAX {
         return Err(Refusal::invalid(format!("{name}: {} readings; at most {READINGS_MAX}", readings.len())));
     }

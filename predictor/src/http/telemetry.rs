@@ -1,5 +1,7 @@
 //! `POST /v1/telemetry`: samples of a node, at least once on the wire, exactly once in the store.
 
+use std::fmt::{Arguments, Display};
+
 use axum::extract::State;
 use evenstep_protocol::{NodeSample, Problem, ProcessSample, TelemetryAnswer, TelemetryBatch};
 use utoipa_axum::router::OpenApiRouter;
@@ -49,55 +51,55 @@ fn check(batch: &TelemetryBatch) -> Result<(), Refusal> {
         .samples
         .iter()
         .enumerate()
-        .try_for_each(|(at, sample)| check_sample(&format!("samples[{at}]"), sample))
+        .try_for_each(|(at, sample)| check_sample(format_args!("samples[{at}]"), sample))
 }
 
-fn check_sample(at: &str, sample: &NodeSample) -> Result<(), Refusal> {
+fn check_sample(at: Arguments<'_>, sample: &NodeSample) -> Result<(), Refusal> {
     within(
-        &format!("{at}.at_unix_ms"),
+        format_args!("{at}.at_unix_ms"),
         u64::try_from(sample.at_unix_ms).unwrap_or(u64::MAX),
         0..=INTEGER_MAX,
     )?;
-    sample.window_s.map_or(Ok(()), |window_s| seconds(&format!("{at}.window_s"), window_s))?;
-    readings(&format!("{at}.readings"), &sample.readings)?;
+    sample.window_s.map_or(Ok(()), |window_s| seconds(format_args!("{at}.window_s"), window_s))?;
+    readings(format_args!("{at}.readings"), &sample.readings)?;
     missing(at, &sample.missing)?;
-    processes(&format!("{at}.processes"), &sample.processes)?;
-    within(&format!("{at}: number of gpus"), sample.gpus.len() as u64, 0..=PARTS_MAX)?;
+    processes(format_args!("{at}.processes"), &sample.processes)?;
+    within(format_args!("{at}: number of gpus"), sample.gpus.len() as u64, 0..=PARTS_MAX)?;
     for (i, gpu) in sample.gpus.iter().enumerate() {
-        let at = format!("{at}.gpus[{i}]");
-        readings(&format!("{at}.readings"), &gpu.readings)?;
-        missing(&at, &gpu.missing)?;
+        let at = format_args!("{at}.gpus[{i}]");
+        readings(format_args!("{at}.readings"), &gpu.readings)?;
+        missing(at, &gpu.missing)?;
         for said in gpu.uuid.iter().chain(&gpu.name).chain(&gpu.throttle_reasons) {
-            text(&at, said)?;
+            text(at, said)?;
         }
         within(
-            &format!("{at}: number of throttle_reasons"),
+            format_args!("{at}: number of throttle_reasons"),
             gpu.throttle_reasons.len() as u64,
             0..=PARTS_MAX,
         )?;
-        processes(&format!("{at}.processes"), &gpu.processes)?;
+        processes(format_args!("{at}.processes"), &gpu.processes)?;
     }
     Ok(())
 }
 
-fn processes(at: &str, processes: &[ProcessSample]) -> Result<(), Refusal> {
-    within(&format!("number of {at}"), processes.len() as u64, 0..=PARTS_MAX)?;
+fn processes(at: Arguments<'_>, processes: &[ProcessSample]) -> Result<(), Refusal> {
+    within(format_args!("number of {at}"), processes.len() as u64, 0..=PARTS_MAX)?;
     for (i, process) in processes.iter().enumerate() {
-        readings(&format!("{at}[{i}].readings"), &process.readings)?;
-        missing(&format!("{at}[{i}]"), &process.missing)?;
+        readings(format_args!("{at}[{i}].readings"), &process.readings)?;
+        missing(format_args!("{at}[{i}]"), &process.missing)?;
     }
     Ok(())
 }
 
-fn missing(at: &str, missing: &std::collections::BTreeMap<String, String>) -> Result<(), Refusal> {
-    within(&format!("{at}: number of missing readings"), missing.len() as u64, 0..=PARTS_MAX)?;
+fn missing(at: Arguments<'_>, missing: &std::collections::BTreeMap<String, String>) -> Result<(), Refusal> {
+    within(format_args!("{at}: number of missing readings"), missing.len() as u64, 0..=PARTS_MAX)?;
     missing.iter().try_for_each(|(name, why)| {
-        text(&format!("{at}.missing"), name)?;
-        text(&format!("{at}.missing.{name}"), why)
+        text(format_args!("{at}.missing"), name)?;
+        text(format_args!("{at}.missing.{name}"), why)
     })
 }
 
-fn text(name: &str, text: &str) -> Result<(), Refusal> {
+fn text(name: impl Display, text: &str) -> Result<(), Refusal> {
     if text.len() <= TEXT_BYTES_MAX {
         return Ok(());
     }
