@@ -1,6 +1,6 @@
 //! `evenstep-trainer report`: records of runs as a table, a page and JSON.
 //!
-//! What the figures mean stands in [`DEFINITIONS`], under the table and on the page.
+//! What the figures mean stands in `DEFINITIONS`, under the table and on the page.
 
 mod charts;
 mod decisions;
