@@ -28,6 +28,8 @@ pub struct Reply {
     pub status: u16,
     /// `content-type`.
     pub content_type: Option<String>,
+    /// `connection`.
+    pub connection: Option<String>,
     /// `retry-after`.
     pub retry_after: Option<String>,
     /// The body.
@@ -167,8 +169,8 @@ impl Client {
 fn reply(response: Result<Response<Body>, ureq::Error>) -> Result<Reply, ureq::Error> {
     let mut response = response?;
     let header = |name: &str| Some(response.headers().get(name)?.to_str().expect("text").to_owned());
-    let (content_type, retry_after) = (header("content-type"), header("retry-after"));
+    let [content_type, connection, retry_after] = ["content-type", "connection", "retry-after"].map(header);
     let status = response.status().as_u16();
     let body = response.body_mut().with_config().limit(u64::MAX).read_to_string()?;
-    Ok(Reply { status, content_type, retry_after, body })
+    Ok(Reply { status, content_type, connection, retry_after, body })
 }

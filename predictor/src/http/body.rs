@@ -47,9 +47,10 @@ fn unreadable(rejection: BytesRejection) -> Refusal {
     match rejection {
         BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)) => {
             let detail = format!("the body is over {BODY_BYTES_MAX} bytes; send it in parts");
-            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "Body too large", detail)
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "Body too large", detail).body_unread()
         }
-        other => Refusal::new(StatusCode::BAD_REQUEST, "malformed", "Unreadable body", other.body_text()),
+        other => Refusal::new(StatusCode::BAD_REQUEST, "malformed", "Unreadable body", other.body_text())
+            .body_unread(),
     }
 }
 
@@ -71,8 +72,9 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let refused =
-            |rejection: PathRejection| Refusal::invalid(format!("in the path: {}", rejection.body_text()));
+        let refused = |rejection: PathRejection| {
+            Refusal::invalid(format!("in the path: {}", rejection.body_text())).body_unread()
+        };
         Path::from_request_parts(parts, state).await.map(|Path(value)| Self(value)).map_err(refused)
     }
 }
@@ -85,8 +87,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for InQuery<T> {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let refused =
-            |rejection: QueryRejection| Refusal::invalid(format!("in the query: {}", rejection.body_text()));
+        let refused = |rejection: QueryRejection| {
+            Refusal::invalid(format!("in the query: {}", rejection.body_text())).body_unread()
+        };
         Query::from_request_parts(parts, state).await.map(|Query(value)| Self(value)).map_err(refused)
     }
 }

@@ -14,12 +14,16 @@ const RETRY_AFTER_S: u64 = 1;
 
 /// A refusal on its way out.
 #[derive(Debug)]
-pub struct Refusal(Box<Problem>);
+pub struct Refusal {
+    problem: Box<Problem>,
+    /// Whether it was made before the body was read.
+    body_unread: bool,
+}
 
 impl Refusal {
     /// A refusal of a kind; `slug` is the stable last part of its type.
     pub fn new(status: StatusCode, slug: &str, title: &str, detail: impl Into<String>) -> Self {
-        Self(Box::new(Problem {
+        let problem = Box::new(Problem {
             kind: format!("{}{slug}", Problem::TYPE_PREFIX),
             title: title.into(),
             status: status.as_u16(),
@@ -29,7 +33,8 @@ impl Refusal {
             sum_of_floors: None,
             sum_of_caps: None,
             retry_after_s: None,
-        }))
+        });
+        Self { problem, body_unread: false }
     }
 
     /// A value that breaks a rule.
@@ -37,8 +42,14 @@ impl Refusal {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", "A value breaks a rule", detail)
     }
 
+    /// The same, made before the body was read. What is left of it ends the connection, and the client is told so: on a
+    /// connection that it takes for alive its next request would fail.
+    pub fn body_unread(self) -> Self {
+        Self { body_unread: true, ..self }
+    }
+
     fn retry(mut self) -> Self {
-        self.0.retry_after_s = Some(RETRY_AFTER_S);
+        self.problem.retry_after_s = Some(RETRY_AFTER_S);
         self
     }
 }
@@ -59,7 +70,7 @@ impl From<BookError> for Refusal {
             BookError::StaleGeneration { current, .. } => {
                 let mut refusal =
                     Self::new(StatusCode::CONFLICT, "stale-generation", "Stale generation", detail);
-                refusal.0.current_generation = Some(current);
+                refusal.problem.current_generation = Some(current);
                 refusal
             }
             BookError::Paused { .. } => {
@@ -69,9 +80,9 @@ impl From<BookError> for Refusal {
                 let status = StatusCode::UNPROCESSABLE_ENTITY;
                 let mut refusal =
                     Self::new(status, "infeasible", "The bounds cannot hold the global batch", detail);
-                refusal.0.global_batch = Some(source.total);
-                refusal.0.sum_of_floors = Some(source.floors);
-                refusal.0.sum_of_caps = source.caps;
+                refusal.problem.global_batch = Some(source.total);
+                refusal.problem.sum_of_floors = Some(source.floors);
+                refusal.problem.sum_of_caps = source.caps;
                 refusal
             }
             BookError::Invalid(_) => Self::invalid(detail),
@@ -106,12 +117,15 @@ impl From<StoreError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = serde_json::to_vec(&self.0).unwrap_or_default();
+        let status = StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self.problem).unwrap_or_default();
         let content_type = HeaderValue::from_static(PROBLEM_CONTENT_TYPE);
         let mut response = (status, [(header::CONTENT_TYPE, content_type)], body).into_response();
-        if let Some(seconds) = self.0.retry_after_s {
+        if let Some(seconds) = self.problem.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.body_unread {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
@@ -120,13 +134,13 @@ impl IntoResponse for Refusal {
 /// No endpoint of this path.
 pub async fn unknown_path(uri: Uri) -> Refusal {
     let detail = format!("{} is no path of this service; /docs lists them", uri.path());
-    Refusal::new(StatusCode::NOT_FOUND, "unknown-path", "Unknown path", detail)
+    Refusal::new(StatusCode::NOT_FOUND, "unknown-path", "Unknown path", detail).body_unread()
 }
 
 /// The endpoint knows other methods.
 pub async fn wrong_method(method: Method, uri: Uri) -> Refusal {
     let detail = format!("{} does not take {method}; /docs lists what it takes", uri.path());
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "wrong-method", "Wrong method", detail)
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "wrong-method", "Wrong method", detail).body_unread()
 }
 
 /// A defect of ours: this request fails, the others go on.

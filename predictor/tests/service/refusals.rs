@@ -210,6 +210,27 @@ fn bodies_beyond_8_mib_are_413_also_where_they_hide_their_length() {
     assert!(body.contains("urn:evenstep:problem:too-large"), "{body}");
 }
 
+/// A body that was not read ends the connection. Where the client does not know, its next request fails.
+#[test]
+fn a_refusal_that_left_the_body_unread_says_that_the_connection_ends() {
+    let service = Service::start();
+    let client = &service.client;
+    let spec = JobSpec::new(60);
+    for (reply, status) in [
+        (client.put("/v1/jobs/a%20b", &spec), 422),
+        (client.put("/v2/jobs/job", &spec), 404),
+        (client.put("/allocate", &spec), 405),
+        (client.post_text("/allocate", &" ".repeat((8 << 20) + 1)), 413),
+    ] {
+        assert_eq!((reply.status, reply.connection.as_deref()), (status, Some("close")), "{reply:?}");
+    }
+    for (reply, status) in
+        [(client.put("/v1/jobs/job", &spec), 201), (client.post_text("/allocate", "{"), 400)]
+    {
+        assert_eq!((reply.status, reply.connection), (status, None));
+    }
+}
+
 #[test]
 fn a_body_that_breaks_off_is_no_request() {
     let service = Service::start();
