@@ -149,7 +149,9 @@ proptest! {
         let normal = |text: &str| text.replace("\r\n", "\n").replace(['\r', '\u{85}', '\u{2028}'], "\n");
         let expected = normal(&words.replace(forbidden, "\u{fffd}"));
         let found = |parsed: &Parsed, words: &str| parsed.texts.iter().filter(|text| normal(text) == words).count();
-        prop_assert_eq!(found(&parsed, &expected), found(&plain, "plain"));
+        // Words such as "0" stand on every page, on its axes.
+        let anyway = if expected == "plain" { 0 } else { found(&plain, &expected) };
+        prop_assert_eq!(found(&parsed, &expected), found(&plain, "plain") + anyway);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The speed of a worker in the coming iteration, one step ahead, on the log scale.
 //!
-//! Experts ([`ema`], [`arx`]) each forecast the log speed; [`mix`] weights them by their own records; [`interval`]
+//! Experts (`ema`, `arx`) each forecast the log speed; `mix` weights them by their own records; `interval`
 //! puts a band around the mix. [`WorkerForecaster`] runs them for one worker: it exists only from a first observation
 //! on, so an unfitted model cannot be asked.
 
