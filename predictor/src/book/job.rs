@@ -227,6 +227,13 @@ impl Job {
     /// # Errors
     /// Where the job is full, or the store says no.
     pub async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, BookError> {
+        match self.try_join(request.clone()).await {
+            Err(BookError::Store(StoreError::Taken)) => self.try_join(request).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn try_join(&self, request: JoinRequest) -> Result<JoinAnswer, BookError> {
         let mut taken = self.take().await?;
         let worker = request.worker.clone();
         if !taken.state.members.knows(&worker) && taken.state.workers.len() >= WORKERS_MAX {
@@ -257,6 +264,13 @@ impl Job {
     /// # Errors
     /// [`BookError::UnknownWorker`], or what the store says.
     pub async fn leave(&self, worker: &WorkerId) -> Result<JoinAnswer, BookError> {
+        match self.try_leave(worker).await {
+            Err(BookError::Store(StoreError::Taken)) => self.try_leave(worker).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn try_leave(&self, worker: &WorkerId) -> Result<JoinAnswer, BookError> {
         let mut taken = self.take().await?;
         if !taken.state.members.knows(worker) {
             taken.put_back();

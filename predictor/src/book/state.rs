@@ -8,7 +8,7 @@ use evenstep_core::plan::InForce;
 use evenstep_core::series::{Drivers, Observation};
 use evenstep_protocol::{AllocateAnswer, Decision, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
 
-use crate::store::{Store, StoreError, StoredAnswer, StoredWorker};
+use crate::store::{Store, StoreError, StoredWorker};
 
 /// Iterations whose reports are replayed through the models when a job is read from the store: the models forget at
 /// .9985 an iteration, so that what is older weighs next to nothing.
@@ -72,9 +72,15 @@ impl WorkerState {
     }
 }
 
-fn decision(stored: &StoredAnswer) -> Result<Decision, StoreError> {
-    let answer: Result<AllocateAnswer, _> = serde_json::from_str(&stored.answer);
-    Ok(answer.map_err(|source| StoreError::Corrupt { what: "answer", source })?.decision)
+/// The shares in force as the latest answer has them. Speeds that were held then are lost: those forecast for it stand in.
+fn in_force(answer: &AllocateAnswer, global_batch: u64) -> Option<(Vec<WorkerId>, InForce)> {
+    if answer.global_batch != global_batch {
+        return None;
+    }
+    let workers = answer.allocations.iter().map(|share| share.worker.clone()).collect();
+    let batches = answer.allocations.iter().map(|share| share.local_batch).collect();
+    let speeds = answer.allocations.iter().map(|share| share.predicted_speed_samples_per_s).collect();
+    Some((workers, InForce { batches, speeds }))
 }
 
 impl JobState {
@@ -88,8 +94,8 @@ impl JobState {
     ) -> Result<Option<Self>, StoreError> {
         let Some(stored) = store.job(job_id).await? else { return Ok(None) };
         let reports = store.recent_reports(job_id, HISTORY_ITERATIONS).await?;
-        let last_decision = match stored.last_iteration {
-            Some(last) => store.answer(job_id, last).await?.map(|last| decision(&last)).transpose()?,
+        let last_answer = match stored.last_iteration {
+            Some(last) => store.answer(job_id, last).await?.map(|last| last.parse()).transpose()?,
             None => None,
         };
         let member = |worker: &StoredWorker| {
@@ -121,13 +127,14 @@ impl JobState {
                 worker.learn(report);
             }
         }
+        let global_batch = stored.spec.global_batch;
         Ok(Some(Self {
             spec: stored.spec,
             members: Members::restore(stored.generation, stored.departed_generation, members),
             workers,
-            in_force: None,
+            in_force: last_answer.as_ref().and_then(|last| in_force(last, global_batch)),
             next_iteration: stored.last_iteration.map_or(0, |last| last + 1),
-            last_decision,
+            last_decision: last_answer.map(|last| last.decision),
         }))
     }
 

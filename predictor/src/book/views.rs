@@ -13,7 +13,7 @@ use evenstep_protocol::{
 use super::BookError;
 use super::job::Job;
 use super::state::JobState;
-use crate::store::StoreError;
+use crate::store::StoredAnswer;
 
 impl Job {
     /// The job at a glance.
@@ -46,10 +46,7 @@ impl Job {
     /// What the store says.
     pub async fn allocations(&self, from: u64, limit: u64) -> Result<Vec<AllocateAnswer>, BookError> {
         let stored = self.store().answers(self.id(), from, limit).await?;
-        let parse = |answer: &str| {
-            serde_json::from_str(answer).map_err(|source| StoreError::Corrupt { what: "answer", source })
-        };
-        Ok(stored.iter().map(|stored| parse(&stored.answer)).collect::<Result<_, _>>()?)
+        Ok(stored.iter().map(StoredAnswer::parse).collect::<Result<_, _>>()?)
     }
 
     /// Predicted against actual speed from iteration `from` on, over at most `limit` iterations; of one worker or all.

@@ -17,11 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use axum::Router;
+use axum::error_handling::HandleErrorLayer;
 use axum::extract::DefaultBodyLimit;
+use axum::{BoxError, Router};
+use tower::ServiceBuilder;
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::timeout::TimeoutLayer;
 
 use crate::book::Book;
 
@@ -58,7 +59,11 @@ pub fn router(api: Api) -> Router {
         .method_not_allowed_fallback(problem::wrong_method)
         .with_state(api)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(TimeoutLayer::with_status_code(axum::http::StatusCode::SERVICE_UNAVAILABLE, REQUEST_TIMEOUT))
+        .layer(
+            ServiceBuilder::new()
+                .layer(HandleErrorLayer::new(|_: BoxError| problem::timed_out(REQUEST_TIMEOUT)))
+                .timeout(REQUEST_TIMEOUT),
+        )
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(GlobalConcurrencyLimitLayer::new(REQUESTS_MAX))
 }

@@ -1,6 +1,7 @@
 //! From errors to problem+json: the only place that knows which error is which status.
 
 use std::any::Any;
+use std::time::Duration;
 
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -141,6 +142,12 @@ pub async fn unknown_path(uri: Uri) -> Refusal {
 pub async fn wrong_method(method: Method, uri: Uri) -> Refusal {
     let detail = format!("{} does not take {method}; /docs lists what it takes", uri.path());
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "wrong-method", "Wrong method", detail).body_unread()
+}
+
+/// A request that took too long. What it had begun to write may become durable all the same: asking again is safe.
+pub async fn timed_out(limit: Duration) -> Refusal {
+    let detail = format!("no answer within {} s; ask again, that is safe", limit.as_secs());
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "timed-out", "Timed out", detail).retry().body_unread()
 }
 
 /// A defect of ours: this request fails, the others go on.

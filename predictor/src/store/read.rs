@@ -1,7 +1,8 @@
 //! What is read back: at start, by views, and where an old answer is asked for again.
 
 use evenstep_protocol::{
-    JobId, JobSpec, JoinRequest, NodeId, NodeSample, NodeView, Readings, WorkerId, WorkerReport,
+    AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, NodeView, Readings, WorkerId,
+    WorkerReport,
 };
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
@@ -49,6 +50,16 @@ pub struct StoredAnswer {
     pub generation: u64,
     /// The answer, byte for byte.
     pub answer: String,
+}
+
+impl StoredAnswer {
+    /// The answer as a value.
+    ///
+    /// # Errors
+    /// Where it cannot be understood.
+    pub fn parse(&self) -> Result<AllocateAnswer, StoreError> {
+        json(&self.answer, "answer")
+    }
 }
 
 impl Store {
