@@ -72,6 +72,7 @@ fn known_times_give_known_figures() {
     close("/runs/1/final_loss", 0.5);
     close("/runs/1/gain", 2.0);
     close("/runs/1/share_of_ideal", 1.0);
+    close("/runs/1/gain_like_for_like", 2.0);
     // Of the iterations 5 to 14 at 1 ms times their number, warm-up left out.
     close("/allocate_ms/p50", 10.0);
     close("/allocate_ms/p99", 14.0);

@@ -37,7 +37,7 @@ pub struct ReportArgs {
 }
 
 /// What every figure means.
-const DEFINITIONS: [(&str, &str); 9] = [
+const DEFINITIONS: [(&str, &str); 10] = [
     ("warm-up", "the first 5 iterations of each policy are left out of all figures; charts show them"),
     (
         "step",
@@ -51,6 +51,11 @@ const DEFINITIONS: [(&str, &str); 9] = [
         that had no samples adds no speed",
     ),
     ("of ideal", "throughput over the ideal throughput: samples over the sum of the ideal step times"),
+    (
+        "like for like",
+        "share of the ideal over that of even batches: the gain if the workers had been as fast under both; a load \
+        that changes never meets both alike",
+    ),
     ("waiting", "time that workers waited at the barrier for the last one, over step time times workers"),
     ("final loss", "of the network at the end, over samples that were not trained on"),
     (

@@ -43,8 +43,10 @@ fn headline(run: &Run) -> Vec<Figure> {
             label: format!("Throughput, {scenario}"),
             value: run.gain(evenstep).map_or_else(String::new, |gain| format!("{gain:.2}×")),
             note: format!(
-                "{:.0} against {:.0} samples/s with even batches",
-                fast.throughput_samples_per_s, slow.throughput_samples_per_s
+                "{:.0} against {:.0} samples/s with even batches; like for like {:.2}×",
+                fast.throughput_samples_per_s,
+                slow.throughput_samples_per_s,
+                fast.share_of_ideal() / slow.share_of_ideal()
             ),
         },
         Figure {
@@ -97,6 +99,7 @@ fn overview(results: &Results) -> Table {
             "gain",
             "ideal samples/s",
             "of ideal (%)",
+            "like for like",
             "asking (% of step)",
             "final loss",
         ]
@@ -118,6 +121,7 @@ fn row(result: &RunResult) -> Vec<Cell> {
         maybe(result.gain, 2),
         Cell::number(result.ideal_throughput_samples_per_s, 0),
         Cell::number(result.share_of_ideal * 100.0, 1),
+        maybe(result.gain_like_for_like, 2),
         Cell::number(result.ask_share * 100.0, 2),
         Cell::number(result.final_loss, 4),
     ]

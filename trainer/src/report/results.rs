@@ -41,6 +41,8 @@ pub struct RunResult {
     pub share_of_ideal: f64,
     /// Throughput over that of even batches; absent where they were not run.
     pub gain: Option<f64>,
+    /// The share of the ideal over that of even batches: the gain if both had met the same load.
+    pub gain_like_for_like: Option<f64>,
     /// Of the step time, the part that asking took.
     pub ask_share: f64,
     /// Workers that took part.
@@ -101,6 +103,7 @@ impl RunResult {
             final_loss: training.end.final_loss,
             share_of_ideal: figures.share_of_ideal(),
             gain: run.gain(training),
+            gain_like_for_like: run.gain_like_for_like(training),
             ask_share: figures.ask_share,
             workers: run.line.workers.len(),
             iterations: figures.iterations,

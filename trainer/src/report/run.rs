@@ -105,6 +105,13 @@ impl Run {
         let even = self.training(Policy::Even)?;
         Some(training.figures.throughput_samples_per_s / even.figures.throughput_samples_per_s)
     }
+
+    /// The share of the ideal that a training reaches over that of the even one, where there is one. Loads that change
+    /// are never quite the same for both; this leaves out how much faster the workers themselves were.
+    pub fn gain_like_for_like(&self, training: &Training) -> Option<f64> {
+        let even = self.training(Policy::Even)?;
+        Some(training.figures.share_of_ideal() / even.figures.share_of_ideal())
+    }
 }
 
 impl Training {

@@ -6,7 +6,8 @@ use crate::report::DEFINITIONS;
 use crate::report::results::{Results, RunResult};
 use crate::report::run::Run;
 
-const COLUMNS: [&str; 10] = [
+const COUNT: usize = 11;
+const COLUMNS: [&str; COUNT] = [
     "scenario",
     "policy",
     "step p50",
@@ -16,12 +17,13 @@ const COLUMNS: [&str; 10] = [
     "gain",
     "ideal",
     "of ideal",
+    "like for like",
     "final loss",
 ];
 /// The columns that hold words.
 const WORDS: usize = 2;
 /// Definitions stand beside their words.
-const WORD_WIDTH: usize = 12;
+const WORD_WIDTH: usize = 15;
 /// Lines of definitions are no longer.
 const WIDTH: usize = 110;
 
@@ -34,7 +36,7 @@ pub fn text(runs: &[Run], results: &Results) -> String {
 }
 
 fn write_all(out: &mut String, runs: &[Run], results: &Results) -> fmt::Result {
-    let rows: Vec<[String; 10]> = results.runs.iter().map(row).collect();
+    let rows: Vec<[String; COUNT]> = results.runs.iter().map(row).collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.max().unwrap_or(0).max(COLUMNS[column].len())
@@ -66,7 +68,7 @@ fn write_all(out: &mut String, runs: &[Run], results: &Results) -> fmt::Result {
     Ok(())
 }
 
-fn row(result: &RunResult) -> [String; 10] {
+fn row(result: &RunResult) -> [String; COUNT] {
     [
         result.scenario.to_string(),
         result.policy.to_string(),
@@ -74,14 +76,19 @@ fn row(result: &RunResult) -> [String; 10] {
         format!("{:.1} ms", result.step_time_s.p95 * 1e3),
         format!("{:.1} %", result.barrier_wait_share * 100.0),
         format!("{:.0}", result.throughput_samples_per_s),
-        result.gain.map_or_else(|| "-".to_owned(), |gain| format!("{gain:.2}x")),
+        gain(result.gain),
         format!("{:.0}", result.ideal_throughput_samples_per_s),
         format!("{:.1} %", result.share_of_ideal * 100.0),
+        gain(result.gain_like_for_like),
         format!("{:.4}", result.final_loss),
     ]
 }
 
-fn write_row(out: &mut String, row: &[String; 10], widths: &[usize]) -> fmt::Result {
+fn gain(gain: Option<f64>) -> String {
+    gain.map_or_else(|| "-".to_owned(), |gain| format!("{gain:.2}x"))
+}
+
+fn write_row(out: &mut String, row: &[String; COUNT], widths: &[usize]) -> fmt::Result {
     for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
         let gap = if column == 0 { "" } else { "  " };
         if column < WORDS { write!(out, "{gap}{cell:<width$}")? } else { write!(out, "{gap}{cell:>width$}")? }
