@@ -119,7 +119,7 @@ pub struct TrainArgs {
     #[arg(long, env = "EVENSTEP_WORKER_ID")]
     pub worker_id: Option<String>,
     /// When to ask: at the boundary with fresh drivers, or ahead, off the critical path with drivers one iteration old
-    #[arg(long, value_enum, default_value_t = AskMode::Boundary, env = "EVENSTEP_ASK")]
+    #[arg(long, value_enum, default_value_t = AskMode::Ahead, env = "EVENSTEP_ASK")]
     pub ask: AskMode,
     /// The longest wait for an answer at the boundary
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u64).range(1..=60_000))]
