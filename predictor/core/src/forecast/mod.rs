@@ -5,6 +5,7 @@
 //! on, so an unfitted model cannot be asked.
 
 mod arx;
+pub mod batch;
 mod ema;
 mod interval;
 mod mix;

@@ -1,0 +1,61 @@
+//! Batch models: fitted once on a stretch of history, then asked for one value at a time.
+//!
+//! A recipe (an unfitted model) turns regressors and targets into a [`Regression`]; only that can predict. The recipes
+//! of our own also implement linfa's `Fit` and `Predict`, so that they compose with its datasets and metrics.
+
+mod regressors;
+
+pub use regressors::{Lags, System};
+
+/// A fitted model of one value from its regressors.
+pub trait Regression: Send + Sync + std::fmt::Debug {
+    /// The value that follows from one row of regressors, as many as it was fitted on.
+    fn predict_row(&self, regressors: &[f64]) -> f64;
+}
+
+/// A recipe for a [`Regression`].
+pub trait Recipe: Send + Sync {
+    /// Fits `targets[k]` to row `k` of `regressors`.
+    ///
+    /// # Errors
+    /// [`FitError`] where there is nothing to fit, or no solution.
+    fn fit_rows(
+        &self,
+        regressors: &ndarray::Array2<f64>,
+        targets: &ndarray::Array1<f64>,
+    ) -> Result<Box<dyn Regression>, FitError>;
+}
+
+/// Why a model could not be fitted.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum FitError {
+    /// Too little history.
+    #[error("{rows} rows of history; this model needs at least {needed}")]
+    TooFewRows {
+        /// Rows there were.
+        rows: usize,
+        /// Rows that it takes.
+        needed: usize,
+    },
+    /// A value that is no number.
+    #[error("row {row} of the history holds {value}; every value must be finite")]
+    NotFinite {
+        /// Row of the regressors.
+        row: usize,
+        /// What it holds.
+        value: f64,
+    },
+    /// A hyperparameter outside its range.
+    #[error("{name}: {value} breaks the rule: {rule}")]
+    Setting {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: f64,
+        /// Its rule.
+        rule: &'static str,
+    },
+    /// The library behind the model gave up.
+    #[error("no solution: {0}")]
+    NoSolution(String),
+}
