@@ -3,8 +3,20 @@
 //! A recipe (an unfitted model) turns regressors and targets into a [`Regression`]; only that can predict. The recipes
 //! of our own also implement linfa's `Fit` and `Predict`, so that they compose with its datasets and metrics.
 
+mod compose;
+mod frols;
+mod library;
+mod linear;
+mod monomials;
+mod polynomial;
 mod regressors;
+mod scaling;
+mod triangle;
 
+pub use frols::Criterion;
+pub use library::{ElasticNet, FittedLinear, Ols, Ridge};
+pub use linear::{Arx, FittedArx};
+pub use polynomial::{CANDIDATES_MAX, DEGREE_MAX, FittedPolynomial, Polynomial, Terms};
 pub use regressors::{Lags, System};
 
 /// A fitted model of one value from its regressors.
@@ -36,6 +48,14 @@ pub enum FitError {
         rows: usize,
         /// Rows that it takes.
         needed: usize,
+    },
+    /// Regressors and targets that do not go together.
+    #[error("{rows} rows of regressors, but {targets} targets; every row needs one")]
+    Shape {
+        /// Rows of regressors.
+        rows: usize,
+        /// Targets.
+        targets: usize,
     },
     /// A value that is no number.
     #[error("row {row} of the history holds {value}; every value must be finite")]

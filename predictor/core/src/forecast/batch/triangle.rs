@@ -1,0 +1,140 @@
+//! Least squares by orthogonal rotations, row by row.
+//!
+//! Each row is rotated (Givens) into the triangular factor `R` of the table seen so far, `[X | y] = Q [R | q]`. The
+//! normal equations, which square the condition number, are never formed; and whatever the number of rows, only the
+//! triangle is kept. Since rotations keep lengths and angles, everything that a selection of columns needs to know
+//! of the table, it can ask of the triangle.
+
+/// A column of which the columns before it leave less than this share is a combination of them.
+const RANK_TOLERANCE: f64 = 1e-10;
+
+/// The triangular factor of a table with targets.
+#[derive(Debug, Clone)]
+pub(super) struct Triangle {
+    width: usize,
+    /// `width` rows of `width + 1`: the upper triangle `R`, and `q` as the last column.
+    rows: Vec<f64>,
+    /// Squares of the targets that no combination of the columns explains.
+    residual: f64,
+}
+
+impl Triangle {
+    /// Of an empty table. `ridge` adds `ridge * |coefficients|^2` to the objective.
+    pub fn new(width: usize, ridge: f64) -> Self {
+        let mut rows = vec![0.0; width * (width + 1)];
+        rows.iter_mut().step_by(width + 2).for_each(|diagonal| *diagonal = ridge.sqrt());
+        Self { width, rows, residual: 0.0 }
+    }
+
+    /// Takes a row: its `width` values and then its target. What it holds afterwards has no meaning.
+    pub fn absorb(&mut self, row: &mut [f64]) {
+        let stride = self.width + 1;
+        for k in 0..self.width {
+            if row[k] == 0.0 {
+                continue;
+            }
+            let pivot = &mut self.rows[k * stride + k..(k + 1) * stride];
+            let length = pivot[0].hypot(row[k]);
+            let (cos, sin) = (pivot[0] / length, row[k] / length);
+            for (pivot, value) in pivot.iter_mut().zip(&mut row[k..]) {
+                (*pivot, *value) = (cos * *pivot + sin * *value, cos * *value - sin * *pivot);
+            }
+        }
+        self.residual += row[self.width].powi(2);
+    }
+
+    /// The factor of a table with only these columns, in this order.
+    pub fn only(&self, columns: &[usize]) -> Self {
+        let mut chosen = Self::new(columns.len(), 0.0);
+        let mut row = Vec::with_capacity(columns.len() + 1);
+        for k in 0..self.width {
+            row.clear();
+            row.extend(columns.iter().chain([&self.width]).map(|j| self.row(k)[*j]));
+            chosen.absorb(&mut row);
+        }
+        chosen.residual += self.residual;
+        chosen
+    }
+
+    /// Coefficients of least squares. A column that is a combination of those before it gets 0.
+    pub fn solve(&self) -> Vec<f64> {
+        let mut coefficients = vec![0.0; self.width];
+        for k in (0..self.width).rev() {
+            let row = self.row(k);
+            let known: f64 = (k + 1..self.width).map(|j| row[j] * coefficients[j]).sum();
+            if row[k].abs() > RANK_TOLERANCE * self.column_norm(k) {
+                coefficients[k] = (row[self.width] - known) / row[k];
+            }
+        }
+        coefficients
+    }
+
+    /// Row `k` of `[R | q]`; its first `k` values are 0.
+    pub fn row(&self, k: usize) -> &[f64] {
+        let stride = self.width + 1;
+        &self.rows[k * stride..(k + 1) * stride]
+    }
+
+    /// How many columns the table has.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Squares of the targets that all columns together leave unexplained (ridge included).
+    pub fn residual(&self) -> f64 {
+        self.residual
+    }
+
+    fn column_norm(&self, k: usize) -> f64 {
+        (0..=k).map(|i| self.row(i)[k].powi(2)).sum::<f64>().sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// At the solution the residuals are orthogonal to every column, and their squares are the residual.
+        #[test]
+        fn residuals_are_orthogonal(table in prop::collection::vec(prop::array::uniform4(-1.0..1.0f64), 3..30)) {
+            let mut triangle = Triangle::new(3, 0.0);
+            for row in &table {
+                triangle.absorb(&mut row.clone());
+            }
+            let beta = triangle.solve();
+            let errors: Vec<f64> =
+                table.iter().map(|row| row[3] - (0..3).map(|j| beta[j] * row[j]).sum::<f64>()).collect();
+            let size: f64 = beta.iter().map(|value| value.abs()).sum::<f64>() + 1.0;
+            for j in 0..3 {
+                let product: f64 = table.iter().zip(&errors).map(|(row, error)| row[j] * error).sum();
+                prop_assert!(product.abs() < 1e-9 * size, "column {j}: {product}");
+            }
+            let squares: f64 = errors.iter().map(|error| error * error).sum();
+            prop_assert!((squares - triangle.residual()).abs() < 1e-9 * size * size);
+        }
+    }
+
+    /// y = 2 a, with b = 3 a and c = 0 in the table as well.
+    #[test]
+    fn combinations_and_zeros_are_harmless() {
+        let mut triangle = Triangle::new(3, 0.0);
+        for k in 1..9 {
+            let a = f64::from(k) / 7.0;
+            triangle.absorb(&mut [a, 3.0 * a, 0.0, 2.0 * a]);
+        }
+        let beta = triangle.solve();
+        assert!((beta[0] - 2.0).abs() < 1e-12 && beta[1..] == [0.0, 0.0], "{beta:?}");
+    }
+
+    /// One column: beta = x'y / (x'x + ridge) = 10 / (5 + 5).
+    #[test]
+    fn ridge_shrinks() {
+        let mut triangle = Triangle::new(1, 5.0);
+        triangle.absorb(&mut [1.0, 2.0]);
+        triangle.absorb(&mut [2.0, 4.0]);
+        assert!((triangle.solve()[0] - 1.0).abs() < 1e-12);
+    }
+}
