@@ -1,0 +1,62 @@
+//! Batch models by name.
+
+use crate::forecast::batch::{Arx, ElasticNet, FitError, Ols, Polynomial, Recipe, Ridge};
+
+/// A batch model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecipeName {
+    /// Least squares with a small ridge, of our own.
+    Arx,
+    /// Ordinary least squares.
+    Ols,
+    /// Least squares with a ridge.
+    Ridge,
+    /// Least squares with both penalties.
+    ElasticNet,
+    /// Products of the regressors.
+    Polynomial,
+}
+
+impl RecipeName {
+    /// All that a walk fits again and again. (There `arx` is the streaming one.)
+    pub const ALL: [Self; 4] = [Self::Ols, Self::Ridge, Self::ElasticNet, Self::Polynomial];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Arx => "arx",
+            Self::Ols => "ols",
+            Self::Ridge => "ridge",
+            Self::ElasticNet => "elastic_net",
+            Self::Polynomial => "poly",
+        }
+    }
+
+    /// Which of [`RecipeName::ALL`] is called so.
+    pub fn find(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|recipe| recipe.as_str() == name)
+    }
+
+    /// The recipe with its settings.
+    ///
+    /// # Errors
+    /// [`FitError::Setting`] where a setting is out of range.
+    pub fn recipe(self, tuning: Tuning) -> Result<Box<dyn Recipe>, FitError> {
+        Ok(match self {
+            Self::Arx => Box::new(Arx::default()),
+            Self::Ols => Box::new(Ols),
+            Self::Ridge => Box::new(Ridge::default()),
+            Self::ElasticNet => Box::new(ElasticNet::default()),
+            Self::Polynomial => Box::new(Polynomial::new(tuning.degree)?),
+        })
+    }
+}
+
+/// What the user may say about a batch model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuning {
+    /// Degree of a polynomial.
+    pub degree: usize,
+    /// Seed of what is drawn at random.
+    pub seed: u64,
+}

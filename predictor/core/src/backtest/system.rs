@@ -1,0 +1,165 @@
+//! System identification: fitted to one stretch of a system, judged on another.
+
+use std::ops::Range;
+
+use super::{Accuracy, BacktestError, Clock};
+use crate::forecast::batch::{FitError, Lags, Recipe, System};
+
+/// What is fitted, and what it is judged on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identification {
+    /// What the model sees.
+    pub lags: Lags,
+    /// Rows to fit. Their lags lie among them.
+    pub train: Range<usize>,
+    /// Rows to predict. Their first lags may lie before them.
+    pub test: Range<usize>,
+    /// The first rows of the test that are predicted, but not counted.
+    pub skip: usize,
+    /// Whether predictions feed on the model's own earlier ones, from the start of the test on.
+    pub free_run: bool,
+}
+
+/// How it went.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Identified {
+    /// A prediction for each row of the test.
+    pub predictions: Vec<f64>,
+    /// Errors on the scale of the system, over the rows that count.
+    pub accuracy: Option<Accuracy>,
+    /// Time of the fit in seconds.
+    pub fit_s: f64,
+    /// Mean time of a prediction in microseconds.
+    pub predict_us: f64,
+}
+
+impl Identification {
+    /// Checks the ranges against the rows of a series.
+    ///
+    /// # Errors
+    /// [`BacktestError`] where a range passes the end or is too short.
+    pub fn check(&self, id: &str, rows: usize) -> Result<(), BacktestError> {
+        let reach = self.lags.reach();
+        for (which, range) in [("train", &self.train), ("test", &self.test)] {
+            let (id, start, end) = (id.to_owned(), range.start, range.end);
+            if end > rows || start >= rows {
+                return Err(BacktestError::PastEnd { id, which, start, end, rows });
+            }
+            let rule = if which == "train" && range.len() <= reach {
+                format!("it needs more than the {reach} rows that the lags reach back")
+            } else if which == "test" && start < reach {
+                format!("{reach} rows must lie before it, for the lags of its first row")
+            } else if which == "test" && range.len() < self.skip + 2 {
+                format!("at least 2 rows must remain after the {} that are skipped", self.skip)
+            } else {
+                continue;
+            };
+            return Err(BacktestError::TooShort { id, which, start, end, rule });
+        }
+        Ok(())
+    }
+
+    /// Fits, predicts and judges. The ranges must pass [`Identification::check`].
+    ///
+    /// # Errors
+    /// [`FitError`] where the model cannot be fitted.
+    pub fn run(
+        &self,
+        recipe: &dyn Recipe,
+        system: System<'_>,
+        clock: Clock<'_>,
+    ) -> Result<Identified, FitError> {
+        let began = clock();
+        let targets = self.train.start + self.lags.reach()..self.train.end;
+        let (table, targets) = self.lags.table(system, targets);
+        let model = recipe.fit_rows(&table, &targets)?;
+        let fitted = clock();
+        let predict = if self.free_run { Lags::free_run } else { Lags::one_step };
+        let predictions = predict(&self.lags, model.as_ref(), system, self.test.clone());
+        let predicted = clock();
+        Ok(Identified {
+            accuracy: self.judge(system.y, &predictions),
+            fit_s: fitted - began,
+            predict_us: 1e6 * (predicted - fitted) / predictions.len() as f64,
+            predictions,
+        })
+    }
+
+    /// What repeats the last value that may be seen: the one before the horizon, or before the test in free run.
+    pub fn last_value(&self, y: &[f64]) -> Vec<f64> {
+        let seen = |row: usize| if self.free_run { self.test.start - 1 } else { row - self.lags.horizon };
+        self.test.clone().map(|row| y[seen(row)]).collect()
+    }
+
+    /// Errors of predictions over the rows that count; `None` where one is not finite.
+    pub fn judge(&self, y: &[f64], predictions: &[f64]) -> Option<Accuracy> {
+        let pairs = y[self.test.clone()].iter().copied().zip(predictions.iter().copied());
+        Accuracy::of(&pairs.skip(self.skip).collect::<Vec<_>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backtest::recipes::{RecipeName, Tuning};
+
+    fn task(train: Range<usize>, test: Range<usize>, free_run: bool) -> Identification {
+        let lags = Lags { y: 1, u: 1, current: false, stride: 1, horizon: 1 };
+        Identification { lags, train, test, skip: 0, free_run }
+    }
+
+    /// y(k) = 0.8 y(k-1) + u(k-1).
+    fn system(rows: u32) -> (Vec<f64>, Vec<Vec<f64>>) {
+        let u: Vec<Vec<f64>> = (0..rows).map(|k| vec![f64::from(k * 7919 % 13) - 6.0]).collect();
+        let mut y = vec![0.0];
+        for k in 1..u.len() {
+            y.push(0.8 * y[k - 1] + u[k - 1][0]);
+        }
+        (y, u)
+    }
+
+    #[test]
+    fn a_linear_system_runs_free_without_error() {
+        let (y, u) = system(300);
+        let recipe = RecipeName::Ols.recipe(Tuning { degree: 1, seed: 1 }).unwrap();
+        let ours = task(0..100, 150..300, true);
+        let done = ours.run(recipe.as_ref(), System { y: &y, u: &u }, &|| 0.0).unwrap();
+        assert_eq!(done.predictions.len(), 150);
+        assert!(done.accuracy.unwrap().rmse < 1e-9, "{done:?}");
+    }
+
+    /// What the test holds does not reach the fit, and the rows before the train range do not either.
+    #[test]
+    fn only_the_train_range_is_fitted() {
+        let (mut y, u) = system(100);
+        for row in (0..20).chain(60..70) {
+            y[row] = 1e6;
+        }
+        let recipe = RecipeName::Ols.recipe(Tuning { degree: 1, seed: 1 }).unwrap();
+        let ours = task(20..60, 80..100, false);
+        let done = ours.run(recipe.as_ref(), System { y: &y, u: &u }, &|| 0.0).unwrap();
+        assert!(done.accuracy.unwrap().rmse < 1e-9, "{done:?}");
+    }
+
+    #[test]
+    fn skipped_rows_do_not_count() {
+        let y = [1.0, 1.0, 9.0, 2.0, 4.0];
+        let ours = Identification { skip: 1, ..task(0..2, 2..5, false) };
+        assert_eq!(ours.last_value(&y), [1.0, 9.0, 2.0]);
+        assert_eq!(ours.judge(&y, &[0.0, 2.0, 3.0]).unwrap().mae, 0.5);
+        assert_eq!(Identification { free_run: true, ..ours }.last_value(&y), [1.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn ranges_are_checked() {
+        let said = |train, test, skip| {
+            Identification { skip, ..task(train, test, false) }.check("s", 100).unwrap_err().to_string()
+        };
+        assert_eq!(said(0..101, 50..60, 0), "s: the train range 0..101 ends past the 100 rows there are");
+        assert_eq!(said(0..10, 100..100, 0), "s: the test range 100..100 ends past the 100 rows there are");
+        assert!(said(5..6, 50..60, 0).contains("more than the 1 rows"));
+        assert!(said(5..9, 0..60, 0).contains("1 rows must lie before it"));
+        assert!(said(5..9, 50..60, 9).contains("after the 9 that are skipped"));
+        assert_eq!(Identification { skip: 8, ..task(0..2, 1..100, true) }.check("s", 100), Ok(()));
+    }
+}
