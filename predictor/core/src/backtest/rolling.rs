@@ -374,7 +374,7 @@ mod tests {
         /// `changed + horizon - 2` stay as they are, and that of row `changed + horizon - 1` where the drivers do.
         #[test]
         fn the_future_does_not_reach_back(
-            speeds in prop::collection::vec(50.0f64..150.0, 55..65), changed in 20usize..50, horizon in 1usize..4,
+            speeds in prop::collection::vec(50.0f64..150.0, 60..70), changed in 24usize..50, horizon in 1usize..4,
             drivers_too: bool
         ) {
             let plan = Plan { warmup: 0.4, horizon };
