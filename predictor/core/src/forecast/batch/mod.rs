@@ -8,6 +8,7 @@ mod frols;
 mod library;
 mod linear;
 mod monomials;
+mod narx;
 mod polynomial;
 mod regressors;
 mod scaling;
@@ -16,6 +17,7 @@ mod triangle;
 pub use frols::Criterion;
 pub use library::{ElasticNet, FittedLinear, Ols, Ridge};
 pub use linear::{Arx, FittedArx};
+pub use narx::{Decay, FittedNarx, Narx, Settings};
 pub use polynomial::{CANDIDATES_MAX, DEGREE_MAX, FittedPolynomial, Polynomial, Terms};
 pub use regressors::{Lags, System};
 

@@ -1,0 +1,83 @@
+//! Cholesky's factor of a symmetric positive definite matrix, in place: the inner step of Levenberg-Marquardt.
+//!
+//! Row-major, upper triangles; every inner loop runs along a row, so that it vectorises.
+
+/// Turns the upper triangle of `matrix` (`size` by `size`) into `U` with `U'U = matrix`. False where the matrix is not
+/// positive definite; it then holds nothing of use.
+pub(super) fn factor(matrix: &mut [f64], size: usize) -> bool {
+    for k in 0..size {
+        let (above, below) = matrix.split_at_mut((k + 1) * size);
+        let row = &mut above[k * size + k..];
+        let pivot = row[0].sqrt();
+        // Written so that NaN fails as well.
+        if !(pivot > 0.0 && pivot.is_finite()) {
+            return false;
+        }
+        row.iter_mut().for_each(|value| *value /= pivot);
+        for i in k + 1..size {
+            let share = row[i - k];
+            let other = &mut below[(i - k - 1) * size + i..(i - k) * size];
+            for (value, along) in other.iter_mut().zip(&row[i - k..]) {
+                *value -= share * along;
+            }
+        }
+    }
+    true
+}
+
+/// Solves `U'U x = b` in place of `b`.
+pub(super) fn solve(upper: &[f64], size: usize, b: &mut [f64]) {
+    solve_transposed(upper, size, b, 0);
+    for k in (0..size).rev() {
+        let row = &upper[k * size + k..(k + 1) * size];
+        let known: f64 = row[1..].iter().zip(&b[k + 1..]).map(|(value, x)| value * x).sum();
+        b[k] = (b[k] - known) / row[0];
+    }
+}
+
+/// Trace of `(U'U)^-1`: the squares of the entries of `U^-1`. `scratch` has `size` values.
+pub(super) fn inverse_trace(upper: &[f64], size: usize, scratch: &mut [f64]) -> f64 {
+    (0..size)
+        .map(|k| {
+            scratch.fill(0.0);
+            scratch[k] = 1.0;
+            solve_transposed(upper, size, scratch, k);
+            scratch[k..].iter().map(|value| value * value).sum::<f64>()
+        })
+        .sum()
+}
+
+/// Solves `U' x = b` in place of `b`, of which the first `zeros` values are 0.
+fn solve_transposed(upper: &[f64], size: usize, b: &mut [f64], zeros: usize) {
+    for k in zeros..size {
+        let row = &upper[k * size + k..(k + 1) * size];
+        let x = b[k] / row[0];
+        b[k] = x;
+        for (value, along) in b[k + 1..].iter_mut().zip(&row[1..]) {
+            *value -= x * along;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// [[4, 2], [2, 5]] = U'U with U = [[2, 1], [0, 2]]; its inverse is [[5, -2], [-2, 4]] / 16.
+    #[test]
+    fn by_hand() {
+        let mut matrix = [4.0, 2.0, f64::NAN, 5.0];
+        assert!(factor(&mut matrix, 2));
+        assert_eq!([matrix[0], matrix[1], matrix[3]], [2.0, 1.0, 2.0]);
+        let mut b = [8.0, 16.0];
+        solve(&matrix, 2, &mut b);
+        assert_eq!(b, [0.5, 3.0]);
+        assert_eq!(inverse_trace(&matrix, 2, &mut [0.0; 2]), 9.0 / 16.0);
+    }
+
+    #[test]
+    fn indefinite_matrices_are_refused() {
+        assert!(!factor(&mut [1.0, 2.0, 2.0, 1.0], 2));
+        assert!(!factor(&mut [f64::NAN], 1));
+    }
+}

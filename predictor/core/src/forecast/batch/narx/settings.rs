@@ -1,0 +1,82 @@
+//! What a NARX fit may be told, and the two sets of settings that are used.
+
+use super::super::FitError;
+use super::super::compose::setting;
+use super::Decay;
+
+/// Settings of a NARX fit; [`Narx::new`](super::Narx::new) checks them.
+///
+/// | setting | refit | identification | range |
+/// |---|---|---|---|
+/// | `hidden` | 8 | 16 | 1 to 64 |
+/// | `restarts` | 2 | 6 | 1 to 100 |
+/// | `committee` | 2 | 3 | 1 to `restarts` |
+/// | `iterations` | 12 | 200 | 1 to 10 000 |
+/// | `decay` | fixed, 1 | evidence | 0 and up |
+/// | `holdout` | .2 | 0 | 0 to .5 |
+/// | `rows` | 2000 | 10 000 | 10 to 1 000 000 |
+/// | `seed` | 1 | 1 | any |
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// Hidden units.
+    pub hidden: usize,
+    /// Networks that are trained, each from its own random weights.
+    pub restarts: usize,
+    /// How many of them, the best, the model is the mean of.
+    pub committee: usize,
+    /// Levenberg-Marquardt iterations per network at most.
+    pub iterations: usize,
+    /// The penalty on the weights.
+    pub decay: Decay,
+    /// Share of the rows, the last ones, that are held out: training stops where they are predicted best, and they decide
+    /// which networks are best. With 0 the rows that are fitted decide.
+    pub holdout: f64,
+    /// Rows that are used at most; of a longer history, every so many-th.
+    pub rows: usize,
+    /// Seed of the random weights.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// Quick: for refits beside a running service.
+    pub const REFIT: Self = Self {
+        hidden: 8,
+        restarts: 2,
+        committee: 2,
+        iterations: 12,
+        decay: Decay::Fixed(1.0),
+        holdout: 0.2,
+        rows: 2000,
+        seed: 1,
+    };
+
+    /// Thorough: for the identification of a system.
+    pub const IDENTIFICATION: Self = Self {
+        hidden: 16,
+        restarts: 6,
+        committee: 3,
+        iterations: 200,
+        decay: Decay::Evidence,
+        holdout: 0.0,
+        rows: 10_000,
+        seed: 1,
+    };
+
+    pub(super) fn check(&self) -> Result<(), FitError> {
+        let counts: [(_, _, _, std::ops::RangeInclusive<usize>); 5] = [
+            ("hidden", self.hidden, "from 1 to 64", 1..=64),
+            ("restarts", self.restarts, "from 1 to 100", 1..=100),
+            ("committee", self.committee, "from 1 to the restarts", 1..=self.restarts),
+            ("iterations", self.iterations, "from 1 to 10000", 1..=10_000),
+            ("rows", self.rows, "from 10 to 1000000", 10..=1_000_000),
+        ];
+        for (name, value, rule, range) in counts {
+            setting(name, value as f64, rule, range.contains(&value))?;
+        }
+        setting("holdout", self.holdout, "from 0 to 0.5", (0.0..=0.5).contains(&self.holdout))?;
+        if let Decay::Fixed(penalty) = self.decay {
+            setting("decay", penalty, "0 or more, and finite", penalty >= 0.0 && penalty.is_finite())?;
+        }
+        Ok(())
+    }
+}
