@@ -37,14 +37,13 @@ pub(super) fn solve(upper: &[f64], size: usize, b: &mut [f64]) {
 
 /// Trace of `(U'U)^-1`: the squares of the entries of `U^-1`. `scratch` has `size` values.
 pub(super) fn inverse_trace(upper: &[f64], size: usize, scratch: &mut [f64]) -> f64 {
-    (0..size)
-        .map(|k| {
-            scratch.fill(0.0);
-            scratch[k] = 1.0;
-            solve_transposed(upper, size, scratch, k);
-            scratch[k..].iter().map(|value| value * value).sum::<f64>()
-        })
-        .sum()
+    let row = |k: usize| {
+        scratch[k..].fill(0.0);
+        scratch[k] = 1.0;
+        solve_transposed(upper, size, scratch, k);
+        scratch[k..].iter().map(|value| value * value).sum::<f64>()
+    };
+    (0..size).map(row).sum()
 }
 
 /// Solves `U' x = b` in place of `b`, of which the first `zeros` values are 0.
@@ -72,7 +71,7 @@ mod tests {
         let mut b = [8.0, 16.0];
         solve(&matrix, 2, &mut b);
         assert_eq!(b, [0.5, 3.0]);
-        assert_eq!(inverse_trace(&matrix, 2, &mut [0.0; 2]), 9.0 / 16.0);
+        assert_eq!(inverse_trace(&matrix, 2, &mut [f64::NAN; 2]), 9.0 / 16.0);
     }
 
     #[test]

