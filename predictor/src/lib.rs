@@ -1,7 +1,8 @@
 //! The predictor: telemetry in, forecasts and batch allocations out, over HTTP.
 //!
 //! Modules follow the way of the data: [`http`] takes requests apart, [`book`] keeps the hot state of each job and asks
-//! the pure core, [`store`] makes things durable before an answer leaves.
+//! the pure core, [`store`] makes things durable before an answer leaves. Beside the service, [`backtest`] judges forecasts
+//! on what was recorded.
 //!
 //! Invariants: only [`store`] names sqlx; only [`http`] knows status codes; no handler fits a model; an allocation is
 //! durable before it is answered and never changes after; every queue, body and batch has a bound.
@@ -19,3 +20,5 @@ pub mod app;
 pub mod clock;
 
 pub mod observability;
+
+pub mod backtest;

@@ -1,9 +1,12 @@
 //! `evenstep-predictor`: the command line.
 
 use std::io::Write;
+use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 use evenstep_predictor::app::App;
+use evenstep_predictor::backtest;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::{Config, Flags};
 use evenstep_predictor::observability;
@@ -21,11 +24,26 @@ struct Cli {
 enum Command {
     /// Answer over HTTP until told to stop (SIGTERM, Ctrl-C)
     Serve(Flags),
+    Backtest(Box<backtest::Args>),
 }
 
-fn main() -> anyhow::Result<()> {
-    let Command::Serve(flags) = Cli::parse().command;
-    let config = Config::load(&flags)?;
+fn main() -> anyhow::Result<ExitCode> {
+    match Cli::parse().command {
+        Command::Serve(flags) => start(&flags).map(|()| ExitCode::SUCCESS),
+        Command::Backtest(args) => {
+            if let Err(wrong) = args.check() {
+                Cli::command().error(ErrorKind::ValueValidation, wrong).exit();
+            }
+            let Err(error) = backtest::run(&args) else { return Ok(ExitCode::SUCCESS) };
+            // What is wrong is in the data: where in our code it was noticed says nothing.
+            writeln!(std::io::stderr(), "error: {error:#}")?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn start(flags: &Flags) -> anyhow::Result<()> {
+    let config = Config::load(flags)?;
     observability::start(&config.log, config.log_format)?;
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(&config))
 }

@@ -3,6 +3,7 @@
 //! Writes go through one bounded queue to one `writer` task, which commits what is waiting in one transaction (group
 //! commit) and answers when it is durable. Reads use a small pool beside it (SQLite in WAL mode: they never wait).
 
+mod offline;
 mod read;
 mod writer;
 
@@ -17,6 +18,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection};
 use tokio::sync::{mpsc, oneshot};
 
+pub use offline::read_reports;
 pub use read::{StoredAnswer, StoredJob, StoredReport, StoredWorker};
 
 /// Writes that may wait for the writer; more are refused, so that memory stays bounded.
@@ -189,10 +191,8 @@ impl Store {
 /// A connection that commits durably: WAL, and a sync at every commit, so that an answered allocation outlives a power
 /// cut and not only a crash of the process.
 fn sqlite_options(address: &str) -> Result<SqliteConnectOptions, StoreError> {
-    let file = address.strip_prefix("sqlite://").filter(|file| !file.is_empty());
-    let file = file.ok_or_else(|| StoreError::Address(address.into()))?;
     let options = SqliteConnectOptions::from_str("sqlite:")?
-        .filename(Path::new(file))
+        .filename(sqlite_file(address)?)
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
@@ -200,6 +200,12 @@ fn sqlite_options(address: &str) -> Result<SqliteConnectOptions, StoreError> {
         .busy_timeout(BUSY_TIMEOUT)
         .disable_statement_logging();
     Ok(options)
+}
+
+/// The file that an address names.
+fn sqlite_file(address: &str) -> Result<&Path, StoreError> {
+    let file = address.strip_prefix("sqlite://").filter(|file| !file.is_empty());
+    file.map(Path::new).ok_or_else(|| StoreError::Address(address.into()))
 }
 
 /// Closes a connection with a checkpoint, so that the file stands alone.

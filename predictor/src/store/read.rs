@@ -230,7 +230,7 @@ impl Store {
     }
 }
 
-fn report(row: &SqliteRow) -> Result<StoredReport, StoreError> {
+pub(super) fn report(row: &SqliteRow) -> Result<StoredReport, StoreError> {
     let drivers: Readings = json(row.try_get("drivers")?, "drivers")?;
     let peak: Option<i64> = row.try_get("peak_memory_bytes")?;
     Ok(WorkerReport {

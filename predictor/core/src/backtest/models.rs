@@ -13,6 +13,8 @@ use crate::series::{Drivers, Observation};
 
 /// The streaming models, as a person would write them. Batch models stand beside them: [`RecipeName::ALL`].
 const STREAMING: &str = "last, ma_N (mean of N rows), ema_ALPHA (0 < ALPHA <= 1), arx, mix";
+/// What is compared where no models are named.
+pub const DEFAULT_MODELS: [&str; 5] = ["last", "ema_0.3", "ema_0.6", "arx", "mix"];
 /// The most rows of a moving average.
 pub const MOVING_AVERAGE_ROWS_MAX: usize = 10_000;
 /// What `ma` stands for.

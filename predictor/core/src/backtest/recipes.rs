@@ -1,6 +1,6 @@
 //! Batch models by name.
 
-use crate::forecast::batch::{Arx, ElasticNet, FitError, Ols, Polynomial, Recipe, Ridge};
+use crate::forecast::batch::{Arx, ElasticNet, FitError, Narx, Ols, Polynomial, Recipe, Ridge, Settings};
 
 /// A batch model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,11 +15,13 @@ pub enum RecipeName {
     ElasticNet,
     /// Products of the regressors.
     Polynomial,
+    /// A net of tanh units.
+    Narx,
 }
 
 impl RecipeName {
     /// All that a walk fits again and again. (There `arx` is the streaming one.)
-    pub const ALL: [Self; 4] = [Self::Ols, Self::Ridge, Self::ElasticNet, Self::Polynomial];
+    pub const ALL: [Self; 5] = [Self::Ols, Self::Ridge, Self::ElasticNet, Self::Polynomial, Self::Narx];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
@@ -29,6 +31,7 @@ impl RecipeName {
             Self::Ridge => "ridge",
             Self::ElasticNet => "elastic_net",
             Self::Polynomial => "poly",
+            Self::Narx => "narx",
         }
     }
 
@@ -48,6 +51,10 @@ impl RecipeName {
             Self::Ridge => Box::new(Ridge::default()),
             Self::ElasticNet => Box::new(ElasticNet::default()),
             Self::Polynomial => Box::new(Polynomial::new(tuning.degree)?),
+            Self::Narx => {
+                let settings = if tuning.thorough { Settings::IDENTIFICATION } else { Settings::REFIT };
+                Box::new(Narx::new(Settings { seed: tuning.seed, ..settings })?)
+            }
         })
     }
 }
@@ -59,4 +66,6 @@ pub struct Tuning {
     pub degree: usize,
     /// Seed of what is drawn at random.
     pub seed: u64,
+    /// Whether a fit may take its time: one for a system, rather than one of many in a walk.
+    pub thorough: bool,
 }

@@ -169,7 +169,7 @@ fn filled(row: &[Option<f64>], columns: &[Column]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    const TUNING: Tuning = Tuning { degree: 3, seed: 1 };
+    const TUNING: Tuning = Tuning { degree: 3, seed: 1, thorough: false };
 
     fn model(refits: &Refits, warmup_rows: usize) -> Refitted {
         let setup = Setup { drivers: &["load".into()], warmup_rows: &[warmup_rows], refits };

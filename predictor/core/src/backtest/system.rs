@@ -5,6 +5,9 @@ use std::ops::Range;
 use super::{Accuracy, BacktestError, Clock};
 use crate::forecast::batch::{FitError, Lags, Recipe, System};
 
+/// The part of the train range that decides whether current inputs help: the last fifth.
+const HELD_OUT: usize = 5;
+
 /// What is fitted, and what it is judged on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identification {
@@ -85,6 +88,26 @@ impl Identification {
         })
     }
 
+    /// Whether the inputs of a row itself help to predict it: the same model is fitted with them and without to the first
+    /// part of the train range, and the one that predicts the rest of it better has it. Where neither can be told
+    /// better, inputs reach a row later.
+    pub fn current_helps(&self, recipe: &dyn Recipe, system: System<'_>) -> bool {
+        let held_out = self.train.end - self.train.len() / HELD_OUT;
+        let error = |current: bool| {
+            let trial = Self {
+                lags: Lags { current, ..self.lags },
+                train: self.train.start..held_out,
+                test: held_out..self.train.end,
+                skip: 0,
+                free_run: self.free_run,
+            };
+            trial.check("", system.y.len()).ok()?;
+            trial.run(recipe, system, &|| 0.0).ok()?.accuracy.map(|accuracy| accuracy.rmse)
+        };
+        let inputs = system.u.first().map_or(0, Vec::len);
+        inputs > 0 && error(true).is_some_and(|with| error(false).is_none_or(|without| with < without))
+    }
+
     /// What repeats the last value that may be seen: the one before the horizon, or before the test in free run.
     pub fn last_value(&self, y: &[f64]) -> Vec<f64> {
         let seen = |row: usize| if self.free_run { self.test.start - 1 } else { row - self.lags.horizon };
@@ -121,7 +144,7 @@ mod tests {
     #[test]
     fn a_linear_system_runs_free_without_error() {
         let (y, u) = system(300);
-        let recipe = RecipeName::Ols.recipe(Tuning { degree: 1, seed: 1 }).unwrap();
+        let recipe = RecipeName::Ols.recipe(Tuning { degree: 1, seed: 1, thorough: false }).unwrap();
         let ours = task(0..100, 150..300, true);
         let done = ours.run(recipe.as_ref(), System { y: &y, u: &u }, &|| 0.0).unwrap();
         assert_eq!(done.predictions.len(), 150);
@@ -135,10 +158,24 @@ mod tests {
         for row in (0..20).chain(60..70) {
             y[row] = 1e6;
         }
-        let recipe = RecipeName::Ols.recipe(Tuning { degree: 1, seed: 1 }).unwrap();
+        let recipe = RecipeName::Ols.recipe(Tuning { degree: 1, seed: 1, thorough: false }).unwrap();
         let ours = task(20..60, 80..100, false);
         let done = ours.run(recipe.as_ref(), System { y: &y, u: &u }, &|| 0.0).unwrap();
         assert!(done.accuracy.unwrap().rmse < 1e-9, "{done:?}");
+    }
+
+    /// An input that acts at once is found to, one that acts a row later as well.
+    #[test]
+    fn finds_when_inputs_act() {
+        let (y, later) = system(300);
+        let at_once: Vec<Vec<f64>> =
+            std::iter::once(vec![0.0]).chain(later.iter().cloned()).take(300).collect();
+        let recipe = RecipeName::Arx.recipe(Tuning { degree: 1, seed: 1, thorough: false }).unwrap();
+        for free_run in [false, true] {
+            let ours = task(0..100, 150..300, free_run);
+            let helps = |u: &[Vec<f64>]| ours.current_helps(recipe.as_ref(), System { y: &y, u });
+            assert!(helps(&at_once) && !helps(&later) && !helps(&vec![vec![]; 300]));
+        }
     }
 
     #[test]

@@ -1,0 +1,96 @@
+//! `backtest`: recorded traces in, judgement of forecasters out.
+//!
+//! [`table`] reads files, `columns` says which column is what, `stored` reads the reports of a job instead. `rolling` and
+//! `identify` run the core's backtests in parallel, `steps` judges by step time. [`results`] is what comes out, as
+//! JSON; `text`, `forecasts` and `page` write it for people and scripts.
+
+pub mod args;
+
+pub mod table;
+
+pub mod columns;
+
+mod stored;
+
+mod rolling;
+
+mod steps;
+
+mod identify;
+
+pub mod results;
+
+mod text;
+
+mod forecasts;
+
+mod page;
+
+mod charts;
+
+mod output;
+
+use std::path::Path;
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+pub use args::Args;
+
+use columns::Trace;
+use results::Results;
+use table::Table;
+
+/// Runs a backtest and writes what was asked for. The flags must pass [`Args::check`].
+///
+/// # Errors
+/// Where a trace cannot be used or an output cannot be written; no output is written then.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    output::check(args)?;
+    let mut traces = match &args.job {
+        Some(job_id) => vec![stored::read(&args.store, job_id)?],
+        None => read_all(args)?,
+    };
+    name_series(&mut traces);
+    let results = judge(&traces, args)?;
+    output::write(&results, args)
+}
+
+fn read_all(args: &Args) -> anyhow::Result<Vec<Trace>> {
+    let choice = args.choice()?;
+    let read = |path: &std::path::PathBuf| Ok(choice.apply(&Table::read(path)?)?);
+    let traces: Vec<Trace> = args.trace.iter().map(read).collect::<anyhow::Result<_>>()?;
+    for trace in &traces {
+        anyhow::ensure!(!trace.series.is_empty(), "{}: there are no rows", trace.trace);
+    }
+    Ok(traces)
+}
+
+/// A table of one series names it by the file, as long as that tells files apart.
+fn name_series(traces: &mut [Trace]) {
+    let stem = |trace: &str| {
+        let stem = Path::new(trace).file_stem();
+        stem.map_or_else(|| trace.to_owned(), |stem| stem.to_string_lossy().into_owned())
+    };
+    let stems: Vec<String> = traces.iter().map(|trace| stem(&trace.trace)).collect();
+    for (at, trace) in traces.iter_mut().enumerate() {
+        let unique = stems.iter().filter(|stem| **stem == stems[at]).count() == 1;
+        for series in trace.series.iter_mut().filter(|series| series.id.is_empty()) {
+            series.id = if unique { stems[at].clone() } else { trace.trace.clone() };
+        }
+    }
+}
+
+fn judge(traces: &[Trace], args: &Args) -> anyhow::Result<Results> {
+    let began = Instant::now();
+    let clock = || began.elapsed().as_secs_f64();
+    let units = if args.identifies() { identify::units(traces, args) } else { rolling::units(traces, args) };
+    // Drawn only where standard error is a terminal.
+    let bar = ProgressBar::with_draw_target(Some(units as u64), ProgressDrawTarget::stderr());
+    bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} models on traces, {eta} left")?);
+    let done_one = || bar.inc(1);
+    let run = if args.identifies() { identify::run } else { rolling::run };
+    let results = run(traces, args, &clock, &done_one);
+    bar.finish_and_clear();
+    results
+}

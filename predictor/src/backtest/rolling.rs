@@ -1,0 +1,145 @@
+//! Rolling origin over all traces, in parallel; the results come in the order that was asked for.
+
+use anyhow::Context;
+use evenstep_core::backtest::{
+    Accuracy, Calibration, Clock, Job, ModelName, Plan, Refits, Row, Series, Setup, Track, roll,
+};
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+
+use super::args::Args;
+use super::columns::{Readings, Trace};
+use super::results::{Estimate, Forecasts, ModelResult, Results, SeriesResult, means};
+use super::steps;
+
+/// Samples of a step for each worker, where nothing else is asked for.
+const BATCH_PER_WORKER: u64 = 64;
+
+/// One trace on its way.
+struct Walk<'a> {
+    trace: &'a Trace,
+    job: Job,
+    warmup_rows: Vec<usize>,
+}
+
+/// Walks every model through every trace.
+///
+/// # Errors
+/// Where a series is too short, or a setting is out of range.
+pub fn run(
+    traces: &[Trace],
+    args: &Args,
+    clock: Clock<'_>,
+    done_one: &(dyn Fn() + Sync),
+) -> anyhow::Result<Results> {
+    let plan = Plan { warmup: args.warmup, horizon: args.horizon as usize };
+    let walks: Vec<Walk<'_>> = traces.iter().map(|trace| walk(trace, &plan)).collect::<Result<_, _>>()?;
+    let models = with_last(args.models());
+    let refits = refits(args);
+    let units: Vec<(&Walk<'_>, &ModelName)> =
+        walks.iter().flat_map(|walk| models.iter().map(move |model| (walk, model))).collect();
+    let one = |(walk, model): &(&Walk<'_>, &ModelName)| -> anyhow::Result<Vec<Track>> {
+        let setup = Setup { drivers: &walk.job.drivers, warmup_rows: &walk.warmup_rows, refits: &refits };
+        let mut model = model.build(&setup).with_context(|| model.to_string())?;
+        let tracks = roll(&walk.job, model.as_mut(), &plan, clock)?;
+        done_one();
+        Ok(tracks)
+    };
+    let tracks: Vec<Vec<Track>> = units.par_iter().map(one).collect::<anyhow::Result<_>>()?;
+    // By walk, then model, then worker.
+    let tracks: Vec<&[Vec<Track>]> = tracks.chunks(models.len()).collect();
+    let asked = args.models();
+    let series: Vec<SeriesResult> =
+        walks.iter().zip(&tracks).flat_map(|(walk, tracks)| results(walk, tracks, &asked)).collect();
+    let steps =
+        steps::judge(&walks.iter().map(|walk| &walk.job).collect::<Vec<_>>(), &tracks, &asked, |workers| {
+            args.global_batch.unwrap_or(BATCH_PER_WORKER * workers as u64)
+        })?;
+    Ok(Results {
+        mean: means(&series),
+        series,
+        step_time: steps.over_all,
+        step_time_even: steps.even,
+        step_time_by_trace: steps.by_trace,
+    })
+}
+
+/// How many walks there are: one for each trace and model.
+pub fn units(traces: &[Trace], args: &Args) -> usize {
+    traces.len() * with_last(args.models()).len()
+}
+
+/// The models, and behind them the last value: everything is compared with it.
+fn with_last(mut models: Vec<ModelName>) -> Vec<ModelName> {
+    models.push(ModelName::last());
+    models
+}
+
+fn refits(args: &Args) -> Refits {
+    Refits {
+        window: args.window.map(|rows| rows as usize),
+        every: (args.refit > 0).then_some(args.refit as usize),
+        lags_y: args.lags_y as usize,
+        lags_u: args.lags_u as usize,
+        lag_stride: args.lag_stride as usize,
+        horizon: args.horizon as usize,
+        tuning: args.tuning(),
+    }
+}
+
+fn walk<'a>(trace: &'a Trace, plan: &Plan) -> anyhow::Result<Walk<'a>> {
+    let series = |readings: &Readings| {
+        let row = |at: usize| Row {
+            tick: readings.ticks.get(at).copied().unwrap_or(at as u64),
+            batch: readings.batch[at],
+            speed: readings.target[at],
+            drivers: readings.drivers[at].clone(),
+        };
+        Series { id: readings.id.clone(), rows: (0..readings.target.len()).map(row).collect() }
+    };
+    let job = Job {
+        trace: trace.trace.clone(),
+        drivers: trace.drivers.clone(),
+        series: trace.series.iter().map(series).collect(),
+    };
+    let warmup_rows = job.series.iter().map(|series| plan.warmup_rows(series)).collect::<Result<_, _>>();
+    Ok(Walk { trace, job, warmup_rows: warmup_rows.with_context(|| trace.trace.clone())? })
+}
+
+fn results(walk: &Walk<'_>, tracks: &[Vec<Track>], models: &[ModelName]) -> Vec<SeriesResult> {
+    let one = |(worker, series): (usize, &Series)| {
+        let start = walk.warmup_rows[worker];
+        let accuracy = |track: &Track| Accuracy::of(&track.pairs(series)?);
+        let last = accuracy(&tracks[models.len()][worker]);
+        let model = |(name, tracks): (&ModelName, &Vec<Track>)| {
+            let track = &tracks[worker];
+            let calibration = track.bands(series).and_then(|bands| Calibration::of(&bands));
+            ModelResult {
+                fit_s: Some(track.fit_s),
+                predict_us: Some(track.predict_us),
+                failure: track.failure.clone(),
+                ..ModelResult::new(name.to_string(), accuracy(track), last, calibration)
+            }
+        };
+        let estimates = |tracks: &Vec<Track>| {
+            let estimate = |point: evenstep_core::backtest::Point| Estimate {
+                y_hat: point.speed,
+                interval: Some((point.lower, point.upper)),
+            };
+            tracks[worker].points.iter().map(|point| point.map(estimate)).collect()
+        };
+        SeriesResult {
+            trace: walk.job.trace.clone(),
+            unique_id: series.id.clone(),
+            rows: series.rows.len(),
+            tested: series.rows.len() - start,
+            models: models.iter().zip(tracks).map(model).collect(),
+            forecasts: Forecasts {
+                at: walk.trace.series[worker].at[start..].to_vec(),
+                first_row: start,
+                y: series.rows[start..].iter().map(|row| row.speed).collect(),
+                by_model: tracks[..models.len()].iter().map(estimates).collect(),
+            },
+        }
+    };
+    walk.job.series.iter().enumerate().map(one).collect()
+}
