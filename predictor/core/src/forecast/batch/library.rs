@@ -12,7 +12,7 @@ use super::scaling::Scaling;
 use super::{FitError, Regression};
 
 /// Sweeps over the coefficients after which the elastic net stops, converged or not.
-const SWEEPS_MAX: u32 = 10_000;
+const SWEEPS_MAX: u32 = 1_000;
 
 /// The elastic net has converged when no coefficient moves by more, in standard deviations.
 const SWEEP_TOLERANCE: f64 = 1e-8;

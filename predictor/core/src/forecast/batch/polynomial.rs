@@ -26,7 +26,11 @@ const PICKED_MAX: usize = 15;
 /// Ridge of [`Terms::Automatic`]: plain least squares, but for products that nearly coincide.
 const RIDGE: f64 = 1e-9;
 
-/// Which of the monomials a model keeps.
+/// A coefficient under this, everything scaled to within -1 and 1, is rounding: a later term explains all that its term
+/// was picked for.
+const NEGLIGIBLE: f64 = 1e-12;
+
+/// Which of the monomials a model keeps; of these, what gets a coefficient of 0 is dropped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Terms {
     /// All of them (ridge 1e-9) where there are at least 100 rows for each: then none can be fitted to noise. Otherwise
@@ -161,6 +165,7 @@ impl Fit<Array2<f64>, Array1<f64>, FitError> for Polynomial {
         let terms = picked
             .iter()
             .zip(coefficients)
+            .filter(|(_, coefficient)| coefficient.abs() > NEGLIGIBLE)
             .map(|(at, coefficient)| Term { factors: monomials.factors(*at), coefficient })
             .collect();
         Ok(FittedPolynomial { scaling, terms })
