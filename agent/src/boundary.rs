@@ -77,7 +77,8 @@ fn no_gpu(index: u32) -> Gap {
 }
 
 fn put_gpu_gap(reading: &mut Reading, gap: &Gap) {
-    for name in [driver::GPU_BUSY, driver::SM_CLOCK_MHZ] {
+    for name in [driver::GPU_BUSY, driver::SM_CLOCK_MHZ, driver::GPU_POWER_W, driver::GPU_TEMPERATURE_CELSIUS]
+    {
         reading.put(name, Err(gap.clone()));
     }
 }

@@ -33,10 +33,37 @@ pub mod driver {
     pub const CPU_BUSY: &str = "cpu_busy";
     /// Share of memory in use, 0 to 1.
     pub const MEMORY_USED: &str = "memory_used";
+    /// Tasks blocked on I/O at the moment of reading.
+    pub const PROCS_BLOCKED: &str = "procs_blocked";
     /// SM clock of the worker's GPU in MHz.
     pub const SM_CLOCK_MHZ: &str = "sm_clock_mhz";
+    /// Power that the worker's GPU draws, in watts: at its limit the clocks give way.
+    pub const GPU_POWER_W: &str = "gpu_power_w";
+    /// Temperature of the worker's GPU in degrees Celsius.
+    pub const GPU_TEMPERATURE_CELSIUS: &str = "gpu_temperature_celsius";
     /// Share of time in which a kernel ran on the worker's GPU, 0 to 1. Says nothing about how much of it was used.
     pub const GPU_BUSY: &str = "gpu_busy";
+
+    /// All of them, in the order in which forecasts take them. Fixed, so that ranks and models agree without a word; a
+    /// reading outside this list is kept, and enters no forecast.
+    pub const ALL: [&str; 16] = [
+        PSI_CPU_SOME,
+        PSI_MEMORY_SOME,
+        PSI_IO_SOME,
+        RUN_QUEUE_WAIT,
+        OWN_CPU,
+        OTHER_CPU,
+        PROCS_RUNNING,
+        PROCS_BLOCKED,
+        VOLUNTARY_SWITCHES,
+        INVOLUNTARY_SWITCHES,
+        CPU_BUSY,
+        MEMORY_USED,
+        SM_CLOCK_MHZ,
+        GPU_BUSY,
+        GPU_POWER_W,
+        GPU_TEMPERATURE_CELSIUS,
+    ];
 }
 
 /// `POST /v1/telemetry`: samples of one node in the order they were taken.

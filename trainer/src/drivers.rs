@@ -2,23 +2,8 @@
 
 use evenstep_protocol::{Readings, driver};
 
-/// The drivers that travel with the gradients, in the order of their slots. Fixed, so that all ranks agree without a
-/// word; a reading outside this list stays with the agent.
-pub const NAMES: [&str; 13] = [
-    driver::PSI_CPU_SOME,
-    driver::PSI_MEMORY_SOME,
-    driver::PSI_IO_SOME,
-    driver::RUN_QUEUE_WAIT,
-    driver::OWN_CPU,
-    driver::OTHER_CPU,
-    driver::PROCS_RUNNING,
-    driver::VOLUNTARY_SWITCHES,
-    driver::INVOLUNTARY_SWITCHES,
-    driver::CPU_BUSY,
-    driver::MEMORY_USED,
-    driver::SM_CLOCK_MHZ,
-    driver::GPU_BUSY,
-];
+/// The drivers that travel with the gradients, in the order of their slots.
+pub const NAMES: [&str; driver::ALL.len()] = driver::ALL;
 
 /// Readings in slots: a missing one is NaN, which survives a sum and is never taken for a number.
 pub fn encode(readings: &Readings) -> [f64; NAMES.len()] {

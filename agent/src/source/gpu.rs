@@ -72,9 +72,9 @@ impl Gpu {
         reading.put(driver::SM_CLOCK_MHZ, clock(Clock::SM));
         reading.put("memory_clock_mhz", clock(Clock::Memory));
         let power = self.device.power_usage().map_err(Gap::from);
-        reading.put("gpu_power_w", power.map(|milliwatts| f64::from(milliwatts) / 1e3));
+        reading.put(driver::GPU_POWER_W, power.map(|milliwatts| f64::from(milliwatts) / 1e3));
         let temperature = self.device.temperature(TemperatureSensor::Gpu).map_err(Gap::from);
-        reading.put("gpu_temperature_celsius", temperature.map(f64::from));
+        reading.put(driver::GPU_TEMPERATURE_CELSIUS, temperature.map(f64::from));
         reading
     }
 

@@ -101,7 +101,7 @@ impl Host {
         reading.put("cpu_steal", shares.map(|shares| shares.steal));
         let switches = self.context_switches.advance_or_forget(context_switches);
         reading.put("context_switches_per_s", rate(switches, window_s));
-        reading.put("procs_blocked", procs_blocked.map(|count| count as f64));
+        reading.put(driver::PROCS_BLOCKED, procs_blocked.map(|count| count as f64));
     }
 
     fn read_loadavg(&mut self, reading: &mut Reading) {

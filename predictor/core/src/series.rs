@@ -1,59 +1,119 @@
-//! What was seen of a worker in one iteration, and the drivers read at its end.
+//! What was seen of a worker: its iterations, and the drivers read between them.
 
-/// Drivers that forecasts take as exogenous inputs, in the order of [`Drivers`].
-///
-/// Chosen by measurement on recorded traces: stall and wait shares and the CPU time of others say most about the
-/// coming iteration; utilisation saturates and load averages lag. On GPUs the SM clock shows throttling.
-pub const DRIVER_NAMES: [&str; DRIVERS] =
-    ["psi_cpu_some", "run_queue_wait", "other_cpu", "own_cpu", "voluntary_switches_per_s", "sm_clock_mhz"];
+use serde::{Deserialize, Serialize};
 
-/// How many drivers there are.
-pub const DRIVERS: usize = 6;
+/// What a driver says, where that is known. Forecasts use some drivers by their meaning (a share of CPU time divides
+/// speed into share and efficiency); any other driver enters as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// Share of time in which some task waited for a core.
+    CpuStall,
+    /// Time that the worker's threads waited for a core, per second.
+    RunQueueWait,
+    /// CPU time of the worker, in cores.
+    OwnCpu,
+    /// CPU time of everybody else, in cores.
+    OtherCpu,
+    /// Voluntary context switches of the worker, per second.
+    VoluntarySwitches,
+    /// Runnable tasks at the moment of reading.
+    ProcsRunning,
+    /// Tasks blocked on I/O at the moment of reading.
+    ProcsBlocked,
+    /// SM clock of the worker's GPU: shows throttling.
+    SmClock,
+}
 
-/// Driver readings in the order of [`DRIVER_NAMES`]; `None` where a reading is missing.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Drivers(pub [Option<f64>; DRIVERS]);
+/// Names of drivers that have a role, with those of older traces beside ours.
+const ROLES: [(&str, Role); 14] = [
+    ("psi_cpu_some", Role::CpuStall),
+    ("psi_cpu_d", Role::CpuStall),
+    ("run_queue_wait", Role::RunQueueWait),
+    ("self_wait", Role::RunQueueWait),
+    ("own_cpu", Role::OwnCpu),
+    ("self_cpu", Role::OwnCpu),
+    ("other_cpu", Role::OtherCpu),
+    ("voluntary_switches_per_s", Role::VoluntarySwitches),
+    ("vcsw_s", Role::VoluntarySwitches),
+    ("procs_running", Role::ProcsRunning),
+    ("procs_blocked", Role::ProcsBlocked),
+    ("sm_clock_mhz", Role::SmClock),
+    ("gpu_sm_clock_mhz", Role::SmClock),
+    ("sm_clock", Role::SmClock),
+];
 
-impl Drivers {
-    /// Takes the known drivers from readings by name; a reading that is not finite counts as missing.
-    pub fn from_readings<'a>(readings: impl IntoIterator<Item = (&'a str, f64)>) -> Self {
-        let mut drivers = Self::default();
-        for (name, value) in readings {
-            if let Some(at) = DRIVER_NAMES.iter().position(|known| *known == name) {
-                drivers.0[at] = value.is_finite().then_some(value);
-            }
-        }
-        drivers
+/// Drivers that forecasts can take at most; more would make each update slow and each coefficient weak.
+pub const DRIVERS_MAX: usize = 64;
+
+/// The drivers of a job, in the order of its readings.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DriverSet {
+    names: Vec<String>,
+}
+
+impl DriverSet {
+    /// Drivers by name; those past [`DRIVERS_MAX`] are left out.
+    pub fn new(names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { names: names.into_iter().map(Into::into).take(DRIVERS_MAX).collect() }
     }
 
-    /// Names of the missing drivers.
-    pub fn missing(&self) -> impl Iterator<Item = &'static str> + '_ {
-        self.0.iter().zip(DRIVER_NAMES).filter(|(value, _)| value.is_none()).map(|(_, name)| name)
+    /// Their names.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// What each driver says, by position; of two with one role the first has it.
+    pub fn roles(&self) -> Vec<Option<Role>> {
+        let mut roles: Vec<Option<Role>> = Vec::with_capacity(self.len());
+        for name in &self.names {
+            let role = ROLES.iter().find(|(known, _)| known == name).map(|(_, role)| *role);
+            roles.push(role.filter(|role| !roles.contains(&Some(*role))));
+        }
+        roles
+    }
+
+    /// Readings by name, in the order of the set: `None` where one is missing or is not finite.
+    pub fn readings<'a>(&self, readings: impl IntoIterator<Item = (&'a str, f64)>) -> Vec<Option<f64>> {
+        let mut ordered = vec![None; self.len()];
+        for (name, value) in readings {
+            if let Some(at) = self.names.iter().position(|known| known == name) {
+                ordered[at] = value.is_finite().then_some(value);
+            }
+        }
+        ordered
     }
 }
 
 /// One iteration of one worker.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
-    /// Samples computed, at least 1.
-    pub batch: u64,
+    /// Samples computed; positive and finite.
+    pub batch: f64,
     /// Time to compute them in seconds, without any waiting; positive and finite.
     pub compute_time_s: f64,
-    /// Drivers read at the end of the compute: inputs of the next iteration's forecast.
-    pub drivers: Drivers,
 }
 
 impl Observation {
     /// An observation, or `None` where it says nothing about speed (no samples, or a time that is not positive and
     /// finite).
-    pub fn new(batch: u64, compute_time_s: f64, drivers: Drivers) -> Option<Self> {
-        let speed = batch as f64 / compute_time_s;
-        (speed.is_finite() && speed > 0.0).then_some(Self { batch, compute_time_s, drivers })
+    pub fn new(batch: f64, compute_time_s: f64) -> Option<Self> {
+        let speed = batch / compute_time_s;
+        (batch > 0.0 && speed.is_finite() && speed > 0.0).then_some(Self { batch, compute_time_s })
     }
 
     /// Samples per second of compute time.
     pub fn speed(&self) -> f64 {
-        self.batch as f64 / self.compute_time_s
+        self.batch / self.compute_time_s
     }
 }
 
@@ -63,25 +123,29 @@ mod tests {
 
     #[test]
     fn readings_find_their_place_and_holes_stay_holes() {
-        let drivers = Drivers::from_readings([
+        let set = DriverSet::new(["psi_cpu_some", "other_cpu", "own_cpu"]);
+        let readings = set.readings([
             ("own_cpu", 0.5),
             ("unknown", 1.0),
             ("other_cpu", f64::NAN),
             ("psi_cpu_some", 0.0),
         ]);
-        assert_eq!(drivers.0, [Some(0.0), None, None, Some(0.5), None, None]);
-        assert_eq!(
-            drivers.missing().collect::<Vec<_>>(),
-            ["run_queue_wait", "other_cpu", "voluntary_switches_per_s", "sm_clock_mhz"]
-        );
+        assert_eq!(readings, [Some(0.0), None, Some(0.5)]);
+    }
+
+    #[test]
+    fn a_role_is_given_once() {
+        let set = DriverSet::new(["psi_cpu_d", "temperature", "psi_cpu_some", "self_cpu"]);
+        assert_eq!(set.roles(), [Some(Role::CpuStall), None, None, Some(Role::OwnCpu)]);
     }
 
     #[test]
     fn what_says_nothing_about_speed_is_no_observation() {
-        let none = Drivers::default();
-        for (batch, time) in [(0, 0.1), (8, 0.0), (8, f64::NAN), (8, f64::INFINITY), (8, -1.0), (0, 0.0)] {
-            assert_eq!(Observation::new(batch, time, none), None, "{batch} {time}");
+        for (batch, time) in
+            [(0.0, 0.1), (8.0, 0.0), (8.0, f64::NAN), (8.0, f64::INFINITY), (8.0, -1.0), (-8.0, -1.0)]
+        {
+            assert_eq!(Observation::new(batch, time), None, "{batch} {time}");
         }
-        assert_eq!(Observation::new(8, 0.5, none).unwrap().speed(), 16.0);
+        assert_eq!(Observation::new(8.0, 0.5).unwrap().speed(), 16.0);
     }
 }

@@ -58,12 +58,12 @@ pub fn decide(
 /// What is known of each live worker. Floors give way where a ragged iteration has too few samples for them.
 fn outlooks(state: &JobState, live: &[WorkerId], ragged: Option<u64>) -> Vec<WorkerOutlook> {
     let spec = &state.spec;
-    let outlook = |worker: &WorkerId| {
-        let worker = state.workers.get(worker);
+    let outlook = |id: &WorkerId| {
+        let worker = state.workers.get(id);
         let (own_floor, own_cap) = worker
             .map_or((None, None), |worker| (worker.request.min_local_batch, worker.request.max_local_batch));
         WorkerOutlook {
-            forecast: worker.and_then(|worker| Some(worker.forecaster.as_ref()?.forecast())),
+            forecast: state.models.forecaster.forecast(id, None),
             floor: spec.min_local_batch.unwrap_or(spec.quantum).max(own_floor.unwrap_or(0)),
             cap: [spec.max_local_batch, own_cap].into_iter().flatten().min(),
         }

@@ -83,11 +83,7 @@ impl Job {
         for report in &request.reports {
             taken.state.members.renew(&report.worker, taken.now_unix_ms);
         }
-        for report in &reports {
-            if let Some(worker) = taken.state.workers.get_mut(&report.worker) {
-                worker.learn(report);
-            }
-        }
+        taken.state.learn(&reports);
         if !reports.is_empty() {
             changes.push(Change::Reports { job_id: self.id.clone(), reports: reports.clone() });
         }

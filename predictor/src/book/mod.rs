@@ -7,6 +7,7 @@
 mod answers;
 mod decide;
 mod job;
+mod models;
 mod state;
 mod views;
 

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_core::forecast::WorkerForecaster;
 use evenstep_core::membership::{Member, Members, State};
 use evenstep_core::plan::InForce;
-use evenstep_core::series::{Drivers, Observation};
 use evenstep_protocol::{AllocateAnswer, Decision, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
 
+use super::models::Models;
 use crate::store::{Store, StoreError, StoredWorker};
 
 /// Iterations whose reports are replayed through the models when a job is read from the store: the models forget at
@@ -20,6 +19,7 @@ pub struct JobState {
     pub spec: JobSpec,
     pub members: Members<WorkerId>,
     pub workers: BTreeMap<WorkerId, WorkerState>,
+    pub models: Models,
     /// The plan in force and the workers, in rank order, it was made for.
     pub in_force: Option<(Vec<WorkerId>, InForce)>,
     /// The first iteration that nobody has asked for yet.
@@ -33,42 +33,12 @@ pub struct WorkerState {
     pub request: JoinRequest,
     /// Reports taken.
     pub reports: u64,
-    pub forecaster: Option<WorkerForecaster>,
-    /// The newest iteration that its models have seen.
-    newest: Option<u64>,
-    /// How often each driver was missing.
-    pub missing: BTreeMap<&'static str, u64>,
 }
 
 impl WorkerState {
     /// A worker that joined and has reported nothing.
     pub fn new(request: JoinRequest) -> Self {
-        Self { request, reports: 0, forecaster: None, newest: None, missing: BTreeMap::new() }
-    }
-
-    /// Takes a new report: counts it, and lets the models learn from it.
-    ///
-    /// The first report of all is left out: a first iteration allocates, compiles and warms caches. So is one older
-    /// than what the models have seen, which comes late, after an outage: it is history, not news.
-    pub fn learn(&mut self, report: &WorkerReport) {
-        self.reports += 1;
-        let drivers =
-            Drivers::from_readings(report.drivers.iter().map(|(name, value)| (name.as_str(), *value)));
-        for name in drivers.missing() {
-            *self.missing.entry(name).or_default() += 1;
-        }
-        let news = self.newest.is_none_or(|newest| report.iteration > newest);
-        if self.reports == 1 || !news {
-            return;
-        }
-        self.newest = Some(report.iteration);
-        let Some(observation) = Observation::new(report.local_batch, report.compute_time_s, drivers) else {
-            return;
-        };
-        match &mut self.forecaster {
-            Some(forecaster) => forecaster.observe(&observation),
-            None => self.forecaster = Some(WorkerForecaster::new(&observation)),
-        }
+        Self { request, reports: 0 }
     }
 }
 
@@ -109,33 +79,37 @@ impl JobState {
             Member { id: worker.request.worker.clone(), state, last_seen_ms }
         };
         let members = stored.workers.iter().map(member).collect();
-        let mut workers: BTreeMap<WorkerId, WorkerState> = stored
+        let workers = stored
             .workers
             .into_iter()
-            .map(|worker| (worker.request.worker.clone(), (worker.reports, WorkerState::new(worker.request))))
-            .map(|(id, (stored, state))| (id, WorkerState { reports: stored, ..state }))
+            .map(|worker| {
+                let state = WorkerState { reports: worker.reports, ..WorkerState::new(worker.request) };
+                (state.request.worker.clone(), state)
+            })
             .collect();
-        // Replaying counts each report again.
-        for report in &reports {
-            if let Some(worker) = workers.get_mut(&report.worker) {
-                worker.reports -= 1;
-            }
-        }
-        for report in &reports {
-            saw(report);
-            if let Some(worker) = workers.get_mut(&report.worker) {
-                worker.learn(report);
-            }
-        }
+        let mut models = Models::new();
+        models.learn(&reports);
+        reports.iter().for_each(&mut saw);
         let global_batch = stored.spec.global_batch;
         Ok(Some(Self {
             spec: stored.spec,
             members: Members::restore(stored.generation, stored.departed_generation, members),
             workers,
+            models,
             in_force: last_answer.as_ref().and_then(|last| in_force(last, global_batch)),
             next_iteration: stored.last_iteration.map_or(0, |last| last + 1),
             last_decision: last_answer.map(|last| last.decision),
         }))
+    }
+
+    /// Takes new reports: counts them, and lets the models learn.
+    pub fn learn(&mut self, reports: &[WorkerReport]) {
+        for report in reports {
+            if let Some(worker) = self.workers.get_mut(&report.worker) {
+                worker.reports += 1;
+            }
+        }
+        self.models.learn(reports);
     }
 
     /// Live workers in rank order.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_core::forecast::WorkerForecaster;
 use evenstep_core::membership::State;
 use evenstep_protocol::{
     AllocateAnswer, Allocation, ForecastView, JobId, JobState as JobStateView, JobView, ModelView,
@@ -132,7 +131,7 @@ impl JobState {
                     max_local_batch: worker.request.max_local_batch,
                     last_seen_unix_ms: member.last_seen_ms,
                     reports: worker.reports,
-                    speed_samples_per_s: worker.forecaster.as_ref().map(WorkerForecaster::last_speed),
+                    speed_samples_per_s: self.models.forecaster.last_speed(&member.id),
                 };
                 rank += u64::from(live);
                 Some(view)
@@ -142,29 +141,25 @@ impl JobState {
     }
 
     fn forecast_view(&self, job_id: &JobId) -> ForecastView {
-        let workers = self.members.live().filter_map(|id| {
-            let worker = self.workers.get(id)?;
-            let forecast = worker.forecaster.as_ref().map(WorkerForecaster::forecast);
-            let experts = worker.forecaster.iter().flat_map(WorkerForecaster::experts);
-            Some(WorkerForecastView {
+        let models = &self.models;
+        let workers = self.members.live().map(|id| {
+            let forecast = models.forecaster.forecast(id, None);
+            let experts = models.forecaster.experts(id).into_iter();
+            WorkerForecastView {
                 worker: id.clone(),
                 speed_samples_per_s: forecast.map(|forecast| forecast.speed),
                 speed_lower_samples_per_s: forecast.map(|forecast| forecast.lower),
                 speed_upper_samples_per_s: forecast.map(|forecast| forecast.upper),
                 models: experts
                     .map(|expert| ModelView {
-                        model: expert.name.into(),
+                        model: expert.name,
                         speed_samples_per_s: expert.speed,
                         weight: expert.weight,
                         log_rmse: expert.log_rmse,
                     })
                     .collect(),
-                missing_drivers: worker
-                    .missing
-                    .iter()
-                    .map(|(name, count)| ((*name).into(), *count))
-                    .collect(),
-            })
+                missing_drivers: models.missing(id),
+            }
         });
         ForecastView { job_id: job_id.clone(), workers: workers.collect() }
     }

@@ -1,166 +1,151 @@
 //! ARX by recursive least squares: log speed from its own lags and the drivers read at the boundary.
 //!
-//! With `m` the EMA(.3) of log speed after iteration k, the model is
-//! `y(k+1) - m = a1 (y(k) - m) + a2 (y(k-1) - m) + sum_j b_j d_j(k) + b' d_0(k-1) + c`,
-//! where lags and drivers `d_j` come in units of their own running deviation. Objective: squared error with forgetting
-//! .9985 and a ridge prior of 10 on every coefficient. The target is a deviation from the EMA,
-//! so that the prior (all coefficients 0) is the EMA itself: a model without data is a good model already.
+//! `y(k+1) = m + theta . x + c`, with `m` the log of an EMA of speed and `x` the inputs of [`super::inputs`]. The target
+//! is a deviation from the EMA, so that the prior (all coefficients 0) is the EMA itself: a model without data is a good
+//! model already.
 
-use std::collections::VecDeque;
+use serde::{Deserialize, Serialize};
 
-use super::Ema;
-use crate::series::{DRIVERS, Drivers};
+use super::average::Ema;
+use super::inputs::{History, InputGroups, Layout, Scaler};
+use super::rls::RecursiveLeastSquares;
+use crate::series::DriverSet;
 
-/// Weight of old errors, per iteration: about 670 iterations of memory. Shorter memories cost accuracy.
-const FORGETTING: f64 = 0.9985;
-/// The ridge prior: how much evidence a coefficient needs before it moves.
-const RIDGE: f64 = 10.0;
-/// EMA that the target deviates from.
-const BASE_ALPHA: f64 = 0.3;
-/// Forecasts stay within the range of this many recent values, and [`RANGE_MARGIN`] of log speed beyond.
-const RANGE_VALUES: usize = 20;
-/// See [`RANGE_VALUES`]: about 5 %.
-const RANGE_MARGIN: f64 = 0.05;
-/// A driver more than this many deviations from its mean counts as this many.
-const DEVIATIONS_MAX: f64 = 5.0;
-/// A gain matrix that has grown beyond the prior by this factor carries no information any more: it starts again.
-const GAIN_GROWTH_MAX: f64 = 100.0;
+/// What a model takes and how fast it forgets.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ArxSettings {
+    /// Groups of inputs.
+    pub groups: InputGroups,
+    /// EMA that the target deviates from.
+    pub base_alpha: f64,
+    /// Weight that one iteration leaves of those before. .9985: about 670 iterations of memory.
+    pub forgetting: f64,
+    /// How much evidence a coefficient needs before it moves.
+    pub ridge: f64,
+}
 
-/// Lags of log speed; more do not help.
-const LAGS: usize = 2;
-/// The lags, the drivers, the first driver's previous value, and a constant.
-const INPUTS: usize = LAGS + DRIVERS + 1 + 1;
+impl ArxSettings {
+    /// The setting that did best on recorded traces, for these inputs.
+    pub fn of(groups: InputGroups) -> Self {
+        Self { groups, base_alpha: 0.3, forgetting: 0.9985, ridge: 10.0 }
+    }
+}
 
-/// An ARX model of log speed, ready to forecast from its first value on.
-#[derive(Debug, Clone)]
+/// An ARX model of one worker, ready to forecast from its first value on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Arx {
+    layout: Layout,
     base: Ema,
-    rls: RecursiveLeastSquares<INPUTS>,
-    scales: [RunningScale; LAGS + DRIVERS],
-    recent: VecDeque<f64>,
-    previous_first_driver: f64,
-    /// Inputs from which the coming value is forecast.
-    inputs: [f64; INPUTS],
+    scaler: Scaler,
+    rls: RecursiveLeastSquares,
 }
 
 impl Arx {
-    /// A model that has seen one value.
-    pub fn new(first: f64, drivers: Drivers) -> Self {
-        let mut model = Self {
-            base: Ema::new(BASE_ALPHA, first),
-            rls: RecursiveLeastSquares::new(RIDGE, FORGETTING),
-            scales: [RunningScale::default(); LAGS + DRIVERS],
-            recent: VecDeque::from([first]),
-            previous_first_driver: 0.0,
-            inputs: [0.0; INPUTS],
-        };
-        model.take_inputs(first, first, drivers);
-        model
-    }
-
-    /// Learns from the value that followed the last inputs, then takes the drivers beside it as the next inputs.
-    pub fn update(&mut self, log_speed: f64, drivers: Drivers) {
-        let previous = self.recent.back().copied().unwrap_or(log_speed);
-        self.rls.update(&self.inputs, log_speed - self.base.level());
-        self.base.update(log_speed);
-        if self.recent.len() == RANGE_VALUES {
-            self.recent.pop_front();
+    /// A model that has seen one value of log speed.
+    pub fn new(settings: ArxSettings, drivers: &DriverSet, first: f64) -> Self {
+        let layout = Layout::new(settings.groups, false, drivers);
+        Self {
+            base: Ema::new(settings.base_alpha, first.exp()),
+            scaler: Scaler::new(&layout),
+            rls: RecursiveLeastSquares::new(layout.width() + 1, settings.ridge, settings.forgetting),
+            layout,
         }
-        self.recent.push_back(log_speed);
-        self.take_inputs(log_speed, previous, drivers);
     }
 
-    /// The log speed of the coming iteration, kept within the recent range.
-    pub fn predict(&self) -> f64 {
-        let (low, high) =
-            self.recent.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
-                (low.min(*value), high.max(*value))
-            });
-        let raw = self.base.level() + self.rls.predict(&self.inputs);
-        if raw.is_finite() { raw.clamp(low - RANGE_MARGIN, high + RANGE_MARGIN) } else { self.base.level() }
+    /// The log speed of the coming iteration of `batch` samples, kept within the recent range.
+    pub fn predict(&self, history: &History, batch: f64) -> f64 {
+        let base = self.base.level().ln();
+        let inputs = self.scaler.scaled(&self.layout, &self.layout.raw(history, base, batch));
+        history.guard(base + self.rls.predict(&inputs), base)
     }
 
-    fn take_inputs(&mut self, value: f64, previous: f64, drivers: Drivers) {
-        let base = self.base.level();
-        let lags = [Some(value - base), Some(previous - base)];
-        for (at, reading) in lags.into_iter().chain(drivers.0).enumerate() {
-            // A missing driver enters at its mean: it says nothing. (The book counts it.)
-            self.inputs[at] = reading.map_or(0.0, |reading| self.scales[at].deviations(reading));
+    /// Learns that an iteration of `batch` samples, after this history, had this log speed.
+    pub fn update(&mut self, history: &History, batch: f64, log_speed: f64) {
+        let base = self.base.level().ln();
+        let raw = self.layout.raw(history, base, batch);
+        let inputs = self.scaler.scaled(&self.layout, &raw);
+        self.scaler.learn(&raw);
+        self.rls.update(&inputs, log_speed - base);
+        self.base.update(log_speed.exp());
+    }
+
+    /// Starts from what an earlier model of the same drivers has learned; see [`RecursiveLeastSquares::warm_start`].
+    pub fn warm_start(&mut self, earlier: &Self, trust: f64) {
+        if self.layout.width() == earlier.layout.width() {
+            self.rls.warm_start(&earlier.rls, trust);
+            self.scaler = earlier.scaler.clone();
         }
-        self.inputs[LAGS + DRIVERS] = self.previous_first_driver;
-        self.inputs[LAGS + DRIVERS + 1] = 1.0;
-        self.previous_first_driver = self.inputs[LAGS];
     }
 }
 
-/// Running mean and deviation of an input (Welford), to bring all inputs to one scale.
-#[derive(Debug, Clone, Copy, Default)]
-struct RunningScale {
-    count: f64,
-    mean: f64,
+/// One ARX model for all workers of a job: what each learns serves the others.
+///
+/// Each worker's inputs and base are its own; targets come in units of the worker's own deviation from its base, so
+/// that quiet and noisy workers can share coefficients.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PooledArx {
+    settings: ArxSettings,
+    layout: Layout,
+    rls: RecursiveLeastSquares,
+}
+
+/// What the pooled model knows of one worker alone.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Share {
+    base: Ema,
+    scaler: Scaler,
     squares: f64,
+    count: f64,
 }
 
-impl RunningScale {
-    /// Takes a reading and says how many deviations it lies from the mean; a constant input says 0.
-    fn deviations(&mut self, reading: f64) -> f64 {
-        self.count += 1.0;
-        let delta = reading - self.mean;
-        self.mean += delta / self.count;
-        self.squares += delta * (reading - self.mean);
+/// Deviation of a worker of which nothing is known, in log speed.
+const DEVIATION_COLD: f64 = 0.1;
+/// Targets further out than this many deviations count as this many.
+const TARGET_MAX: f64 = 8.0;
+
+impl PooledArx {
+    /// A model that has seen nothing.
+    pub fn new(settings: ArxSettings, drivers: &DriverSet) -> Self {
+        let layout = Layout::new(settings.groups, true, drivers);
+        let rls = RecursiveLeastSquares::new(layout.width() + 1, settings.ridge, settings.forgetting);
+        Self { settings, layout, rls }
+    }
+
+    /// The share of a worker that has shown one log speed.
+    pub fn share(&self, first: f64) -> Share {
+        Share {
+            base: Ema::new(self.settings.base_alpha, first.exp()),
+            scaler: Scaler::new(&self.layout),
+            squares: 0.0,
+            count: 0.0,
+        }
+    }
+
+    /// The log speed of the worker's coming iteration of `batch` samples.
+    pub fn predict(&self, share: &Share, history: &History, batch: f64) -> f64 {
+        let base = share.base.level().ln();
+        let inputs = share.scaler.scaled(&self.layout, &self.layout.raw(history, base, batch));
+        history.guard(base + share.deviation() * self.rls.predict(&inputs), base)
+    }
+
+    /// Learns that the worker's iteration of `batch` samples, after this history, had this log speed.
+    pub fn update(&mut self, share: &mut Share, history: &History, batch: f64, log_speed: f64) {
+        let base = share.base.level().ln();
+        let raw = self.layout.raw(history, base, batch);
+        let inputs = share.scaler.scaled(&self.layout, &raw);
+        let target = (log_speed - base) / share.deviation();
+        self.rls.update(&inputs, target.clamp(-TARGET_MAX, TARGET_MAX));
+        share.scaler.learn(&raw);
+        share.squares += (log_speed - base).powi(2);
+        share.count += 1.0;
+        share.base.update(log_speed.exp());
+    }
+}
+
+impl Share {
+    fn deviation(&self) -> f64 {
         let deviation = (self.squares / self.count).sqrt();
-        let scaled = (reading - self.mean) / deviation;
-        if scaled.is_finite() { scaled.clamp(-DEVIATIONS_MAX, DEVIATIONS_MAX) } else { 0.0 }
-    }
-}
-
-/// Least squares over a stream: `N` coefficients, forgetting, and a ridge prior at 0.
-#[derive(Debug, Clone)]
-struct RecursiveLeastSquares<const N: usize> {
-    coefficients: [f64; N],
-    /// Inverse of the (forgotten) information matrix: symmetric, positive definite.
-    gain: [[f64; N]; N],
-    prior_gain: f64,
-    forgetting: f64,
-}
-
-impl<const N: usize> RecursiveLeastSquares<N> {
-    fn new(ridge: f64, forgetting: f64) -> Self {
-        let prior_gain = 1.0 / ridge;
-        Self { coefficients: [0.0; N], gain: Self::diagonal(prior_gain), prior_gain, forgetting }
-    }
-
-    fn diagonal(value: f64) -> [[f64; N]; N] {
-        std::array::from_fn(|i| std::array::from_fn(|j| if i == j { value } else { 0.0 }))
-    }
-
-    fn predict(&self, inputs: &[f64; N]) -> f64 {
-        self.coefficients.iter().zip(inputs).map(|(coefficient, input)| coefficient * input).sum()
-    }
-
-    fn update(&mut self, inputs: &[f64; N], target: f64) {
-        let weighted: [f64; N] =
-            std::array::from_fn(|i| self.gain[i].iter().zip(inputs).map(|(gain, input)| gain * input).sum());
-        let spread: f64 = weighted.iter().zip(inputs).map(|(weighted, input)| weighted * input).sum();
-        let step = 1.0 / (self.forgetting + spread);
-        let error = target - self.predict(inputs);
-        if !(error * step).is_finite() {
-            return;
-        }
-        for i in 0..N {
-            self.coefficients[i] += weighted[i] * step * error;
-            for j in 0..=i {
-                // Written once for both triangles, so that rounding cannot break the symmetry.
-                let value = (self.gain[i][j] - weighted[i] * weighted[j] * step) / self.forgetting;
-                self.gain[i][j] = value;
-                self.gain[j][i] = value;
-            }
-        }
-        // Inputs that stay still let the gain grow without end (wind-up) until one jolt ruins the model.
-        let wound_up = (0..N).any(|i| !(0.0..=GAIN_GROWTH_MAX * self.prior_gain).contains(&self.gain[i][i]));
-        if wound_up {
-            self.gain = Self::diagonal(self.prior_gain);
-        }
+        if deviation.is_finite() && deviation > 1e-6 { deviation } else { DEVIATION_COLD }
     }
 }
 
@@ -170,29 +155,8 @@ mod tests {
 
     use super::*;
 
-    /// Without forgetting, the stream ends at the ridge solution of the batch problem, here solved by hand in two
-    /// dimensions: (X'X + ridge I) beta = X'y.
-    #[test]
-    fn ends_at_the_batch_ridge_solution() {
-        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(3);
-        let ridge = 2.0;
-        let mut rls = RecursiveLeastSquares::<2>::new(ridge, 1.0);
-        let (mut a, mut b, mut d, mut p, mut q) = (ridge, 0.0, ridge, 0.0, 0.0);
-        for _ in 0..200 {
-            let x = [rng.random::<f64>() - 0.5, rng.random::<f64>() * 2.0];
-            let y = 0.7 * x[0] - 0.2 * x[1] + 0.01 * rng.random::<f64>();
-            rls.update(&x, y);
-            a += x[0] * x[0];
-            b += x[0] * x[1];
-            d += x[1] * x[1];
-            p += x[0] * y;
-            q += x[1] * y;
-        }
-        let determinant = a * d - b * b;
-        let beta = [(d * p - b * q) / determinant, (a * q - b * p) / determinant];
-        for (ours, batch) in rls.coefficients.iter().zip(beta) {
-            assert!((ours - batch).abs() < 1e-9, "{ours} {batch}");
-        }
+    fn no_drivers() -> DriverSet {
+        DriverSet::default()
     }
 
     /// An AR(1) around a mean is learned: the forecast error comes close to the innovation's.
@@ -200,36 +164,64 @@ mod tests {
     fn learns_an_autoregression() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(5);
         let mut value = 0.0f64;
-        let mut model = Arx::new(value, Drivers::default());
+        let mut model = Arx::new(ArxSettings::of(InputGroups::Lags), &no_drivers(), value);
+        let mut history = History::new(value, 1.0);
         let (mut ours, mut innovation) = (0.0, 0.0);
         for k in 0..2000 {
             let noise = 0.1 * (rng.random::<f64>() - 0.5);
             let next = 0.9 * value + noise;
             if k >= 500 {
-                ours += (model.predict() - next).powi(2);
+                ours += (model.predict(&history, 1.0) - next).powi(2);
                 innovation += noise * noise;
             }
-            model.update(next, Drivers::default());
+            model.update(&history, 1.0, next);
+            history.observe(next, 1.0);
             value = next;
         }
         assert!(ours < 1.1 * innovation, "{ours} against {innovation}");
     }
 
-    /// A driver that was small noise and decided all jolts beyond anything seen: the forecast stays within the range.
+    /// A larger batch that costs speed is foreseen from the batch alone.
     #[test]
-    fn forecasts_stay_in_the_recent_range() {
-        let mut model = Arx::new(0.0, super::super::only(0, 0.0));
-        let mut announced = 0.0;
-        for k in 0..300 {
-            let value = 0.1 * announced;
-            announced = f64::from((k * 7919 % 13) % 2);
-            model.update(value, super::super::only(0, announced));
+    fn the_coming_batch_is_an_input() {
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(8);
+        let mut model = Arx::new(ArxSettings::of(InputGroups::Lags), &no_drivers(), 5.0);
+        let mut history = History::new(5.0, 64.0);
+        for _ in 0..400 {
+            let batch = if rng.random::<bool>() { 64.0 } else { 128.0 };
+            let speed = if batch > 100.0 { 4.5 } else { 5.0 };
+            model.update(&history, batch, speed);
+            history.observe(speed, batch);
         }
-        for jolt in [1e9, -1e9] {
-            let mut jolted = model.clone();
-            jolted.update(0.1 * announced, super::super::only(0, jolt));
-            let forecast = jolted.predict();
-            assert!((-RANGE_MARGIN..=0.1 + RANGE_MARGIN).contains(&forecast), "{forecast} after {jolt}");
+        assert!((model.predict(&history, 64.0) - 5.0).abs() < 0.1);
+        assert!((model.predict(&history, 128.0) - 4.5).abs() < 0.1);
+    }
+
+    /// What one worker showed serves another that has shown nothing like it yet.
+    #[test]
+    fn a_pool_knows_what_any_of_its_workers_knows() {
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(6);
+        let drivers = DriverSet::new(["load"]);
+        let mut pooled = PooledArx::new(ArxSettings::of(InputGroups::All), &drivers);
+        let mut alone = Arx::new(ArxSettings::of(InputGroups::All), &drivers, 0.0);
+        let mut shares = [pooled.share(0.0), pooled.share(0.0)];
+        let mut histories = [History::new(0.0, 1.0), History::new(0.0, 1.0)];
+        let (mut by_pool, mut by_itself) = (0.0, 0.0);
+        // The second worker joins late, and is scored on its first 60 iterations.
+        for k in 0..460 {
+            for i in 0..if k < 400 { 1 } else { 2 } {
+                let load = f64::from(u8::from(rng.random::<f64>() < 0.4));
+                histories[i].boundary(&[Some(load)]);
+                let actual = -0.5 * load + 0.02 * (rng.random::<f64>() - 0.5);
+                if i == 1 {
+                    by_pool += (pooled.predict(&shares[1], &histories[1], 1.0) - actual).powi(2);
+                    by_itself += (alone.predict(&histories[1], 1.0) - actual).powi(2);
+                    alone.update(&histories[1], 1.0, actual);
+                }
+                pooled.update(&mut shares[i], &histories[i], 1.0, actual);
+                histories[i].observe(actual, 1.0);
+            }
         }
+        assert!(by_pool < 0.7 * by_itself, "{by_pool} against {by_itself}");
     }
 }

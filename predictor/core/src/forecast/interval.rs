@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 /// Residuals remembered.
 const WINDOW: usize = 128;
 /// Residuals needed before the window speaks for itself.
@@ -18,7 +20,7 @@ const GAMMA: f64 = 0.02;
 const ALPHA_RANGE: (f64, f64) = (0.001, 0.5);
 
 /// The half width of a forecast's interval, on the log scale.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AdaptiveInterval {
     alpha: f64,
     level: f64,
@@ -42,7 +44,7 @@ impl AdaptiveInterval {
         if self.residuals.len() == WINDOW {
             self.residuals.pop_front();
         }
-        self.residuals.push_back(residual.abs());
+        self.residuals.push_back(residual);
         if self.residuals.len() >= WINDOW_MIN {
             self.half_width = self.quantile(1.0 - self.level);
         }
@@ -53,8 +55,13 @@ impl AdaptiveInterval {
         self.half_width
     }
 
+    /// The latest residuals, the oldest first.
+    pub fn residuals(&self) -> impl Iterator<Item = f64> + '_ {
+        self.residuals.iter().copied()
+    }
+
     fn quantile(&self, share: f64) -> f64 {
-        let mut sorted: Vec<f64> = self.residuals.iter().copied().collect();
+        let mut sorted: Vec<f64> = self.residuals.iter().map(|residual| residual.abs()).collect();
         // The conformal quantile: the (n + 1) share -th smallest, the largest where there are too few.
         let at = ((sorted.len() as f64 + 1.0) * share).ceil() as usize;
         let at = at.clamp(1, sorted.len()) - 1;

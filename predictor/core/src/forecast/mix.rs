@@ -1,95 +1,127 @@
 //! Online aggregation of experts: Bernstein online aggregation (Wintenberger 2017, "Optimal learning with Bernstein
 //! online aggregation"), with a small fixed share so that an expert which was bad for long can come back.
 //!
-//! With `r_i = l'(mix) (mix - x_i)` the linearised regret of expert i, and `V_i` the sum of its squares,
-//! `eta_i = min(1 / (2 max|r_i|), sqrt(ln N / V_i))`, `R_i += r_i - eta_i r_i^2`, `w_i ~ eta_i exp(eta_i R_i)`.
-//! The loss is squared error in log speed. Picking the recent best instead costs accuracy: records are noisy.
+//! With `g` the slope of the loss at the mix and `r_i = g (mix - x_i)` the linearised regret of expert i, and `V_i` the
+//! sum of its squares,
+//! `eta_i = min(1 / (2 max|r_i|), sqrt(ln N / V_i))`, `R_i += r_i - eta_i r_i^2`, `w_i ~ p_i eta_i exp(eta_i R_i)` from prior weights `p_i`.
+//! The loss is squared error in log speed, or any other whose slope the caller brings. Picking the recent best instead
+//! costs accuracy: records are noisy.
+
+use serde::{Deserialize, Serialize};
 
 /// Share of the weight that is spread evenly at each step.
 const FIXED_SHARE: f64 = 0.005;
 /// What one step forgets of regrets and losses: regimes older than some hundred iterations fade.
-const FADING: f64 = 0.995;
+const FADING: f64 = 0.99;
 
-/// Weights of `N` experts, learned from their records.
-#[derive(Debug, Clone)]
-pub struct Mix<const N: usize> {
-    weights: [f64; N],
-    regret: [f64; N],
-    squared_regret: [f64; N],
-    regret_max: [f64; N],
-    squared_error: [f64; N],
+/// Weights of experts, learned from their records.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Mix {
+    /// Weights before any record.
+    prior: Vec<f64>,
+    weights: Vec<f64>,
+    records: Vec<Record>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+struct Record {
+    regret: f64,
+    squared_regret: f64,
+    regret_max: f64,
+    squared_error: f64,
     scored: f64,
 }
 
-impl<const N: usize> Mix<N> {
-    /// Even weights: no records yet.
-    pub fn uniform() -> Self {
-        Self {
-            weights: [1.0 / N as f64; N],
-            regret: [0.0; N],
-            squared_regret: [0.0; N],
-            regret_max: [0.0; N],
-            squared_error: [0.0; N],
-            scored: 0.0,
+impl Mix {
+    /// Weights in proportion to `prior`, all of it positive, one for each expert: no records yet.
+    pub fn new(prior: &[f64]) -> Self {
+        let sum: f64 = prior.iter().sum();
+        let prior: Vec<f64> = prior.iter().map(|weight| weight / sum).collect();
+        Self { weights: prior.clone(), records: vec![Record::default(); prior.len()], prior }
+    }
+
+    /// One more expert, behind the others: it starts at an even share, taken from all alike, and without a record.
+    pub fn admit(&mut self) {
+        let share = 1.0 / (self.weights.len() + 1) as f64;
+        for weights in [&mut self.weights, &mut self.prior] {
+            weights.iter_mut().for_each(|weight| *weight *= 1.0 - share);
+            weights.push(share);
+        }
+        self.records.push(Record::default());
+    }
+
+    /// Goes on from the records of an earlier mix of as many experts.
+    pub fn warm_start(&mut self, earlier: &Self) {
+        if earlier.weights.len() == self.weights.len() {
+            *self = earlier.clone();
         }
     }
 
     /// The weights; they sum to 1.
-    pub fn weights(&self) -> &[f64; N] {
+    pub fn weights(&self) -> &[f64] {
         &self.weights
     }
 
     /// The weighted mean of the experts' forecasts.
-    pub fn combine(&self, forecasts: &[f64; N]) -> f64 {
+    pub fn combine(&self, forecasts: &[f64]) -> f64 {
         self.weights.iter().zip(forecasts).map(|(weight, forecast)| weight * forecast).sum()
     }
 
-    /// Root mean squared error of expert `i`, faded; `None` before the first score.
+    /// Root mean squared error of expert `i`, faded; `None` before its first score.
     pub fn log_rmse(&self, i: usize) -> Option<f64> {
-        (self.scored > 0.0).then(|| (self.squared_error[i] / self.scored).sqrt())
+        let record = self.records.get(i)?;
+        (record.scored > 0.0).then(|| (record.squared_error / record.scored).sqrt())
     }
 
-    /// Scores the forecasts against what came and moves the weights.
-    pub fn score(&mut self, forecasts: &[f64; N], actual: f64) {
+    /// Scores the forecasts against what came, by squared error, and moves the weights.
+    pub fn score(&mut self, forecasts: &[f64], actual: f64) {
+        let slope = 2.0 * (self.combine(forecasts) - actual);
+        self.score_by(forecasts, actual, slope);
+    }
+
+    /// Scores the forecasts by a loss whose slope at the mix's forecast was `slope`, and moves the weights.
+    pub fn score_by(&mut self, forecasts: &[f64], actual: f64, slope: f64) {
         let mixed = self.combine(forecasts);
-        let slope = 2.0 * (mixed - actual);
-        self.scored = FADING * self.scored + 1.0;
-        for (i, forecast) in forecasts.iter().enumerate() {
+        let choice = (self.records.len() as f64).ln();
+        for (record, forecast) in self.records.iter_mut().zip(forecasts) {
             let regret = slope * (mixed - forecast);
-            self.squared_error[i] = FADING * self.squared_error[i] + (forecast - actual).powi(2);
-            self.squared_regret[i] = FADING * self.squared_regret[i] + regret * regret;
-            self.regret_max[i] = (FADING * self.regret_max[i]).max(regret.abs());
-            let rate = self.learning_rate(i);
-            self.regret[i] = FADING * self.regret[i] + regret - rate * regret * regret;
+            record.squared_error = FADING * record.squared_error + (forecast - actual).powi(2);
+            record.scored = FADING * record.scored + 1.0;
+            record.squared_regret = FADING * record.squared_regret + regret * regret;
+            record.regret_max = (FADING * record.regret_max).max(regret.abs());
+            record.regret = FADING * record.regret + regret - record.learning_rate(choice) * regret * regret;
         }
-        self.reweigh();
+        self.reweigh(choice);
     }
 
-    /// 0 while an expert has never differed from the mix: nothing is known of it.
-    fn learning_rate(&self, i: usize) -> f64 {
-        if self.squared_regret[i] > 0.0 {
-            (0.5 / self.regret_max[i]).min(((N as f64).ln() / self.squared_regret[i]).sqrt())
-        } else {
-            0.0
-        }
-    }
-
-    fn reweigh(&mut self) {
-        let rates: [f64; N] = std::array::from_fn(|i| self.learning_rate(i));
-        let rate_max = rates.iter().copied().fold(0.0, f64::max);
+    fn reweigh(&mut self, choice: f64) {
+        let rate_max = self.records.iter().map(|record| record.learning_rate(choice)).fold(0.0, f64::max);
         if rate_max <= 0.0 || !rate_max.is_finite() {
             return;
         }
-        // An expert with no record yet takes the largest rate: it stays open to what comes.
-        let exponents: [f64; N] = std::array::from_fn(|i| {
-            let rate = if rates[i] > 0.0 { rates[i] } else { rate_max };
-            (rate / rate_max).ln() + rate * self.regret[i]
-        });
+        let exponent = |(record, prior): (&Record, &f64)| {
+            // An expert with no record yet takes the largest rate: it stays open to what comes.
+            let rate = Some(record.learning_rate(choice)).filter(|rate| *rate > 0.0).unwrap_or(rate_max);
+            (prior * rate / rate_max).ln() + rate * record.regret
+        };
+        let exponents: Vec<f64> = self.records.iter().zip(&self.prior).map(exponent).collect();
         let top = exponents.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let raw = exponents.map(|exponent| (exponent - top).exp());
+        let raw: Vec<f64> = exponents.iter().map(|exponent| (exponent - top).exp()).collect();
         let sum: f64 = raw.iter().sum();
         if sum.is_finite() && sum > 0.0 {
-            self.weights = raw.map(|weight| (1.0 - FIXED_SHARE) * weight / sum + FIXED_SHARE / N as f64);
+            let even = FIXED_SHARE / raw.len() as f64;
+            self.weights = raw.iter().map(|weight| (1.0 - FIXED_SHARE) * weight / sum + even).collect();
+        }
+    }
+}
+
+impl Record {
+    /// 0 while an expert has never differed from the mix: nothing is known of it.
+    fn learning_rate(&self, choice: f64) -> f64 {
+        if self.squared_regret > 0.0 {
+            (0.5 / self.regret_max).min((choice / self.squared_regret).sqrt())
+        } else {
+            0.0
         }
     }
 }
@@ -101,7 +133,7 @@ mod tests {
     /// The regret bound in practice: the mix's loss ends near that of the best expert.
     #[test]
     fn comes_close_to_the_best_expert() {
-        let mut mix = Mix::<3>::uniform();
+        let mut mix = Mix::new(&[1.0; 3]);
         let (mut ours, mut best) = (0.0, 0.0);
         for k in 0..500 {
             let actual = f64::from(k % 11) * 0.1;
@@ -117,13 +149,29 @@ mod tests {
     /// An expert that was the worst for long leads soon after it becomes the best.
     #[test]
     fn a_fallen_expert_comes_back() {
-        let mut mix = Mix::<2>::uniform();
+        let mut mix = Mix::new(&[1.0; 2]);
         for _ in 0..500 {
             mix.score(&[1.0, 0.0], 0.0);
         }
         assert!(mix.weights()[0] < 0.01);
         for _ in 0..200 {
             mix.score(&[1.0, 0.0], 1.0);
+        }
+        assert!(mix.weights()[0] > 0.9, "{:?}", mix.weights());
+    }
+
+    /// A late expert takes its share from all, and must earn the rest.
+    #[test]
+    fn a_newcomer_is_judged_by_its_own_record() {
+        let mut mix = Mix::new(&[1.0; 2]);
+        for _ in 0..100 {
+            mix.score(&[0.1, 1.0], 0.0);
+        }
+        mix.admit();
+        assert!((mix.weights().iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        assert_eq!((mix.weights()[2], mix.log_rmse(2)), (1.0 / 3.0, None));
+        for _ in 0..100 {
+            mix.score(&[0.1, 1.0, 0.5], 0.0);
         }
         assert!(mix.weights()[0] > 0.9, "{:?}", mix.weights());
     }

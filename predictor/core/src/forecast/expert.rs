@@ -1,0 +1,219 @@
+//! The experts: every model of one worker's speed behind one face, and the names they are known by.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::arx::{Arx, ArxSettings, PooledArx, Share};
+use super::average::{Ema, Hold, MovingAverage};
+use super::inputs::{History, InputGroups};
+use crate::series::DriverSet;
+
+/// A model to take into a roster.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum ExpertKind {
+    /// The last value.
+    Last,
+    /// The mean of so many latest values.
+    MovingAverage(usize),
+    /// Exponential moving average with this factor.
+    Ema(f64),
+    /// Repeats foreseen, over an EMA of distinct values with this factor.
+    Hold(f64),
+    /// Autoregression on lags alone.
+    Ar,
+    /// Autoregression on lags and level.
+    ArLevel,
+    /// ARX on lags, level and the selected drivers.
+    Arx,
+    /// The same, forgetting sooner: about 200 iterations of memory.
+    ArxQuick,
+    /// The same, on deviations from a quicker EMA (factor .6).
+    ArxNear,
+    /// The same, on deviations from a slower EMA (factor .1).
+    ArxFar,
+    /// ARX on every driver there is.
+    ArxAll,
+    /// One ARX for all workers of the job.
+    ArxPooled,
+}
+
+/// Prior weights over that of the simplest experts.
+const PRIOR_POOLED: f64 = 8.0;
+const PRIOR_ARX: f64 = 4.0;
+
+/// Experts without a parameter, by name.
+const PLAIN: [(&str, ExpertKind); 9] = [
+    ("last", ExpertKind::Last),
+    ("ar", ExpertKind::Ar),
+    ("ar_level", ExpertKind::ArLevel),
+    ("arx", ExpertKind::Arx),
+    ("arx_quick", ExpertKind::ArxQuick),
+    ("arx_near", ExpertKind::ArxNear),
+    ("arx_far", ExpertKind::ArxFar),
+    ("arx_all", ExpertKind::ArxAll),
+    ("arx_pooled", ExpertKind::ArxPooled),
+];
+
+impl ExpertKind {
+    /// The experts of a forecast, unless said otherwise. Those that need drivers are left out where there are none.
+    pub fn roster(drivers: &DriverSet) -> Vec<Self> {
+        let mut roster = vec![
+            Self::Last,
+            Self::Ema(0.05),
+            Self::Ema(0.1),
+            Self::Ema(0.3),
+            Self::Ema(0.6),
+            Self::Ema(0.8),
+            Self::Hold(0.1),
+            Self::Hold(0.3),
+            Self::Ar,
+            Self::ArLevel,
+            Self::ArxFar,
+            Self::ArxPooled,
+        ];
+        if !drivers.is_empty() {
+            roster.extend([Self::Arx, Self::ArxQuick, Self::ArxNear, Self::ArxAll]);
+        }
+        roster
+    }
+
+    /// Its weight before any record, relative to the others: those that did well on most recorded traces start ahead.
+    pub(super) fn prior(self) -> f64 {
+        match self {
+            Self::ArxPooled => PRIOR_POOLED,
+            Self::Arx | Self::ArxNear | Self::ArxAll => PRIOR_ARX,
+            _ => 1.0,
+        }
+    }
+
+    fn settings(self) -> ArxSettings {
+        match self {
+            Self::Ar => ArxSettings::of(InputGroups::Lags),
+            Self::ArLevel => ArxSettings::of(InputGroups::Level),
+            Self::ArxQuick => ArxSettings { forgetting: 0.995, ..ArxSettings::of(InputGroups::Selected) },
+            Self::ArxNear => ArxSettings { base_alpha: 0.6, ..ArxSettings::of(InputGroups::Selected) },
+            Self::ArxFar => ArxSettings { base_alpha: 0.1, ..ArxSettings::of(InputGroups::Selected) },
+            Self::ArxAll => ArxSettings::of(InputGroups::All),
+            _ => ArxSettings::of(InputGroups::Selected),
+        }
+    }
+
+    /// The pooled model of a job.
+    pub(super) fn pool(drivers: &DriverSet) -> PooledArx {
+        PooledArx::new(ArxSettings { forgetting: 0.9998, ..Self::ArxPooled.settings() }, drivers)
+    }
+}
+
+impl fmt::Display for ExpertKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MovingAverage(window) => write!(f, "ma_{window}"),
+            Self::Ema(alpha) => write!(f, "ema_{alpha}"),
+            Self::Hold(alpha) => write!(f, "hold_{alpha}"),
+            plain => {
+                let name = PLAIN.iter().find(|(_, kind)| kind == plain).map_or("", |(name, _)| *name);
+                f.write_str(name)
+            }
+        }
+    }
+}
+
+/// A name that no expert has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no expert; there are last, ma_N (N from 1 to 1000), ema_A and hold_A (A above 0, at most 1), ar, ar_level, arx, arx_quick, arx_near, arx_far, arx_all, arx_pooled"
+)]
+pub struct UnknownExpert(pub String);
+
+impl FromStr for ExpertKind {
+    type Err = UnknownExpert;
+
+    fn from_str(name: &str) -> Result<Self, UnknownExpert> {
+        let unknown = || UnknownExpert(name.into());
+        if let Some((_, kind)) = PLAIN.iter().find(|(known, _)| *known == name) {
+            return Ok(*kind);
+        }
+        let (kind, parameter) = name.split_once('_').ok_or_else(unknown)?;
+        let factor = || parameter.parse().ok().filter(|alpha| (f64::MIN_POSITIVE..=1.0).contains(alpha));
+        let window = || parameter.parse().ok().filter(|window| (1..=1000).contains(window));
+        match kind {
+            "ma" => window().map(Self::MovingAverage),
+            "ema" => factor().map(Self::Ema),
+            "hold" => factor().map(Self::Hold),
+            _ => None,
+        }
+        .ok_or_else(unknown)
+    }
+}
+
+/// One model of one worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Expert {
+    Last,
+    MovingAverage(MovingAverage),
+    Ema(Ema),
+    Hold(Hold),
+    Arx(Box<Arx>),
+    Pooled(Box<Share>),
+}
+
+impl Expert {
+    pub fn new(kind: ExpertKind, drivers: &DriverSet, pool: &PooledArx, first: f64) -> Self {
+        match kind {
+            ExpertKind::Last => Self::Last,
+            ExpertKind::MovingAverage(window) => Self::MovingAverage(MovingAverage::new(window, first)),
+            ExpertKind::Ema(alpha) => Self::Ema(Ema::new(alpha, first)),
+            ExpertKind::Hold(alpha) => Self::Hold(Hold::new(alpha, first)),
+            ExpertKind::ArxPooled => Self::Pooled(Box::new(pool.share(first))),
+            arx => Self::Arx(Box::new(Arx::new(arx.settings(), drivers, first))),
+        }
+    }
+
+    /// The log speed of the coming iteration.
+    pub fn predict(&self, history: &History, pool: &PooledArx, batch: f64) -> f64 {
+        match self {
+            Self::Last => history.last(),
+            Self::MovingAverage(average) => average.level(),
+            Self::Ema(ema) => ema.level(),
+            Self::Hold(hold) => hold.level(),
+            Self::Arx(arx) => arx.predict(history, batch),
+            Self::Pooled(share) => pool.predict(share, history, batch),
+        }
+    }
+
+    /// Learns that the iteration after this history had this log speed.
+    pub fn update(&mut self, history: &History, pool: &mut PooledArx, batch: f64, log_speed: f64) {
+        match self {
+            Self::Last => {}
+            Self::MovingAverage(average) => average.update(log_speed),
+            Self::Ema(ema) => ema.update(log_speed),
+            Self::Hold(hold) => hold.update(log_speed),
+            Self::Arx(arx) => arx.update(history, batch, log_speed),
+            Self::Pooled(share) => pool.update(share, history, batch, log_speed),
+        }
+    }
+
+    /// Takes over what an earlier worker's model of the same kind has learned of the device.
+    pub fn warm_start(&mut self, earlier: &Self, trust: f64) {
+        if let (Self::Arx(arx), Self::Arx(earlier)) = (self, earlier) {
+            arx.warm_start(earlier, trust);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for kind in ExpertKind::roster(&DriverSet::new(["own_cpu"])) {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        for unknown in ["", "ema", "ema_0", "ema_1.5", "ema_NaN", "ma_0", "ma_x", "oracle"] {
+            assert_eq!(unknown.parse::<ExpertKind>(), Err(UnknownExpert(unknown.into())));
+        }
+    }
+}

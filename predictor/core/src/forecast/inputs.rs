@@ -1,0 +1,286 @@
+//! What a model of speed is told: the state of a worker, laid out as inputs.
+//!
+//! All speeds are logarithms, relative to a base `m` (the log of an EMA of speed): a model whose coefficients are all 0
+//! forecasts the base. With `y_k` the log speed of iteration k, the inputs of iteration k+1 are
+//!
+//! | group | inputs |
+//! |---|---|
+//! | lags | `y_k - m`, `y_{k-1} - m`, change of log batch |
+//! | level | `m`, and how far the peak lies above it |
+//! | repeats | how far a slow EMA and the EMA over distinct values lie from `m`; whether the latest value was a repeat, and what that changes |
+//! | drivers | selected by role: readings at the boundary, the previous stall share, `y_k - ln(own CPU)` (speed per core: efficiency), `ln(wait / own CPU)` (how many compete), the log time the batch would take at the base |
+//! | others | every other driver, and the change of every driver |
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use super::average::{Ema, Hold};
+use super::rls::RunningScale;
+use crate::series::{DriverSet, Role};
+
+/// A driver more than this many deviations from its mean counts as this many.
+const DRIVER_DEVIATIONS_MAX: f64 = 5.0;
+/// A speed may be far from all before it and still be true: a new regime.
+const SPEED_DEVIATIONS_MAX: f64 = 50.0;
+/// Shares of CPU time below this are as good as this: keeps logarithms finite.
+const SHARE_MIN: f64 = 0.01;
+/// Ridge of drivers whose use is not known, over that of the selected ones.
+const RIDGE_OTHERS: f64 = 30.0;
+/// Ridge of the change of a driver, over that of a selected one.
+const RIDGE_CHANGES: f64 = 10.0;
+/// Forecasts stay within the range of this many recent values, and [`RANGE_MARGIN`] of log speed beyond.
+const RANGE_VALUES: usize = 20;
+/// See [`RANGE_VALUES`]: about 5 %.
+const RANGE_MARGIN: f64 = 0.05;
+/// The EMA over distinct values, and the slow one.
+const FRESH_ALPHA: f64 = 0.3;
+const SLOW_ALPHA: f64 = 0.05;
+
+/// Roles of the selected drivers, in the order of their inputs.
+const SELECTED: [Role; 8] = [
+    Role::CpuStall,
+    Role::RunQueueWait,
+    Role::OtherCpu,
+    Role::OwnCpu,
+    Role::VoluntarySwitches,
+    Role::ProcsRunning,
+    Role::ProcsBlocked,
+    Role::SmClock,
+];
+
+/// Which groups of inputs a model takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum InputGroups {
+    /// Lags alone.
+    Lags,
+    /// Lags and level.
+    Level,
+    /// Lags, level and the selected drivers.
+    Selected,
+    /// All groups.
+    All,
+}
+
+/// The recent past of one worker: what its inputs are made of.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct History {
+    recent: VecDeque<f64>,
+    hold: Hold,
+    slow: Ema,
+    peak: f64,
+    batch: f64,
+    drivers: Vec<Option<f64>>,
+    drivers_before: Vec<Option<f64>>,
+}
+
+impl History {
+    /// Starts at the first iteration, of this log speed and batch.
+    pub fn new(first: f64, batch: f64) -> Self {
+        Self {
+            recent: VecDeque::from([first]),
+            hold: Hold::new(FRESH_ALPHA, first),
+            slow: Ema::new(SLOW_ALPHA, first),
+            peak: first,
+            batch,
+            drivers: Vec::new(),
+            drivers_before: Vec::new(),
+        }
+    }
+
+    /// Takes the next iteration.
+    pub fn observe(&mut self, log_speed: f64, batch: f64) {
+        if self.recent.len() == RANGE_VALUES {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(log_speed);
+        self.hold.update(log_speed);
+        self.slow.update(log_speed);
+        self.peak = self.peak.max(log_speed);
+        self.batch = batch;
+    }
+
+    /// Takes the drivers read before the coming iteration.
+    pub fn boundary(&mut self, drivers: &[Option<f64>]) {
+        self.drivers_before = std::mem::replace(&mut self.drivers, drivers.to_vec());
+    }
+
+    /// The latest log speed.
+    pub fn last(&self) -> f64 {
+        self.recent.back().copied().unwrap_or_default()
+    }
+
+    /// The batch of the latest iteration.
+    pub fn batch(&self) -> f64 {
+        self.batch
+    }
+
+    /// Keeps a forecast of log speed within the recent range; what is not finite becomes `fallback`.
+    pub fn guard(&self, forecast: f64, fallback: f64) -> f64 {
+        let (low, high) =
+            self.recent.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+                (low.min(*value), high.max(*value))
+            });
+        if forecast.is_finite() { forecast.clamp(low - RANGE_MARGIN, high + RANGE_MARGIN) } else { fallback }
+    }
+}
+
+/// How one input is brought to scale.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Shape {
+    deviations_max: f64,
+    /// One over the root of its ridge, relative to the others.
+    weight: f64,
+}
+
+const SPEED: Shape = Shape { deviations_max: SPEED_DEVIATIONS_MAX, weight: 1.0 };
+const DRIVER: Shape = Shape { deviations_max: DRIVER_DEVIATIONS_MAX, weight: 1.0 };
+
+/// The layout of a model's inputs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Layout {
+    groups: InputGroups,
+    repeats: bool,
+    /// Position of each of [`SELECTED`] among the drivers.
+    selected: Vec<Option<usize>>,
+    drivers: usize,
+    shapes: Vec<Shape>,
+}
+
+impl Layout {
+    /// The inputs of these groups, for these drivers; with those on repeats, which take many rows to pay.
+    pub fn new(groups: InputGroups, repeats: bool, drivers: &DriverSet) -> Self {
+        let roles = drivers.roles();
+        let selected = SELECTED.map(|role| roles.iter().position(|known| *known == Some(role))).to_vec();
+        let mut layout = Self { groups, repeats, selected, drivers: drivers.len(), shapes: Vec::new() };
+        layout.shapes = layout.shapes();
+        layout
+    }
+
+    /// How many inputs there are.
+    pub fn width(&self) -> usize {
+        self.shapes.len()
+    }
+
+    fn shapes(&self) -> Vec<Shape> {
+        let mut shapes = vec![SPEED, SPEED, DRIVER];
+        if self.groups >= InputGroups::Level {
+            shapes.extend([DRIVER; 2]);
+        }
+        if self.repeats {
+            shapes.extend([SPEED, SPEED, DRIVER, DRIVER, DRIVER, DRIVER]);
+        }
+        if self.groups >= InputGroups::Selected {
+            shapes.extend([DRIVER; SELECTED.len() + 4]);
+        }
+        if self.groups == InputGroups::All {
+            let ridge = |ridge: f64| Shape { weight: ridge.sqrt().recip(), ..DRIVER };
+            let others = (0..self.drivers).filter(|at| !self.selected.contains(&Some(*at))).count();
+            shapes.extend(std::iter::repeat_n(ridge(RIDGE_OTHERS), others));
+            shapes.extend(std::iter::repeat_n(ridge(RIDGE_CHANGES), self.drivers));
+        }
+        shapes
+    }
+
+    /// The inputs of the coming iteration, of `batch` samples, relative to `base`; `None` where a reading is missing.
+    pub fn raw(&self, history: &History, base: f64, batch: f64) -> Vec<Option<f64>> {
+        let mut raw = Vec::with_capacity(self.width());
+        let last = history.last() - base;
+        let before = history.recent.iter().rev().nth(1).map_or(last, |before| before - base);
+        raw.extend([Some(last), Some(before), Some((batch / history.batch).ln())]);
+        if self.groups >= InputGroups::Level {
+            raw.extend([Some(base), Some(history.peak - base)]);
+        }
+        if self.repeats {
+            let (fresh, run) = (history.hold.fresh() - base, history.hold.run());
+            let (once, often) = (f64::from(u8::from(run == 1)), f64::from(u8::from(run > 1)));
+            let slow = history.slow.level() - base;
+            raw.extend([slow, fresh, once, last * once, fresh * once, fresh * often].map(Some));
+        }
+        if self.groups >= InputGroups::Selected {
+            let read = |at: usize, drivers: &[Option<f64>]| *drivers.get(self.selected[at]?)?;
+            let now = |role: Role| read(SELECTED.iter().position(|known| *known == role)?, &history.drivers);
+            raw.extend((0..SELECTED.len()).map(|at| read(at, &history.drivers)));
+            let share = |role: Role| Some((now(role)?.max(0.0) + SHARE_MIN).ln());
+            let own = share(Role::OwnCpu);
+            raw.extend([
+                read(0, &history.drivers_before),
+                own.map(|own| history.last() - own),
+                own.zip(share(Role::RunQueueWait)).map(|(own, wait)| wait - own),
+                Some(batch.ln() - base),
+            ]);
+        }
+        if self.groups == InputGroups::All {
+            let reading = |drivers: &[Option<f64>], at: usize| drivers.get(at).copied().flatten();
+            let others = (0..self.drivers).filter(|at| !self.selected.contains(&Some(*at)));
+            raw.extend(others.map(|at| reading(&history.drivers, at)));
+            raw.extend(
+                (0..self.drivers)
+                    .map(|at| Some(reading(&history.drivers, at)? - reading(&history.drivers_before, at)?)),
+            );
+        }
+        raw
+    }
+}
+
+/// Brings raw inputs to one scale: deviations from their running mean. A missing one enters at its mean: it says nothing.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Scaler {
+    scales: Vec<RunningScale>,
+}
+
+impl Scaler {
+    /// For inputs of this layout.
+    pub fn new(layout: &Layout) -> Self {
+        Self { scales: vec![RunningScale::default(); layout.width()] }
+    }
+
+    /// The inputs of a model: scaled, and a constant 1 behind them.
+    pub fn scaled(&self, layout: &Layout, raw: &[Option<f64>]) -> Vec<f64> {
+        let scale = |((shape, scale), raw): ((&Shape, &RunningScale), &Option<f64>)| {
+            raw.map_or(0.0, |raw| scale.with(raw).deviations(raw, shape.deviations_max) * shape.weight)
+        };
+        layout.shapes.iter().zip(&self.scales).zip(raw).map(scale).chain([1.0]).collect()
+    }
+
+    /// Takes raw inputs into the running means.
+    pub fn learn(&mut self, raw: &[Option<f64>]) {
+        for (scale, raw) in self.scales.iter_mut().zip(raw) {
+            if let Some(raw) = raw {
+                *scale = scale.with(*raw);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_is_as_wide_as_what_it_lays_out() {
+        let drivers = DriverSet::new(["own_cpu", "temperature", "psi_cpu_d", "self_wait"]);
+        let mut history = History::new(1.0, 8.0);
+        history.boundary(&[Some(0.5), Some(40.0), None, Some(0.1)]);
+        for groups in [InputGroups::Lags, InputGroups::Level, InputGroups::Selected, InputGroups::All] {
+            let layout = Layout::new(groups, true, &drivers);
+            assert_eq!(layout.raw(&history, 0.5, 16.0).len(), layout.width(), "{groups:?}");
+        }
+    }
+
+    #[test]
+    fn missing_readings_say_nothing() {
+        let drivers = DriverSet::new(["own_cpu"]);
+        let layout = Layout::new(InputGroups::Selected, false, &drivers);
+        let mut scaler = Scaler::new(&layout);
+        let mut history = History::new(1.0, 8.0);
+        history.boundary(&[Some(0.5)]);
+        scaler.learn(&layout.raw(&history, 0.0, 8.0));
+        history.boundary(&[Some(0.7)]);
+        let told = scaler.scaled(&layout, &layout.raw(&history, 0.0, 8.0));
+        history.boundary(&[None]);
+        let silent = scaler.scaled(&layout, &layout.raw(&history, 0.0, 8.0));
+        assert!(told.iter().zip(&silent).any(|(told, silent)| told != silent));
+        assert!(silent.iter().all(|input| input.is_finite()));
+    }
+}

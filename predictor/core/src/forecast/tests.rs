@@ -1,0 +1,140 @@
+//! Laws of the forecast as a whole.
+
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+use crate::series::{DriverSet, Observation};
+
+const NAMES: [&str; 6] =
+    ["psi_cpu_some", "run_queue_wait", "own_cpu", "other_cpu", "temperature", "sm_clock_mhz"];
+
+fn observation(speed: f64) -> Observation {
+    Observation::new(64.0, 64.0 / speed).unwrap()
+}
+
+fn forecaster(names: &[&str]) -> JobForecaster<u8> {
+    JobForecaster::new(DriverSet::new(names.iter().copied()))
+}
+
+fn reading() -> impl Strategy<Value = Option<f64>> {
+    prop_oneof![
+        Just(None),
+        (-1e12..1e12).prop_map(Some),
+        Just(Some(0.0)),
+        Just(Some(1e300)),
+        Just(Some(f64::MIN_POSITIVE)),
+    ]
+}
+
+proptest! {
+    /// Whatever comes in, a forecast is a positive, finite speed inside its interval.
+    #[test]
+    fn always_an_answer(
+        rows in prop::collection::vec((0u8..3, -40.0f64..40.0, 0.0f64..20.0, prop::array::uniform6(reading())), 2..120)
+    ) {
+        let mut forecaster = forecaster(&NAMES);
+        for (worker, log, log_batch, drivers) in rows {
+            let batch = log_batch.exp();
+            forecaster.boundary(&worker, &drivers);
+            forecaster.observe(&[(worker, Observation::new(batch, batch / log.exp()).unwrap())]);
+            for coming in [None, Some(1.0), Some(1e6)] {
+                let forecast = forecaster.forecast(&worker, coming).unwrap();
+                prop_assert!(forecast.speed.is_finite() && forecast.speed > 0.0, "{forecast:?}");
+                prop_assert!(forecast.lower <= forecast.speed && forecast.speed <= forecast.upper, "{forecast:?}");
+            }
+            let weights: f64 = forecaster.experts(&worker).iter().map(|expert| expert.weight).sum();
+            prop_assert!((weights - 1.0).abs() < 1e-9);
+        }
+    }
+}
+
+/// With no noise there is nothing to forecast: the answer is the speed itself.
+#[test]
+fn a_constant_speed_is_forecast_exactly() {
+    let mut forecaster = forecaster(&[]);
+    for _ in 0..50 {
+        forecaster.observe(&[(0, observation(100.0))]);
+    }
+    assert!((forecaster.forecast(&0, None).unwrap().speed - 100.0).abs() < 1e-9);
+}
+
+/// A driver that announces each slow iteration makes the mix far better than any forecast from the past alone.
+#[test]
+fn a_driver_that_announces_a_slowdown_is_believed() {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+    let (mut mix, mut last, mut count) = (0.0, 0.0, 0);
+    let mut forecaster = forecaster(&["psi_cpu_some"]);
+    let mut previous = 100.0f64;
+    for k in 0..600 {
+        let slow = rng.random::<f64>() < 0.3;
+        forecaster.boundary(&0, &[Some(f64::from(u8::from(slow)))]);
+        let speed = if slow { 50.0 } else { 100.0 } * (1.0 + 0.02 * (rng.random::<f64>() - 0.5));
+        if k >= 200 {
+            mix += (forecaster.forecast(&0, None).unwrap().speed / speed).ln().powi(2);
+            last += (previous / speed).ln().powi(2);
+            count += 1;
+        }
+        forecaster.observe(&[(0, observation(speed))]);
+        previous = speed;
+    }
+    let (mix, last) = ((mix / f64::from(count)).sqrt(), (last / f64::from(count)).sqrt());
+    assert!(mix < 0.2 * last, "mix {mix} against last value {last}");
+}
+
+/// After a change of regime the mix follows within a few iterations.
+#[test]
+fn a_new_regime_takes_a_few_iterations() {
+    let mut forecaster = forecaster(&[]);
+    for _ in 0..300 {
+        forecaster.observe(&[(0, observation(100.0))]);
+    }
+    for _ in 0..5 {
+        forecaster.observe(&[(0, observation(40.0))]);
+    }
+    let speed = forecaster.forecast(&0, None).unwrap().speed;
+    assert!((speed / 40.0).ln().abs() < 0.1, "{speed}");
+}
+
+/// One that is trained on the step learns whom to believe from the step alone: the expert that never promises too much.
+#[test]
+fn the_step_can_be_what_the_mix_is_trained_on() {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(9);
+    let roster = vec![ExpertKind::Last, ExpertKind::Ema(0.05)];
+    let mut forecaster = JobForecaster::with(DriverSet::default(), roster, Loss::StepTime);
+    for _ in 0..400 {
+        let noisy = |rng: &mut rand_chacha::ChaCha8Rng| {
+            observation(100.0 * (1.0 + 0.3 * (rng.random::<f64>() - 0.5)))
+        };
+        let outcomes = [(0, noisy(&mut rng)), (1, noisy(&mut rng)), (2, noisy(&mut rng))];
+        forecaster.observe(&outcomes);
+    }
+    for worker in 0..3 {
+        let weights: Vec<f64> = forecaster.experts(&worker).iter().map(|expert| expert.weight).collect();
+        assert!(weights[1] > 0.8, "independent noise is best forecast by the slow mean: {weights:?}");
+    }
+}
+
+/// A stored forecaster goes on as if it had never been away.
+#[test]
+fn state_survives_storage() {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(10);
+    let mut forecaster = forecaster(&NAMES);
+    let mut row = |forecaster: &mut JobForecaster<u8>, restored: Option<&mut JobForecaster<u8>>| {
+        let drivers: Vec<Option<f64>> = NAMES.iter().map(|_| Some(rng.random::<f64>())).collect();
+        let outcome = [(0, observation(50.0 + 100.0 * rng.random::<f64>()))];
+        for forecaster in std::iter::once(forecaster).chain(restored) {
+            forecaster.boundary(&0, &drivers);
+            forecaster.observe(&outcome);
+        }
+    };
+    for _ in 0..100 {
+        row(&mut forecaster, None);
+    }
+    let stored = serde_json::to_string(&forecaster).unwrap();
+    let mut restored: JobForecaster<u8> = serde_json::from_str(&stored).unwrap();
+    for _ in 0..20 {
+        row(&mut forecaster, Some(&mut restored));
+        assert_eq!(forecaster.forecast(&0, None), restored.forecast(&0, None));
+    }
+}

@@ -1,0 +1,113 @@
+//! The forecaster of one worker: experts, their mix, and the band around it.
+
+use serde::{Deserialize, Serialize};
+
+use super::arx::PooledArx;
+use super::expert::{Expert, ExpertKind};
+use super::inputs::History;
+use super::interval::AdaptiveInterval;
+use super::mix::Mix;
+use super::{COVERAGE, ExpertRecord, Forecast};
+use crate::series::{DriverSet, Observation};
+
+/// How much of an earlier worker's evidence a new one starts from: enough to skip the first hundred iterations, little
+/// enough to unlearn what is different here.
+const WARM_TRUST: f64 = 0.1;
+
+/// What is known of one worker: it exists only from a first observation on, so an unfitted model cannot be asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct WorkerForecaster {
+    history: History,
+    experts: Vec<(ExpertKind, Expert)>,
+    mix: Mix,
+    interval: AdaptiveInterval,
+}
+
+impl WorkerForecaster {
+    pub fn new(roster: &[ExpertKind], drivers: &DriverSet, pool: &PooledArx, first: &Observation) -> Self {
+        let log_speed = first.speed().ln();
+        let expert = |kind: &ExpertKind| (*kind, Expert::new(*kind, drivers, pool, log_speed));
+        Self {
+            history: History::new(log_speed, first.batch),
+            experts: roster.iter().map(expert).collect(),
+            mix: Mix::new(&roster.iter().map(|kind| kind.prior()).collect::<Vec<_>>()),
+            interval: AdaptiveInterval::new(COVERAGE),
+        }
+    }
+
+    pub fn boundary(&mut self, drivers: &[Option<f64>]) {
+        self.history.boundary(drivers);
+    }
+
+    /// What each expert expects of the coming iteration, in log speed.
+    pub fn expect(&self, pool: &PooledArx, batch: f64) -> Vec<f64> {
+        self.experts.iter().map(|(_, expert)| expert.predict(&self.history, pool, batch)).collect()
+    }
+
+    pub fn combine(&self, expected: &[f64]) -> f64 {
+        self.mix.combine(expected)
+    }
+
+    /// Scores what was expected, by squared error or by a loss of this slope, and lets every model learn.
+    pub fn observe(
+        &mut self,
+        pool: &mut PooledArx,
+        expected: &[f64],
+        slope: Option<f64>,
+        observation: &Observation,
+    ) {
+        let log_speed = observation.speed().ln();
+        self.interval.score(log_speed - self.mix.combine(expected));
+        match slope {
+            Some(slope) => self.mix.score_by(expected, log_speed, slope),
+            None => self.mix.score(expected, log_speed),
+        }
+        for (_, expert) in &mut self.experts {
+            expert.update(&self.history, pool, observation.batch, log_speed);
+        }
+        self.history.observe(log_speed, observation.batch);
+    }
+
+    pub fn forecast(&self, pool: &PooledArx, batch: Option<f64>) -> Forecast {
+        let log_speed = self.combine(&self.expect(pool, batch.unwrap_or(self.history.batch())));
+        let half_width = self.interval.half_width();
+        Forecast {
+            speed: log_speed.exp(),
+            lower: (log_speed - half_width).exp(),
+            upper: (log_speed + half_width).exp(),
+        }
+    }
+
+    /// Errors of the latest forecasts in log speed (actual minus forecast), the oldest first.
+    pub fn residuals(&self) -> impl Iterator<Item = f64> + '_ {
+        self.interval.residuals()
+    }
+
+    pub fn records(&self, pool: &PooledArx) -> Vec<ExpertRecord> {
+        let expected = self.expect(pool, self.history.batch());
+        let record = |(i, (kind, _)): (usize, &(ExpertKind, Expert))| ExpertRecord {
+            name: kind.to_string(),
+            speed: expected[i].exp(),
+            weight: self.mix.weights()[i],
+            log_rmse: self.mix.log_rmse(i),
+        };
+        self.experts.iter().enumerate().map(record).collect()
+    }
+
+    pub fn last_speed(&self) -> f64 {
+        self.history.last().exp()
+    }
+
+    /// Starts from what an earlier worker's models have learned; its level stays its own.
+    pub fn warm_start(&mut self, earlier: &Self) {
+        let kinds = |worker: &Self| worker.experts.iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
+        if kinds(self) == kinds(earlier) {
+            self.mix.warm_start(&earlier.mix);
+        }
+        for (kind, expert) in &mut self.experts {
+            if let Some((_, earlier)) = earlier.experts.iter().find(|(other, _)| other == kind) {
+                expert.warm_start(earlier, WARM_TRUST);
+            }
+        }
+    }
+}
