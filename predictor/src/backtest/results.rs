@@ -100,6 +100,8 @@ impl ModelResult {
         last: Option<Accuracy>,
         calibration: Option<Calibration>,
     ) -> Self {
+        // Of a constant series the last value makes no error but rounding.
+        let last = last.filter(|last| last.rrse.is_some());
         let relative = accuracy.zip(last).map(|(ours, last)| ours.rmse / last.rmse);
         Self {
             model,

@@ -46,6 +46,8 @@ pub trait JobModel {
     fn forecast(&mut self, worker: usize, batch: u64) -> Option<Prediction>;
     /// How the iteration went.
     fn observe(&mut self, worker: usize, batch: u64, compute_time_s: f64);
+    /// All workers of the iteration have been shown: for models that learn from them together.
+    fn learn(&mut self) {}
     /// Why a worker has no forecasts.
     fn failure(&self, _worker: usize) -> Option<String> {
         None
@@ -148,6 +150,12 @@ pub fn roll(
         for &(worker, at) in &tick {
             walkers[worker].compare_and_learn(worker, &job.series[worker].rows[at], at, model, clock);
         }
+        let began = clock();
+        model.learn();
+        let each_s = (clock() - began) / tick.len() as f64;
+        for (worker, _) in tick {
+            walkers[worker].fit_s += each_s;
+        }
     }
     Ok(walkers.into_iter().enumerate().map(|(worker, walker)| walker.end(model.failure(worker))).collect())
 }
@@ -213,7 +221,7 @@ impl Walker {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use proptest::prelude::*;
 
@@ -285,35 +293,24 @@ mod tests {
         assert_eq!(tracks[1].pairs(&job.series[1]).unwrap()[2].0, 60.0);
     }
 
-    /// A model that answers what it is told to, and takes a second for whatever it does.
-    struct Scripted<'a>(&'a Cell<f64>, f64, Option<(f64, f64)>);
+    /// A model that answers what it is told to.
+    struct Scripted(f64, Option<(f64, f64)>);
 
-    impl JobModel for Scripted<'_> {
-        fn boundary(&mut self, _worker: usize, _drivers: &[Option<f64>]) {
-            self.0.set(self.0.get() + 1.0);
-        }
+    impl JobModel for Scripted {
+        fn boundary(&mut self, _worker: usize, _drivers: &[Option<f64>]) {}
 
         fn forecast(&mut self, _worker: usize, _batch: u64) -> Option<Prediction> {
-            self.0.set(self.0.get() + 1.0);
-            Some(Prediction { speed: self.1, interval: self.2 })
+            Some(Prediction { speed: self.0, interval: self.1 })
         }
 
-        fn observe(&mut self, _worker: usize, _batch: u64, _compute_time_s: f64) {
-            self.0.set(self.0.get() + 1.0);
-        }
+        fn observe(&mut self, _worker: usize, _batch: u64, _compute_time_s: f64) {}
     }
 
     fn scripted(speed: f64, interval: Option<(f64, f64)>, horizon: usize) -> Track {
-        static TIME: std::sync::Mutex<f64> = std::sync::Mutex::new(0.0);
-        let time = Cell::new(0.0);
-        let mut model = Scripted(&time, speed, interval);
-        let clock = || {
-            let mut now = TIME.lock().unwrap();
-            *now += 0.5;
-            *now
-        };
-        let job = job(&[&[1.0; 10]]);
-        roll(&job, &mut model, &Plan { warmup: 0.5, horizon }, &clock).unwrap().remove(0)
+        let halves = AtomicU32::new(0);
+        let clock = || 0.5 * f64::from(halves.fetch_add(1, Ordering::Relaxed));
+        let plan = Plan { warmup: 0.5, horizon };
+        roll(&job(&[&[1.0; 10]]), &mut Scripted(speed, interval), &plan, &clock).unwrap().remove(0)
     }
 
     #[test]
@@ -333,12 +330,13 @@ mod tests {
         }
     }
 
-    /// A model's own interval is kept where it is meant for; else the residuals give one. The clock ticks twice a call.
+    /// A model's own interval is kept where it is meant for; else the residuals give one. The clock moves by half a second
+    /// whenever it is read: each row is observed in one, learned in another, and forecast in a third.
     #[test]
     fn intervals_and_times() {
         let own = scripted(2.0, Some((1.0, 3.0)), 1);
         assert_eq!(own.points[4], Some(Point { speed: 2.0, lower: 1.0, upper: 3.0 }));
-        assert_eq!((own.fit_s, own.predict_us, own.failure), (5.0, 0.5e6, None));
+        assert_eq!((own.fit_s, own.predict_us, own.failure), (10.0, 0.5e6, None));
         let from_residuals = scripted(2.0, None, 1).points[0].unwrap();
         assert!(from_residuals.lower < 2.0 && from_residuals.upper > 2.0 && from_residuals.lower != 1.0);
         assert_eq!(scripted(2.0, Some((1.0, 3.0)), 2).points[0], Some(from_residuals));
@@ -347,10 +345,9 @@ mod tests {
     /// Ten residuals of log 2 teach the interval to reach exactly from 1 to 4.
     #[test]
     fn an_interval_learns_from_residuals() {
-        let time = Cell::new(0.0);
         let job = job(&[&[1.0; 24]]);
         let plan = Plan { warmup: 0.5, horizon: 1 };
-        let tracks = roll(&job, &mut Scripted(&time, 2.0, None), &plan, &|| 0.0).unwrap();
+        let tracks = roll(&job, &mut Scripted(2.0, None), &plan, &|| 0.0).unwrap();
         let point = tracks[0].points[11].unwrap();
         assert!((point.lower - 1.0).abs() < 1e-9 && (point.upper - 4.0).abs() < 1e-9, "{point:?}");
     }

@@ -1,0 +1,70 @@
+//! Reports of a job, out of the store.
+
+use std::collections::BTreeMap;
+
+use evenstep_predictor::store::{Change, Store};
+use evenstep_protocol::{JobId, JobSpec, WorkerId, WorkerReport};
+
+use crate::support::{Folder, number};
+
+fn report(worker: &str, iteration: u64) -> WorkerReport {
+    // The load at the end of an iteration decides the next one.
+    let load = |iteration: u64| (iteration * 7919 % 13) as f64 / 13.0;
+    let slowed = iteration.checked_sub(1).map_or(0.0, load);
+    WorkerReport {
+        worker: WorkerId::new(worker).unwrap(),
+        iteration,
+        local_batch: 16,
+        compute_time_s: 0.1 * slowed.exp(),
+        barrier_wait_s: None,
+        loader_wait_s: None,
+        peak_memory_bytes: None,
+        drivers: BTreeMap::from([("other_cpu".to_owned(), load(iteration))]),
+    }
+}
+
+fn stored(folder: &Folder, reports: Vec<WorkerReport>) {
+    let address = format!("sqlite://{}", folder.0.path().join("s.db").display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (store, writer) = Store::open(&address).await.unwrap();
+        let job_id = JobId::new("resnet").unwrap();
+        let spec: JobSpec = serde_json::from_str(r#"{"global_batch":32}"#).unwrap();
+        let changes =
+            vec![Change::PutJob { job_id: job_id.clone(), spec }, Change::Reports { job_id, reports }];
+        store.write(changes, 0).await.unwrap();
+        drop(store);
+        writer.await.unwrap();
+    });
+}
+
+/// The drivers of an iteration are known before the next one, which they decide.
+#[test]
+fn a_stored_job_is_a_trace() {
+    let folder = Folder::new();
+    stored(
+        &folder,
+        (0..100).flat_map(|iteration| [report("node/0", iteration), report("node/1", iteration)]).collect(),
+    );
+    let before = std::fs::read(folder.0.path().join("s.db")).unwrap();
+    let json = folder.json("--job resnet --store sqlite://s.db --models last,ridge");
+    assert_eq!(std::fs::read(folder.0.path().join("s.db")).unwrap(), before, "it is only read");
+    assert_eq!(
+        (&json["series"][1]["trace"], &json["series"][1]["unique_id"]),
+        (&"resnet".into(), &"node/1".into())
+    );
+    assert_eq!(json["series"][1]["rows"], 100);
+    assert!(number(&json, 1, "ridge", "rmse_rel_last") < 0.3, "{json}");
+    assert_eq!(json["step_time"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn what_is_not_there_is_named_and_not_made() {
+    let folder = Folder::new();
+    stored(&folder, vec![report("node/0", 0)]);
+    folder.refuses(1, "--job vgg --store sqlite://s.db", "no reports of job vgg");
+    folder.refuses(1, "--job resnet --store sqlite://s.db", "1 rows");
+    folder.refuses(1, "--job resnet --store sqlite://none.db", "none.db");
+    assert!(!folder.0.path().join("none.db").exists());
+    folder.refuses(1, "--job resnet --store mysql://x", "sqlite://FILE");
+}

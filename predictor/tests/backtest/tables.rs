@@ -1,0 +1,114 @@
+//! Tables of every shape.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::support::{Folder, number, own_trace};
+
+/// What nobody could have known does not leak: a truth column that is the speed itself changes nothing, and neither do
+/// the columns that count or are the outcome.
+#[test]
+fn truth_and_outcome_are_no_inputs() {
+    let own = own_trace(100, 1);
+    let mut leaking = String::new();
+    for (at, line) in own.lines().enumerate() {
+        let speed = line.split(',').nth(4).unwrap();
+        let name = if at == 0 { "truth_speed" } else { speed };
+        writeln!(leaking, "{line}{name},").unwrap();
+    }
+    let folder = Folder::with(&own);
+    folder.write("leaking.csv", &leaking);
+    let of = |words: &str| folder.json(&format!("{words} --models ridge"));
+    let plain = of("--trace t.csv");
+    let rmse = |json: &Value| number(json, 0, "ridge", "rmse");
+    assert_eq!(rmse(&plain), rmse(&of("--trace leaking.csv")));
+    assert_eq!(rmse(&plain), rmse(&of("--trace t.csv --drivers load,flat")));
+    assert!(rmse(&of("--trace t.csv --drivers=")) > 1.5 * rmse(&plain));
+    folder.refuses(2, "--trace t.csv --drivers load,truth_load", "truth_load");
+    folder.refuses(2, "--trace t.csv --drivers sign(truth_load)", "truth_load");
+    folder.refuses(1, "--trace t.csv --drivers speed", "\"speed\" is what is forecast");
+}
+
+/// A long table of three workers, whose rows take turns, that holds times; the same as three tables of speeds.
+#[test]
+fn a_long_table_of_times_holds_several_workers() {
+    let folder = Folder::new();
+    let mut long = String::from(",worker,gpu,time,batch_time_norm\n");
+    let mut speeds = vec![String::from("speed\n"); 3];
+    for row in 0..40u32 {
+        for worker in 0..3u32 {
+            let time = 100 + 50 * worker + row * 7919 % 13 + 10 * (row / 20);
+            writeln!(long, "{},{worker},25,{},{time}", row * 3 + worker, row * 10 + 1).unwrap();
+            writeln!(speeds[worker as usize], "{}", 1.0 / f64::from(time)).unwrap();
+        }
+    }
+    folder.write("long.csv", &long);
+    folder.write("other.csv", &long.replace(",25,", ",30,"));
+    for (worker, speeds) in speeds.iter().enumerate() {
+        folder.write(&format!("w{worker}.csv"), speeds);
+    }
+    let models = "--models last,ema_0.3,ridge";
+    let columns = "--id worker --time time --target-time batch_time_norm";
+    let long = folder.json(&format!("--trace long.csv {columns} {models}"));
+    let apart = folder.json(&format!("--trace w0.csv w1.csv w2.csv {models}"));
+    for worker in 0..3 {
+        assert_eq!(long["series"][worker]["unique_id"], worker.to_string());
+        for model in ["last", "ema_0.3", "ridge"] {
+            assert_eq!(
+                number(&long, worker, model, "rmse"),
+                number(&apart, worker, model, "rmse"),
+                "{model}"
+            );
+        }
+    }
+    assert_eq!(long["step_time"], apart["step_time"]);
+
+    // Two such tables are two jobs, each with steps of its own.
+    let two = folder.json(&format!("--trace long.csv other.csv {columns} {models}"));
+    let by_trace = two["step_time_by_trace"].as_array().unwrap();
+    assert_eq!(by_trace.len(), 2);
+    assert_eq!((&by_trace[1]["trace"], &by_trace[1]["step_time"]), (&"other.csv".into(), &long["step_time"]));
+    let csv = folder.prints(&format!("--trace long.csv other.csv {columns} --models last --csv -"));
+    assert!(csv.lines().nth(1).unwrap().starts_with("long.csv/0,161,"), "{csv}");
+}
+
+/// The batch over a time is a speed.
+#[test]
+fn times_and_speeds_agree() {
+    let folder = Folder::with(&own_trace(60, 1));
+    let of = |words: &str| {
+        number(&folder.json(&format!("--trace t.csv --models ridge {words}")), 0, "ridge", "rmse_rel_last")
+    };
+    let (speeds, times) = (of(""), of("--target-time iter_ms"));
+    assert!((speeds - times).abs() < 1e-6, "{speeds} {times}");
+}
+
+#[test]
+fn blanks_numbers_for_names_and_quotes() {
+    let folder = Folder::with("  4   1\n 2  0\n\n8\t 1\n4   1\n");
+    folder.write("quoted.csv", "\"my speed\",\"x\",\n4,1,\n2,0,\n8,1,\n4,1,\n");
+    let blank = folder.json("--trace t.csv --target 0 --drivers 1 --models last");
+    let quoted = {
+        let mut command = folder.command("--trace quoted.csv --models last --json");
+        serde_json::from_slice::<Value>(&command.args(["--target", "my speed"]).output().unwrap().stdout)
+            .unwrap()
+    };
+    // Warm-up is one row: errors -2, 6, -4.
+    assert!((number(&blank, 0, "last", "mae") - 4.0).abs() < 1e-12);
+    assert_eq!(number(&quoted, 0, "last", "mae"), number(&blank, 0, "last", "mae"));
+}
+
+/// The time may be words; it is what forecasts are labelled with.
+#[test]
+fn times_may_be_words() {
+    let table = "timestamp,value\n2014-02-14 14:30:00,1\n2014-02-14 14:35:00,2\n2014-02-14 14:40:00,1\n2014-02-14 14:45:00,3\n";
+    let folder = Folder::with(table);
+    let csv = folder.prints("--trace t.csv --target value --time timestamp --models last --csv -");
+    assert!(csv.lines().nth(1).unwrap().starts_with("t,2014-02-14 14:35:00,2,last,"), "{csv}");
+    folder.refuses(
+        1,
+        "--trace t.csv --target value",
+        "t.csv:2: column \"timestamp\": \"2014-02-14 14:30:00\"",
+    );
+}
