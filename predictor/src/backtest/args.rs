@@ -12,7 +12,9 @@ use evenstep_core::forecast::batch::{DEGREE_MAX, Lags};
 use evenstep_protocol::JobId;
 
 use super::columns::{Choice, Driver, Drivers};
-use super::table::{ROWS_MAX, STANDARD};
+use super::help::{self, EXAMPLES, LONG_ABOUT};
+use super::table::STANDARD;
+use super::values::{COUNT_MAX, GLOBAL_BATCH_MAX, LAGS_MAX, Rows, between, rows, share};
 
 /// Flags of `backtest`.
 #[derive(Debug, ClapArgs)]
@@ -35,6 +37,7 @@ pub struct Args {
     #[arg(
         long,
         env = "EVENSTEP_STORE",
+        hide_env_values = true,
         value_name = "URL",
         default_value = "sqlite://evenstep.db",
         help_heading = "What was recorded"
@@ -61,9 +64,15 @@ pub struct Args {
     #[arg(long, value_name = "COLUMN,..", value_delimiter = ',', help_heading = "Columns")]
     pub drivers: Option<Vec<String>>,
 
-    /// Models to compare; a name that does not exist lists those that do [default: last,ema_0.3,ema_0.6,arx,mix; with
-    /// --train or --test: last,arx]
-    #[arg(long, value_name = "MODEL,..", value_delimiter = ',', value_parser = ModelName::from_str, help_heading = "Models")]
+    /// Models to compare.
+    #[arg(
+        long,
+        help = help::models(),
+        value_name = "MODEL,..",
+        value_delimiter = ',',
+        value_parser = ModelName::from_str,
+        help_heading = "Models"
+    )]
     pub models: Vec<ModelName>,
     /// Rows between what is known and what is forecast: the forecast of row k is the one made at row k - N
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(1, COUNT_MAX), help_heading = "Models")]
@@ -153,70 +162,6 @@ pub enum Current {
     Yes,
     /// They are not.
     No,
-}
-
-const LONG_ABOUT: &str = "\
-Judge forecasters on recorded traces: error, interval, and the step time they would have given.
-
-Rolling origin: each model walks through a trace row by row. It forecasts a row from what was known before it, then sees
-it. Rows after the warm-up count. Besides errors (rmse, mae, mape, rrse, nmse; /last is rmse over that of the last value)
-and intervals (coverage, width) it says what matters: how long steps would have taken, over an oracle's that knows each
-speed, had the global batch been split by these forecasts. The series of all traces take part as workers, row by row; where
-tables hold several workers (--id), each table is a job of its own.
-
-System identification (--train, --test): batch models are fitted to some rows and predict others, one step ahead or on
-their own predictions (--free-run).
-
-Traces of our own need no flags for their columns. Drivers are what was known just before the row's iteration; columns named
-truth_* are never inputs. Exit status: 0 done, 1 the data cannot be used, 2 the command line cannot.";
-
-const EXAMPLES: &str = "\
-Examples:
-  Two traces of our own, a page with charts, and JSON for scripts:
-    evenstep-predictor backtest --trace steady.csv bursty.csv --models last,ema_0.3,mix --report out.html --json out.json
-
-  A long table of several workers that holds times:
-    evenstep-predictor backtest --trace job.csv --id worker --time time --target-time batch_time --models last,mix
-
-  A benchmark of system identification, free run:
-    evenstep-predictor backtest --trace SNLS80mV.csv --target V2 --drivers V1 --train 40650..105712 --test 105712..127400 \\
-        --lags-y 8 --lags-u 8 --models arx --free-run --skip 50";
-
-/// A range of rows, whose end may be that of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rows {
-    start: Option<usize>,
-    end: Option<usize>,
-}
-
-fn rows(written: &str) -> Result<Rows, String> {
-    let rule = || "must be A..B: the first row, and the one after the last".to_owned();
-    let (start, end) = written.split_once("..").ok_or_else(rule)?;
-    let bound =
-        |text: &str| if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(|_| rule()) };
-    let rows = Rows { start: bound(start)?, end: bound(end)? };
-    match rows.end {
-        Some(end) if end <= rows.start.unwrap_or(0) => {
-            Err("the range is empty: its end must lie after its start".into())
-        }
-        _ => Ok(rows),
-    }
-}
-
-/// The most lags, of the target and of each driver.
-const LAGS_MAX: u64 = 200;
-/// The most rows that a flag counts: no table has more.
-const COUNT_MAX: u64 = ROWS_MAX as u64;
-/// The most samples of a step.
-const GLOBAL_BATCH_MAX: u64 = 1 << 40;
-
-fn between(least: u64, most: u64) -> clap::builder::RangedU64ValueParser {
-    clap::value_parser!(u64).range(least..=most)
-}
-
-fn share(written: &str) -> Result<f64, String> {
-    let share: Option<f64> = written.parse().ok();
-    share.filter(|share| *share > 0.0 && *share < 1.0).ok_or_else(|| "must be a share between 0 and 1".into())
 }
 
 /// Models of system identification where none are named.

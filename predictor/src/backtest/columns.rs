@@ -34,7 +34,8 @@ pub struct Choice {
 /// Which columns are drivers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Drivers {
-    /// Every column that has no other part, except [`NO_DRIVERS`] and [`TRUTH`].
+    /// Every column that has no other part, except those that count iterations or are their outcome,
+    /// and those that hold what nobody could have known.
     #[default]
     Others,
     /// These.

@@ -1,7 +1,7 @@
 //! System identification over all traces, in parallel; the results come in the order that was asked for.
 
 use anyhow::Context;
-use evenstep_core::backtest::{Clock, Identification, ModelName};
+use evenstep_core::backtest::{Clock, Identification, ModelName, Tuning};
 use evenstep_core::forecast::batch::System;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
@@ -81,13 +81,15 @@ fn predict(task: &Task<'_>, model: &ModelName, args: &Args, clock: Clock<'_>) ->
     let last_value = ours.last_value(&task.readings.target);
     let last = ours.judge(&task.readings.target, &last_value);
     let blank = ModelResult::new(model.to_string(), None, None, None);
-    let Some(recipe) = model.recipe() else {
+    let Some(name) = model.recipe() else {
         return (ModelResult::new(model.to_string(), last, last, None), last_value);
     };
-    let fitted = recipe.recipe(args.tuning()).and_then(|recipe| {
+    let fitted = name.recipe(args.tuning()).and_then(|recipe| {
         let mut ours = ours.clone();
         if args.current == Current::Auto {
-            ours.lags.current = ours.current_helps(recipe.as_ref(), task.system());
+            // A quick fit is enough to tell.
+            let quick = name.recipe(Tuning { thorough: false, ..args.tuning() })?;
+            ours.lags.current = ours.current_helps(quick.as_ref(), task.system());
         }
         Ok((ours.run(recipe.as_ref(), task.system(), clock)?, ours.lags.current))
     });

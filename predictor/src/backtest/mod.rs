@@ -1,10 +1,14 @@
 //! `backtest`: recorded traces in, judgement of forecasters out.
 //!
-//! [`table`] reads files, `columns` says which column is what, `stored` reads the reports of a job instead. `rolling` and
+//! [`args`] is what was asked (`values` parses it, `help` explains it). [`table`] reads files, `columns` says which column is what, `stored` reads the reports of a job instead. `rolling` and
 //! `identify` run the core's backtests in parallel, `steps` judges by step time. [`results`] is what comes out, as
 //! JSON; `text`, `forecasts` and `page` write it for people and scripts.
 
 pub mod args;
+
+mod values;
+
+mod help;
 
 pub mod table;
 

@@ -11,7 +11,7 @@ use crate::forecast::{ExpertKind, JobForecaster, Loss};
 use crate::series::{DriverSet, Observation};
 
 /// The streaming models, as a person would write them. Batch models stand beside them: [`RecipeName::ALL`].
-const STREAMING: &str = "last, ma_N (mean of N rows), ema_A and hold_A (0 < A <= 1), ar, ar_level, arx, arx_quick, arx_near, arx_all, arx_pooled, mix, mix_step (trained on the step time)";
+pub const STREAMING: &str = "last, ma_N (mean of N rows), ema_A and hold_A (0 < A <= 1), ar, ar_level, arx, arx_quick, arx_near, arx_all, arx_pooled, mix, mix_step (trained on the step time)";
 
 /// What is compared where no models are named.
 pub const DEFAULT_MODELS: [&str; 7] = ["last", "ema_0.3", "ema_0.6", "arx", "arx_pooled", "mix", "mix_step"];

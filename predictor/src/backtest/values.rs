@@ -1,0 +1,45 @@
+//! Values of flags, and their bounds.
+
+use super::table::ROWS_MAX;
+
+/// A range of rows, whose end may be that of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// The first row, where it is said.
+    pub start: Option<usize>,
+    /// The row after the last, where it is said.
+    pub end: Option<usize>,
+}
+
+/// Parses `A..B`.
+pub fn rows(written: &str) -> Result<Rows, String> {
+    let rule = || "must be A..B: the first row, and the one after the last".to_owned();
+    let (start, end) = written.split_once("..").ok_or_else(rule)?;
+    let bound =
+        |text: &str| if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(|_| rule()) };
+    let rows = Rows { start: bound(start)?, end: bound(end)? };
+    match rows.end {
+        Some(end) if end <= rows.start.unwrap_or(0) => {
+            Err("the range is empty: its end must lie after its start".into())
+        }
+        _ => Ok(rows),
+    }
+}
+
+/// The most lags, of the target and of each driver.
+pub const LAGS_MAX: u64 = 200;
+/// The most rows that a flag counts: no table has more.
+pub const COUNT_MAX: u64 = ROWS_MAX as u64;
+/// The most samples of a step.
+pub const GLOBAL_BATCH_MAX: u64 = 1 << 40;
+
+/// A whole number in a range.
+pub fn between(least: u64, most: u64) -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(least..=most)
+}
+
+/// A share in (0, 1).
+pub fn share(written: &str) -> Result<f64, String> {
+    let share: Option<f64> = written.parse().ok();
+    share.filter(|share| *share > 0.0 && *share < 1.0).ok_or_else(|| "must be a share between 0 and 1".into())
+}
