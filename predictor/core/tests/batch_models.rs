@@ -1,5 +1,7 @@
 //! Batch models through their public face: known systems, linfa beside ours, and laws that every model keeps.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 use evenstep_core::forecast::batch::{
     Arx, Criterion, Decay, ElasticNet, FitError, FittedNarx, FittedPolynomial, Lags, Narx, Ols, Polynomial,
     Recipe, Ridge, Settings, System, Terms,

@@ -46,14 +46,15 @@ impl Lags {
     /// its current value, where known, and its lags. `y` may be shorter than the inputs: it is what is known of the output.
     pub fn row(&self, y: &[f64], u: &[Vec<f64>], k: usize) -> Vec<f64> {
         let inputs = u.first().map_or(0, Vec::len);
+        let at = |k: usize, input: usize| u[k][input];
         let mut row = Vec::with_capacity(self.width(inputs));
         let back = |lag: usize| k - self.horizon - lag * self.stride;
         row.extend((0..self.y).map(|lag| y[back(lag)]));
         for input in 0..inputs {
             if self.current {
-                row.push(u[k][input]);
+                row.push(at(k, input));
             }
-            row.extend((0..self.u).map(|lag| u[back(lag)][input]));
+            row.extend((0..self.u).map(|lag| at(back(lag), input)));
         }
         row
     }

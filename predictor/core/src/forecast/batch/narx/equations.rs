@@ -97,11 +97,11 @@ impl NormalEquations {
             }
             let filled = s![..rows.nrows(), ..];
             let [units, mixed, out] = &mut self.blocks;
-            let slopes = self.slope_pairs.slice(filled);
-            general_mat_mul(1.0, &slopes.t(), &self.input_pairs.slice(filled), 1.0, units);
-            general_mat_mul(1.0, &self.mixed_pairs.slice(filled).t(), &rows, 1.0, mixed);
-            let activations = self.activations.slice(filled);
-            general_mat_mul(1.0, &activations.t(), &activations, 1.0, out);
+            let (slope_pairs, input_pairs) = (self.slope_pairs.slice(filled), self.input_pairs.slice(filled));
+            let (mixed_pairs, outputs) = (self.mixed_pairs.slice(filled), self.activations.slice(filled));
+            general_mat_mul(1.0, &slope_pairs.t(), &input_pairs, 1.0, units);
+            general_mat_mul(1.0, &mixed_pairs.t(), &rows, 1.0, mixed);
+            general_mat_mul(1.0, &outputs.t(), &outputs, 1.0, out);
         }
         self.arrange();
         squares

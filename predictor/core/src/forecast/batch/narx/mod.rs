@@ -50,7 +50,7 @@ impl Narx {
     }
 }
 
-/// A fitted NARX model: the mean of its networks.
+/// A fitted NARX model: a committee of networks. Where one of them has gone astray, the middle half has not.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FittedNarx {
     scaling: Scaling,
@@ -89,6 +89,7 @@ impl Fit<Array2<f64>, Array1<f64>, FitError> for Narx {
                 (judge.squares(&network), network)
             })
             .collect();
+        // Stable: of equals, the earlier restart.
         networks.sort_by(|a, b| a.0.total_cmp(&b.0));
         networks.truncate(settings.committee);
         let networks = networks.into_iter().map(|(_, network)| network).collect();
