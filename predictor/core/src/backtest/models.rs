@@ -6,7 +6,8 @@ use std::str::FromStr;
 use super::recipes::RecipeName;
 use super::refit::{Refits, Refitted};
 use super::rolling::{JobModel, Prediction};
-use crate::forecast::batch::FitError;
+use crate::forecast::batch::{FitError, Narx};
+use crate::forecast::nonlinear::Training;
 use crate::forecast::{ExpertKind, JobForecaster, Loss};
 use crate::series::{DriverSet, Observation};
 
@@ -15,6 +16,9 @@ pub const STREAMING: &str = "last, ma_N (mean of N rows), ema_A and hold_A (0 < 
 
 /// What is compared where no models are named.
 pub const DEFAULT_MODELS: [&str; 7] = ["last", "ema_0.3", "ema_0.6", "arx", "arx_pooled", "mix", "mix_step"];
+
+/// Rows between two fits of a network in the mix, unless said otherwise: as in the service.
+const REFIT_ROWS: usize = 200;
 
 /// The name of a model. It prints as it was written.
 #[derive(Debug, Clone, PartialEq)]
@@ -101,11 +105,11 @@ impl ModelName {
         let drivers = DriverSet::new(setup.drivers.iter().cloned());
         Ok(match self.kind {
             Kind::Expert(kind) => {
-                Box::new(Streaming::new(JobForecaster::with(drivers, vec![kind], Loss::SquaredError)))
+                Box::new(Streaming::new(JobForecaster::with(drivers, vec![kind], Loss::SquaredError), None))
             }
             Kind::Mix(loss) => {
                 let roster = ExpertKind::roster(&drivers);
-                Box::new(Streaming::new(JobForecaster::with(drivers, roster, loss)))
+                Box::new(Streaming::new(JobForecaster::with(drivers, roster, loss), Some(setup)))
             }
             Kind::Batch(recipe) => Box::new(Refitted::new(recipe, setup)?),
         })
@@ -117,11 +121,29 @@ struct Streaming {
     forecaster: JobForecaster<usize>,
     /// What the workers did in the latest iteration: learned together, when the next begins.
     outcomes: Vec<(usize, Observation)>,
+    /// What networks are fitted to, by worker, as the service does beside its requests; empty where there are none.
+    training: Vec<Training>,
+    refit_rows: usize,
+    rows: Vec<usize>,
 }
 
 impl Streaming {
-    fn new(forecaster: JobForecaster<usize>) -> Self {
-        Self { forecaster, outcomes: Vec::new() }
+    fn new(forecaster: JobForecaster<usize>, networks: Option<&Setup<'_>>) -> Self {
+        let workers = networks.map_or(0, |setup| setup.warmup_rows.len());
+        let training = vec![Training::new(forecaster.drivers()); workers];
+        let refit_rows = networks.and_then(|setup| setup.refits.every).unwrap_or(REFIT_ROWS);
+        Self { forecaster, outcomes: Vec::new(), training, refit_rows, rows: vec![0; workers] }
+    }
+
+    fn refit(&mut self, worker: usize, seen: &Observation) {
+        let Some(training) = self.training.get_mut(worker) else { return };
+        training.observe(seen);
+        self.rows[worker] += 1;
+        if self.rows[worker].is_multiple_of(self.refit_rows)
+            && let Ok(network) = training.fit(&Narx::refit())
+        {
+            self.forecaster.install(&worker, network);
+        }
     }
 }
 
@@ -132,6 +154,9 @@ impl JobModel for Streaming {
             self.outcomes.clear();
         }
         self.forecaster.boundary(&worker, drivers);
+        if let Some(training) = self.training.get_mut(worker) {
+            training.boundary(drivers);
+        }
     }
 
     fn forecast(&mut self, worker: usize, batch: u64) -> Option<Prediction> {
@@ -140,6 +165,9 @@ impl JobModel for Streaming {
     }
 
     fn observe(&mut self, worker: usize, batch: u64, compute_time_s: f64) {
-        self.outcomes.extend(Observation::new(batch as f64, compute_time_s).map(|seen| (worker, seen)));
+        if let Some(seen) = Observation::new(batch as f64, compute_time_s) {
+            self.outcomes.push((worker, seen));
+            self.refit(worker, &seen);
+        }
     }
 }

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::average::Ema;
-use super::inputs::{History, InputGroups, Layout, Scaler};
+use super::inputs::{BASE_ALPHA, History, InputGroups, Layout, Scaler};
 use super::rls::RecursiveLeastSquares;
 use crate::series::DriverSet;
 
@@ -27,7 +27,7 @@ pub struct ArxSettings {
 impl ArxSettings {
     /// The setting that did best on recorded traces, for these inputs.
     pub fn of(groups: InputGroups) -> Self {
-        Self { groups, base_alpha: 0.3, forgetting: 0.9985, ridge: 10.0 }
+        Self { groups, base_alpha: BASE_ALPHA, forgetting: 0.9985, ridge: 10.0 }
     }
 }
 

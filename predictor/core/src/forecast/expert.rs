@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::arx::{Arx, ArxSettings, PooledArx, Share};
 use super::average::{Ema, Hold, MovingAverage};
 use super::inputs::{History, InputGroups};
+use super::nonlinear::FittedExpert;
 use crate::series::DriverSet;
 
 /// A model to take into a roster.
@@ -37,6 +38,8 @@ pub enum ExpertKind {
     ArxAll,
     /// One ARX for all workers of the job.
     ArxPooled,
+    /// A network on the inputs of ARX: joins when it has been fitted.
+    Narx,
 }
 
 /// Prior weights over that of the simplest experts.
@@ -44,7 +47,7 @@ const PRIOR_POOLED: f64 = 8.0;
 const PRIOR_ARX: f64 = 4.0;
 
 /// Experts without a parameter, by name.
-const PLAIN: [(&str, ExpertKind); 9] = [
+const PLAIN: [(&str, ExpertKind); 10] = [
     ("last", ExpertKind::Last),
     ("ar", ExpertKind::Ar),
     ("ar_level", ExpertKind::ArLevel),
@@ -54,6 +57,7 @@ const PLAIN: [(&str, ExpertKind); 9] = [
     ("arx_far", ExpertKind::ArxFar),
     ("arx_all", ExpertKind::ArxAll),
     ("arx_pooled", ExpertKind::ArxPooled),
+    ("narx", ExpertKind::Narx),
 ];
 
 impl ExpertKind {
@@ -157,18 +161,21 @@ pub(super) enum Expert {
     Hold(Hold),
     Arx(Box<Arx>),
     Pooled(Box<Share>),
+    Narx(Box<FittedExpert>),
 }
 
 impl Expert {
-    pub fn new(kind: ExpertKind, drivers: &DriverSet, pool: &PooledArx, first: f64) -> Self {
-        match kind {
+    /// An expert that has seen one log speed; `None` for one that must be fitted first.
+    pub fn new(kind: ExpertKind, drivers: &DriverSet, pool: &PooledArx, first: f64) -> Option<Self> {
+        Some(match kind {
             ExpertKind::Last => Self::Last,
             ExpertKind::MovingAverage(window) => Self::MovingAverage(MovingAverage::new(window, first)),
             ExpertKind::Ema(alpha) => Self::Ema(Ema::new(alpha, first)),
             ExpertKind::Hold(alpha) => Self::Hold(Hold::new(alpha, first)),
             ExpertKind::ArxPooled => Self::Pooled(Box::new(pool.share(first))),
+            ExpertKind::Narx => return None,
             arx => Self::Arx(Box::new(Arx::new(arx.settings(), drivers, first))),
-        }
+        })
     }
 
     /// The log speed of the coming iteration.
@@ -180,13 +187,14 @@ impl Expert {
             Self::Hold(hold) => hold.level(),
             Self::Arx(arx) => arx.predict(history, batch),
             Self::Pooled(share) => pool.predict(share, history, batch),
+            Self::Narx(network) => network.predict(history, batch),
         }
     }
 
     /// Learns that the iteration after this history had this log speed.
     pub fn update(&mut self, history: &History, pool: &mut PooledArx, batch: f64, log_speed: f64) {
         match self {
-            Self::Last => {}
+            Self::Last | Self::Narx(_) => {}
             Self::MovingAverage(average) => average.update(log_speed),
             Self::Ema(ema) => ema.update(log_speed),
             Self::Hold(hold) => hold.update(log_speed),

@@ -33,6 +33,8 @@ const RIDGE_CHANGES: f64 = 10.0;
 const RANGE_VALUES: usize = 20;
 /// See [`RANGE_VALUES`]: about 5 %.
 const RANGE_MARGIN: f64 = 0.05;
+/// EMA of speed that targets deviate from, unless a model says otherwise.
+pub const BASE_ALPHA: f64 = 0.3;
 /// The EMA over distinct values, and the slow one.
 const FRESH_ALPHA: f64 = 0.3;
 const SLOW_ALPHA: f64 = 0.05;
@@ -66,6 +68,7 @@ pub enum InputGroups {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct History {
     recent: VecDeque<f64>,
+    base: Ema,
     hold: Hold,
     slow: Ema,
     peak: f64,
@@ -79,6 +82,7 @@ impl History {
     pub fn new(first: f64, batch: f64) -> Self {
         Self {
             recent: VecDeque::from([first]),
+            base: Ema::new(BASE_ALPHA, first.exp()),
             hold: Hold::new(FRESH_ALPHA, first),
             slow: Ema::new(SLOW_ALPHA, first),
             peak: first,
@@ -94,6 +98,7 @@ impl History {
             self.recent.pop_front();
         }
         self.recent.push_back(log_speed);
+        self.base.update(log_speed.exp());
         self.hold.update(log_speed);
         self.slow.update(log_speed);
         self.peak = self.peak.max(log_speed);
@@ -103,6 +108,11 @@ impl History {
     /// Takes the drivers read before the coming iteration.
     pub fn boundary(&mut self, drivers: &[Option<f64>]) {
         self.drivers_before = std::mem::replace(&mut self.drivers, drivers.to_vec());
+    }
+
+    /// The log of the EMA of speed that targets usually deviate from.
+    pub fn base(&self) -> f64 {
+        self.base.level().ln()
     }
 
     /// The latest log speed.
@@ -241,6 +251,11 @@ impl Scaler {
             raw.map_or(0.0, |raw| scale.with(raw).deviations(raw, shape.deviations_max) * shape.weight)
         };
         layout.shapes.iter().zip(&self.scales).zip(raw).map(scale).chain([1.0]).collect()
+    }
+
+    /// Raw inputs with the mean in the place of each missing one.
+    pub fn filled(&self, raw: &[Option<f64>]) -> impl Iterator<Item = f64> {
+        self.scales.iter().zip(raw).map(|(scale, raw)| raw.unwrap_or(scale.mean()))
     }
 
     /// Takes raw inputs into the running means.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arx::PooledArx;
 use super::expert::ExpertKind;
+use super::nonlinear::FittedExpert;
 use super::worker::WorkerForecaster;
 use super::{ExpertRecord, Forecast};
 use crate::series::{DriverSet, Observation};
@@ -37,9 +38,13 @@ pub struct JobForecaster<K: Ord> {
 /// A worker is known by its readings before it is known by its speed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Worker {
-    Unmeasured(Vec<Option<f64>>),
+    Unmeasured { readings: Vec<Option<f64>>, earlier: Option<Box<Earlier>> },
     Measured(Box<WorkerForecaster>),
 }
+
+/// What the models of one worker have learned, to lend to another on the same kind of device.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Earlier(WorkerForecaster);
 
 impl<K: Ord + Clone> JobForecaster<K> {
     /// A forecaster that has seen nothing, with the usual experts.
@@ -63,11 +68,33 @@ impl<K: Ord + Clone> JobForecaster<K> {
     pub fn boundary(&mut self, worker: &K, readings: &[Option<f64>]) {
         match self.workers.get_mut(worker) {
             Some(Worker::Measured(forecaster)) => forecaster.boundary(readings),
-            Some(Worker::Unmeasured(known)) => *known = readings.to_vec(),
+            Some(Worker::Unmeasured { readings: known, .. }) => *known = readings.to_vec(),
             None => {
-                self.workers.insert(worker.clone(), Worker::Unmeasured(readings.to_vec()));
+                let unmeasured = Worker::Unmeasured { readings: readings.to_vec(), earlier: None };
+                self.workers.insert(worker.clone(), unmeasured);
             }
         }
+    }
+
+    /// Lets an unmeasured worker start from what another has learned; one that is measured has its own record already.
+    pub fn warm_start(&mut self, worker: &K, from: Earlier) {
+        let unmeasured = self
+            .workers
+            .entry(worker.clone())
+            .or_insert(Worker::Unmeasured { readings: Vec::new(), earlier: None });
+        if let Worker::Unmeasured { earlier, .. } = unmeasured {
+            *earlier = Some(Box::new(from));
+        }
+    }
+
+    /// What a worker's models have learned; `None` while it is unmeasured.
+    pub fn learned(&self, worker: &K) -> Option<Earlier> {
+        Some(Earlier(self.measured(worker)?.clone()))
+    }
+
+    /// Observations that a worker's models have learned from.
+    pub fn observations(&self, worker: &K) -> u64 {
+        self.measured(worker).map_or(0, WorkerForecaster::observations)
     }
 
     /// Takes what workers did in an iteration, each at most once: scores the forecasts, then lets every model learn.
@@ -87,11 +114,22 @@ impl<K: Ord + Clone> JobForecaster<K> {
                     forecaster.observe(&mut self.pool, expected, slope, seen);
                 }
                 (Some(Worker::Measured(_)), None) => {}
-                (Some(Worker::Unmeasured(_)) | None, _) => {
-                    let new = WorkerForecaster::new(&self.roster, &self.drivers, &self.pool, seen);
+                (Some(Worker::Unmeasured { .. }) | None, _) => {
+                    let mut new = WorkerForecaster::new(&self.roster, &self.drivers, &self.pool, seen);
+                    if let Some(Worker::Unmeasured { earlier: Some(earlier), .. }) = self.workers.get(worker)
+                    {
+                        new.warm_start(&earlier.0);
+                    }
                     self.workers.insert(worker.clone(), Worker::Measured(Box::new(new)));
                 }
             }
+        }
+    }
+
+    /// Puts a fitted network among the experts of a measured worker, or in the place of the one before.
+    pub fn install(&mut self, worker: &K, network: FittedExpert) {
+        if let Some(Worker::Measured(forecaster)) = self.workers.get_mut(worker) {
+            forecaster.install(network);
         }
     }
 
@@ -122,7 +160,7 @@ impl<K: Ord + Clone> JobForecaster<K> {
     fn measured(&self, worker: &K) -> Option<&WorkerForecaster> {
         match self.workers.get(worker)? {
             Worker::Measured(forecaster) => Some(forecaster),
-            Worker::Unmeasured(_) => None,
+            Worker::Unmeasured { .. } => None,
         }
     }
 

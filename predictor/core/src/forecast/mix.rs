@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 /// Share of the weight that is spread evenly at each step.
 const FIXED_SHARE: f64 = 0.005;
+/// Weight of an expert that joins late, until it has a record.
+const ADMISSION_SHARE: f64 = 0.05;
 /// What one step forgets of regrets and losses: regimes older than some hundred iterations fade.
 const FADING: f64 = 0.99;
 
@@ -40,9 +42,9 @@ impl Mix {
         Self { weights: prior.clone(), records: vec![Record::default(); prior.len()], prior }
     }
 
-    /// One more expert, behind the others: it starts at an even share, taken from all alike, and without a record.
+    /// One more expert, behind the others: it starts at a small share, taken from all alike, and without a record.
     pub fn admit(&mut self) {
-        let share = 1.0 / (self.weights.len() + 1) as f64;
+        let share = ADMISSION_SHARE;
         for weights in [&mut self.weights, &mut self.prior] {
             weights.iter_mut().for_each(|weight| *weight *= 1.0 - share);
             weights.push(share);
@@ -50,10 +52,13 @@ impl Mix {
         self.records.push(Record::default());
     }
 
-    /// Goes on from the records of an earlier mix of as many experts.
+    /// Takes the weights of an earlier mix of the same experts as its prior; the earlier one may have more behind them.
     pub fn warm_start(&mut self, earlier: &Self) {
-        if earlier.weights.len() == self.weights.len() {
-            *self = earlier.clone();
+        let known = earlier.weights.get(..self.weights.len());
+        let sum: f64 = known.unwrap_or_default().iter().sum();
+        if let Some(known) = known.filter(|_| sum > 0.0) {
+            self.prior = known.iter().map(|weight| weight / sum).collect();
+            self.weights.clone_from(&self.prior);
         }
     }
 
@@ -169,7 +174,7 @@ mod tests {
         }
         mix.admit();
         assert!((mix.weights().iter().sum::<f64>() - 1.0).abs() < 1e-12);
-        assert_eq!((mix.weights()[2], mix.log_rmse(2)), (1.0 / 3.0, None));
+        assert_eq!((mix.weights()[2], mix.log_rmse(2)), (ADMISSION_SHARE, None));
         for _ in 0..100 {
             mix.score(&[0.1, 1.0, 0.5], 0.0);
         }

@@ -12,12 +12,13 @@ pub mod inputs;
 mod interval;
 mod job;
 mod mix;
+pub mod nonlinear;
 pub mod rls;
 mod worker;
 
 pub use expert::{ExpertKind, UnknownExpert};
 pub use interval::AdaptiveInterval;
-pub use job::{JobForecaster, Loss};
+pub use job::{Earlier, JobForecaster, Loss};
 pub use mix::Mix;
 
 use serde::{Deserialize, Serialize};

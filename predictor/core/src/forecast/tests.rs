@@ -115,6 +115,40 @@ fn the_step_can_be_what_the_mix_is_trained_on() {
     }
 }
 
+/// On the same kind of device, what one worker took hundreds of iterations to learn another knows from the start.
+#[test]
+fn a_warm_start_spares_the_first_iterations() {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(12);
+    let names = ["own_cpu", "temperature"];
+    let (mut earlier, mut cold, mut warm) = (forecaster(&names), forecaster(&names), forecaster(&names));
+    let mut row = |forecasters: &mut [&mut JobForecaster<u8>]| -> Vec<f64> {
+        let hot = rng.random::<f64>();
+        let seen = observation(100.0 * (1.0 - 0.4 * hot));
+        forecasters
+            .iter_mut()
+            .map(|forecaster| {
+                forecaster.boundary(&0, &[None, Some(hot)]);
+                let error = forecaster
+                    .forecast(&0, None)
+                    .map_or(0.0, |known| (known.speed / seen.speed()).ln().powi(2));
+                forecaster.observe(&[(0, seen)]);
+                error
+            })
+            .collect()
+    };
+    for _ in 0..300 {
+        row(&mut [&mut earlier]);
+    }
+    warm.warm_start(&0, earlier.learned(&0).unwrap());
+    let mut errors = [0.0; 2];
+    for _ in 0..60 {
+        for (sum, error) in errors.iter_mut().zip(row(&mut [&mut cold, &mut warm])) {
+            *sum += error;
+        }
+    }
+    assert!(errors[1] < 0.5 * errors[0], "warm {} against cold {}", errors[1], errors[0]);
+}
+
 /// A stored forecaster goes on as if it had never been away.
 #[test]
 fn state_survives_storage() {
@@ -137,4 +171,37 @@ fn state_survives_storage() {
         row(&mut forecaster, Some(&mut restored));
         assert_eq!(forecaster.forecast(&0, None), restored.forecast(&0, None));
     }
+}
+
+/// A speed that follows a curve no linear model knows (the logistic map): once a network is fitted and installed, the mix
+/// finds it and leaves the others behind.
+#[test]
+fn a_network_joins_and_is_believed_where_it_is_better() {
+    let mut state = 0.37f64;
+    let mut next = || {
+        state = 3.9 * state * (1.0 - state);
+        observation(100.0 * (0.5 + state))
+    };
+    let mut forecaster = forecaster(&[]);
+    let mut training = nonlinear::Training::new(forecaster.drivers());
+    assert!(training.fit(&batch::Narx::refit()).is_err(), "nothing to learn from yet");
+    let mut walk = |forecaster: &mut JobForecaster<u8>, training: &mut nonlinear::Training| {
+        let mut squares = 0.0;
+        for _ in 0..300 {
+            let seen = next();
+            if let Some(forecast) = forecaster.forecast(&0, None) {
+                squares += (forecast.speed / seen.speed()).ln().powi(2);
+            }
+            forecaster.observe(&[(0, seen)]);
+            training.observe(&seen);
+        }
+        squares
+    };
+    let before = walk(&mut forecaster, &mut training);
+    forecaster.install(&0, training.fit(&batch::Narx::refit()).unwrap());
+    walk(&mut forecaster, &mut training);
+    let after = walk(&mut forecaster, &mut training);
+    assert!(after < 0.1 * before, "{after} against {before}");
+    let narx = forecaster.experts(&0).into_iter().find(|expert| expert.name == "narx").unwrap();
+    assert!(narx.weight > 0.9, "{narx:?}");
 }

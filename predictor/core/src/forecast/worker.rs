@@ -7,6 +7,7 @@ use super::expert::{Expert, ExpertKind};
 use super::inputs::History;
 use super::interval::AdaptiveInterval;
 use super::mix::Mix;
+use super::nonlinear::FittedExpert;
 use super::{COVERAGE, ExpertRecord, Forecast};
 use crate::series::{DriverSet, Observation};
 
@@ -21,17 +22,32 @@ pub(super) struct WorkerForecaster {
     experts: Vec<(ExpertKind, Expert)>,
     mix: Mix,
     interval: AdaptiveInterval,
+    observations: u64,
 }
 
 impl WorkerForecaster {
     pub fn new(roster: &[ExpertKind], drivers: &DriverSet, pool: &PooledArx, first: &Observation) -> Self {
         let log_speed = first.speed().ln();
-        let expert = |kind: &ExpertKind| (*kind, Expert::new(*kind, drivers, pool, log_speed));
+        let expert = |kind: &ExpertKind| Some((*kind, Expert::new(*kind, drivers, pool, log_speed)?));
+        let experts: Vec<(ExpertKind, Expert)> = roster.iter().filter_map(expert).collect();
         Self {
             history: History::new(log_speed, first.batch),
-            experts: roster.iter().map(expert).collect(),
-            mix: Mix::new(&roster.iter().map(|kind| kind.prior()).collect::<Vec<_>>()),
+            mix: Mix::new(&experts.iter().map(|(kind, _)| kind.prior()).collect::<Vec<_>>()),
+            experts,
             interval: AdaptiveInterval::new(COVERAGE),
+            observations: 1,
+        }
+    }
+
+    /// Puts a fitted network among the experts, or in the place of the one before.
+    pub fn install(&mut self, network: FittedExpert) {
+        let network = Expert::Narx(Box::new(network));
+        match self.experts.iter_mut().find(|(kind, _)| *kind == ExpertKind::Narx) {
+            Some((_, expert)) => *expert = network,
+            None => {
+                self.experts.push((ExpertKind::Narx, network));
+                self.mix.admit();
+            }
         }
     }
 
@@ -66,6 +82,11 @@ impl WorkerForecaster {
             expert.update(&self.history, pool, observation.batch, log_speed);
         }
         self.history.observe(log_speed, observation.batch);
+        self.observations += 1;
+    }
+
+    pub fn observations(&self) -> u64 {
+        self.observations
     }
 
     pub fn forecast(&self, pool: &PooledArx, batch: Option<f64>) -> Forecast {
@@ -100,10 +121,8 @@ impl WorkerForecaster {
 
     /// Starts from what an earlier worker's models have learned; its level stays its own.
     pub fn warm_start(&mut self, earlier: &Self) {
-        let kinds = |worker: &Self| worker.experts.iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
-        if kinds(self) == kinds(earlier) {
-            self.mix.warm_start(&earlier.mix);
-        }
+        // A network is fitted to one worker: it is not lent, so only what stands before it is.
+        self.mix.warm_start(&earlier.mix);
         for (kind, expert) in &mut self.experts {
             if let Some((_, earlier)) = earlier.experts.iter().find(|(other, _)| other == kind) {
                 expert.warm_start(earlier, WARM_TRUST);
