@@ -2,7 +2,7 @@
 
 use evenstep_report::{Axis, Bar, Chart, Mark};
 
-use super::results::{Results, SeriesResult};
+use super::results::{Estimate, Ratio, Results, SeriesResult};
 use super::text::best;
 
 /// The model that is drawn against what came, where it takes part; else the one with the smallest error.
@@ -51,7 +51,7 @@ fn error_over_time(series: &SeriesResult) -> Chart {
     let rows = forecasts.y.len().div_ceil(PARTS).max(1);
     let line = |model: usize| {
         let parts = forecasts.y.chunks(rows).zip(forecasts.by_model[model].chunks(rows)).enumerate();
-        let point = |(part, (actual, estimates)): (usize, (&[f64], &[Option<super::results::Estimate>]))| {
+        let point = |(part, (actual, estimates)): (usize, (&[f64], &[Option<Estimate>]))| {
             let squares: Option<f64> = actual
                 .iter()
                 .zip(estimates)
@@ -75,7 +75,7 @@ fn error_over_time(series: &SeriesResult) -> Chart {
 
 /// Bars of step times.
 pub fn step_times(results: &Results) -> Chart {
-    let bars = |name: &str, of: fn(&super::results::Ratio) -> Option<f64>| {
+    let bars = |name: &str, of: fn(&Ratio) -> Option<f64>| {
         let even = results.step_time_even.iter().map(|even| ("even split", even));
         let models = results.step_time.iter().map(|step| (step.model.as_str(), &step.ratio));
         let bar =

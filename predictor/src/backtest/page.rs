@@ -3,7 +3,7 @@
 use evenstep_report::{Cell, Figure, Report, Section, Table};
 
 use super::charts;
-use super::results::{Ratio, Results, SeriesResult};
+use super::results::{MeanResult, ModelResult, Ratio, Results, SeriesResult, StepTime};
 use super::text::{best, number};
 
 /// Series that get a chapter of their own; where there are more, the means must do.
@@ -95,7 +95,7 @@ fn least(values: impl Iterator<Item = Option<f64>>) -> Option<usize> {
 
 fn means(results: &Results) -> Table {
     let best = least(results.mean.iter().map(|mean| mean.rmse_rel_last));
-    let row = |(at, mean): (usize, &super::results::MeanResult)| {
+    let row = |(at, mean): (usize, &MeanResult)| {
         let numbers = [mean.rmse_rel_last, mean.worst_rel_last, mean.coverage, mean.width];
         std::iter::once(marked(&mean.model, Some(at) == best)).chain(numbers.map(cell)).collect()
     };
@@ -109,28 +109,24 @@ fn means(results: &Results) -> Table {
 
 fn step_times(results: &Results) -> Table {
     let best = least(results.step_time.iter().map(|step| step.ratio.mean_over_oracle));
-    let row = |name: Cell, trace: &str, ratio: &Ratio| {
-        vec![name, trace.into(), cell(ratio.mean_over_oracle), cell(ratio.p95_over_oracle)]
-    };
-    let all = if results.step_time_by_trace.is_empty() { "" } else { "all" };
-    let mut rows: Vec<Vec<Cell>> = results
-        .step_time
-        .iter()
-        .enumerate()
-        .map(|(at, step)| row(marked(&step.model, Some(at) == best), all, &step.ratio))
-        .collect();
-    rows.extend(results.step_time_even.iter().map(|even| row("even split".into(), all, even)));
+    let numbers = |ratio: &Ratio| [cell(ratio.mean_over_oracle), cell(ratio.p95_over_oracle)];
+    let row = |name: Cell, ratio: &Ratio| std::iter::once(name).chain(numbers(ratio)).collect();
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for (at, step) in results.step_time.iter().enumerate() {
+        rows.push(row(marked(&step.model, Some(at) == best), &step.ratio));
+    }
+    rows.extend(results.step_time_even.iter().map(|even| row("even split".into(), even)));
     for job in &results.step_time_by_trace {
-        rows.extend(
-            job.step_time.iter().map(|step| row(step.model.as_str().into(), &job.trace, &step.ratio)),
-        );
+        let of_job = |step: &StepTime| row(format!("{}: {}", job.trace, step.model).into(), &step.ratio);
+        rows.extend(job.step_time.iter().map(of_job));
     }
     Table {
         title: "Step time over the oracle's".into(),
-        description: "How long steps would have taken, had the global batch been split by these forecasts; the oracle knows each \
-                      speed. ★ has the shortest."
-            .into(),
-        columns: names(&["model", "trace", "mean", "95 % are at or under"]),
+        description:
+            "How long steps would have taken, had the global batch been split by these forecasts; the oracle \
+                      knows each speed. ★ has the shortest."
+                .into(),
+        columns: names(&["model", "mean", "95 % are at or under"]),
         rows,
     }
 }
@@ -146,7 +142,7 @@ fn chapter(series: &SeriesResult, sections: &mut Vec<Section>) {
         paragraphs: std::iter::once(count).chain(failures).collect(),
     });
     let best = best(&series.models);
-    let row = |(at, model): (usize, &super::results::ModelResult)| {
+    let row = |(at, model): (usize, &ModelResult)| {
         let numbers = [
             model.rmse,
             model.rmse_rel_last,
@@ -179,5 +175,6 @@ fn chapter(series: &SeriesResult, sections: &mut Vec<Section>) {
         ]),
         rows: series.models.iter().enumerate().map(row).collect(),
     }));
-    sections.push(Section::Charts(charts::of_series(series)));
+    // Each takes the whole width: a series is long.
+    sections.extend(charts::of_series(series).into_iter().map(|chart| Section::Charts(vec![chart])));
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use evenstep_core::backtest::{
-    Accuracy, Calibration, Clock, Job, ModelName, Plan, Refits, Row, Series, Setup, Track, roll,
+    Accuracy, Calibration, Clock, Job, ModelName, Plan, Point, Refits, Row, Series, Setup, Track, roll,
 };
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
@@ -34,10 +34,16 @@ pub fn run(
     let plan = Plan { warmup: args.warmup, horizon: args.horizon as usize };
     let walks: Vec<Walk<'_>> = traces.iter().map(|trace| walk(trace, &plan)).collect::<Result<_, _>>()?;
     let models = with_last(args.models());
-    let refits = refits(args);
-    let units: Vec<(&Walk<'_>, &ModelName)> =
-        walks.iter().flat_map(|walk| models.iter().map(move |model| (walk, model))).collect();
-    let one = |(walk, model): &(&Walk<'_>, &ModelName)| -> anyhow::Result<Vec<Track>> {
+    let jobs: Vec<&Job> = walks.iter().map(|walk| &walk.job).collect();
+    let teams = steps::teams(&jobs);
+    let refits = |job: usize| {
+        let team = teams.iter().find(|team| team.contains(&job));
+        refits(args, team.map(|team| steps::first_row(&jobs, team, &plan)))
+    };
+    let units: Vec<(usize, &ModelName)> =
+        (0..walks.len()).flat_map(|walk| models.iter().map(move |model| (walk, model))).collect();
+    let one = |(at, model): &(usize, &ModelName)| -> anyhow::Result<Vec<Track>> {
+        let (walk, refits) = (&walks[*at], refits(*at));
         let setup = Setup { drivers: &walk.job.drivers, warmup_rows: &walk.warmup_rows, refits: &refits };
         let mut model = model.build(&setup).with_context(|| model.to_string())?;
         let tracks = roll(&walk.job, model.as_mut(), &plan, clock)?;
@@ -50,10 +56,8 @@ pub fn run(
     let asked = args.models();
     let series: Vec<SeriesResult> =
         walks.iter().zip(&tracks).flat_map(|(walk, tracks)| results(walk, tracks, &asked)).collect();
-    let steps =
-        steps::judge(&walks.iter().map(|walk| &walk.job).collect::<Vec<_>>(), &tracks, &asked, |workers| {
-            args.global_batch.unwrap_or(BATCH_PER_WORKER * workers as u64)
-        })?;
+    let global_batch = |workers: usize| args.global_batch.unwrap_or(BATCH_PER_WORKER * workers as u64);
+    let steps = steps::judge(&jobs, &tracks, &asked, &plan, global_batch)?;
     Ok(Results {
         mean: means(&series),
         series,
@@ -74,9 +78,10 @@ fn with_last(mut models: Vec<ModelName>) -> Vec<ModelName> {
     models
 }
 
-fn refits(args: &Args) -> Refits {
+fn refits(args: &Args, early: Option<usize>) -> Refits {
     Refits {
         window: args.window.map(|rows| rows as usize),
+        early,
         every: (args.refit > 0).then_some(args.refit as usize),
         lags_y: args.lags_y as usize,
         lags_u: args.lags_u as usize,
@@ -121,11 +126,9 @@ fn results(walk: &Walk<'_>, tracks: &[Vec<Track>], models: &[ModelName]) -> Vec<
             }
         };
         let estimates = |tracks: &Vec<Track>| {
-            let estimate = |point: evenstep_core::backtest::Point| Estimate {
-                y_hat: point.speed,
-                interval: Some((point.lower, point.upper)),
-            };
-            tracks[worker].points.iter().map(|point| point.map(estimate)).collect()
+            let estimate =
+                |point: Point| Estimate { y_hat: point.speed, interval: Some((point.lower, point.upper)) };
+            tracks[worker].points[start..].iter().map(|point| point.map(estimate)).collect()
         };
         SeriesResult {
             trace: walk.job.trace.clone(),

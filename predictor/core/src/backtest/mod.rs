@@ -38,7 +38,7 @@ pub use models::{ModelName, Setup};
 pub use recipes::Tuning;
 pub use refit::Refits;
 pub use rolling::{JobModel, Plan, Point, Prediction, Track, roll};
-pub use step_time::Regret;
+pub use step_time::{Regret, Step};
 pub use system::{Identification, Identified};
 
 /// A clock in seconds, for the times of fits and forecasts: the core reads none.

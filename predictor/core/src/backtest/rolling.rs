@@ -22,7 +22,7 @@ impl Plan {
     /// [`BacktestError::TooFewRows`] where it, or what follows it, is too short.
     pub fn warmup_rows(&self, series: &Series) -> Result<usize, BacktestError> {
         let rows = series.rows.len();
-        let warmup = (rows as f64 * self.warmup) as usize;
+        let warmup = self.warmup_of(rows);
         if warmup < self.horizon || rows < warmup + TEST_ROWS_MIN {
             let (warmup_min, test_min) = (self.horizon, TEST_ROWS_MIN);
             return Err(BacktestError::TooFewRows {
@@ -34,6 +34,11 @@ impl Plan {
             });
         }
         Ok(warmup)
+    }
+
+    /// Rows of warm-up of so many.
+    pub fn warmup_of(&self, rows: usize) -> usize {
+        (rows as f64 * self.warmup) as usize
     }
 }
 
@@ -48,6 +53,10 @@ pub trait JobModel {
     fn observe(&mut self, worker: usize, batch: u64, compute_time_s: f64);
     /// All workers of the iteration have been shown: for models that learn from them together.
     fn learn(&mut self) {}
+    /// Whether its forecasts within the warm-up are provisional: made for step times, and no lesson to its interval.
+    fn is_provisional_in_warmup(&self) -> bool {
+        false
+    }
     /// Why a worker has no forecasts.
     fn failure(&self, _worker: usize) -> Option<String> {
         None
@@ -79,7 +88,7 @@ pub struct Point {
 pub struct Track {
     /// The first row after the warm-up.
     pub start: usize,
-    /// Forecasts of the rows from `start` on; `None` where the model gave none.
+    /// Forecasts of all rows, those of the warm-up too; `None` where the model gave none.
     pub points: Vec<Option<Point>>,
     /// Time spent on learning, over the whole series.
     pub fit_s: f64,
@@ -102,7 +111,7 @@ impl Track {
     }
 
     fn rows<'a>(&'a self, series: &'a Series) -> impl Iterator<Item = (&'a Row, Option<Point>)> {
-        series.rows[self.start..].iter().zip(self.points.iter().copied())
+        series.rows.iter().zip(self.points.iter().copied()).skip(self.start)
     }
 }
 
@@ -196,7 +205,9 @@ impl Walker {
         model: &mut dyn JobModel,
         clock: Clock<'_>,
     ) {
-        if let Some(point) = self.points[at] {
+        if let Some(point) = self.points[at]
+            && (at >= self.start || !model.is_provisional_in_warmup())
+        {
             self.interval.score((row.speed / point.speed).ln());
         }
         let began = clock();
@@ -205,14 +216,14 @@ impl Walker {
     }
 
     fn end(self, failure: Option<String>) -> Track {
-        let points = self.points[self.start..].to_vec();
-        let missing = points.iter().filter(|point| point.is_none()).count();
+        let counted = &self.points[self.start..];
+        let missing = counted.iter().filter(|point| point.is_none()).count();
         let why = failure.or(self.refused).unwrap_or_else(|| "the model knew too little".into());
         Track {
             start: self.start,
             failure: (missing > 0)
-                .then(|| format!("no forecast of {missing} of {} rows: {why}", points.len())),
-            points,
+                .then(|| format!("no forecast of {missing} of {} rows: {why}", counted.len())),
+            points: self.points,
             fit_s: self.fit_s,
             predict_us: 1e6 * self.predict_s / self.forecasts.max(1) as f64,
         }
@@ -254,6 +265,7 @@ mod tests {
         let tuning = Tuning { degree: 2, seed: 1, thorough: false };
         let refits = Refits {
             window: None,
+            early: Some(18),
             every: Some(7),
             lags_y: 2,
             lags_u: 1,
@@ -268,7 +280,10 @@ mod tests {
 
     fn speeds(track: &Track) -> Vec<Option<f64>> {
         // To the nearest thousandth: log and back.
-        track.points.iter().map(|point| Some((point.as_ref()?.speed * 1e3).round() / 1e3)).collect()
+        track.points[track.start..]
+            .iter()
+            .map(|point| Some((point.as_ref()?.speed * 1e3).round() / 1e3))
+            .collect()
     }
 
     /// By hand: the last value of each row, and the EMA(.5) of logs, the geometric mean of level and value.
@@ -317,7 +332,7 @@ mod tests {
     fn what_is_no_speed_is_no_forecast() {
         for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let track = scripted(speed, None, 1);
-            assert_eq!(track.points, [None; 5]);
+            assert_eq!(track.points, [None; 10]);
             assert!(
                 track
                     .failure
@@ -335,11 +350,11 @@ mod tests {
     #[test]
     fn intervals_and_times() {
         let own = scripted(2.0, Some((1.0, 3.0)), 1);
-        assert_eq!(own.points[4], Some(Point { speed: 2.0, lower: 1.0, upper: 3.0 }));
+        assert_eq!(own.points[9], Some(Point { speed: 2.0, lower: 1.0, upper: 3.0 }));
         assert_eq!((own.fit_s, own.predict_us, own.failure), (10.0, 0.5e6, None));
-        let from_residuals = scripted(2.0, None, 1).points[0].unwrap();
+        let from_residuals = scripted(2.0, None, 1).points[5].unwrap();
         assert!(from_residuals.lower < 2.0 && from_residuals.upper > 2.0 && from_residuals.lower != 1.0);
-        assert_eq!(scripted(2.0, Some((1.0, 3.0)), 2).points[0], Some(from_residuals));
+        assert_eq!(scripted(2.0, Some((1.0, 3.0)), 2).points[5], Some(from_residuals));
     }
 
     /// Ten residuals of log 2 teach the interval to reach exactly from 1 to 4.
@@ -348,7 +363,7 @@ mod tests {
         let job = job(&[&[1.0; 24]]);
         let plan = Plan { warmup: 0.5, horizon: 1 };
         let tracks = roll(&job, &mut Scripted(2.0, None), &plan, &|| 0.0).unwrap();
-        let point = tracks[0].points[11].unwrap();
+        let point = tracks[0].points[23].unwrap();
         assert!((point.lower - 1.0).abs() < 1e-9 && (point.upper - 4.0).abs() < 1e-9, "{point:?}");
     }
 
@@ -395,7 +410,7 @@ mod tests {
                 let (ones, others) = (tracks(&one, model, &plan), tracks(&other, model, &plan));
                 for (a, b) in ones.iter().zip(&others) {
                     prop_assert!(a.failure.is_none(), "{model}: {:?}", a.failure);
-                    let kept = safe.saturating_sub(a.start).min(a.points.len());
+                    let kept = safe.min(a.points.len());
                     prop_assert_eq!(&a.points[..kept], &b.points[..kept], "{}", model);
                 }
             }

@@ -10,36 +10,30 @@ use crate::curve::Curve;
 /// Share of the steps that lie at or under the "p95".
 const HIGH_QUANTILE: f64 = 0.95;
 
-/// Step times over the oracle's: 1 is perfect.
+/// How long a step took, and how long with an oracle.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Regret {
-    /// The mean over steps.
-    pub mean_over_oracle: f64,
-    /// 95 % of the steps are at or under this.
-    pub p95_over_oracle: f64,
+pub struct Step {
+    /// With shares that follow the forecasts, in seconds.
+    pub took_s: f64,
+    /// With shares that follow the speeds as they were, in seconds.
+    pub oracle_s: f64,
 }
 
-impl Regret {
-    /// Of step times over the oracle's; `None` where there are none.
-    pub fn of(over_oracle: &[f64]) -> Option<Self> {
-        let n = over_oracle.len();
-        let mut sorted = over_oracle.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let rank = (HIGH_QUANTILE * n as f64).ceil() as usize;
-        Some(Self {
-            mean_over_oracle: over_oracle.iter().sum::<f64>() / n as f64,
-            p95_over_oracle: *sorted.get(rank.max(1) - 1)?,
-        })
+impl Step {
+    /// A step whose shares follow `believed` speeds, done at the `actual` ones. All speeds are positive and finite, one for
+    /// each worker.
+    ///
+    /// # Errors
+    /// [`Infeasible`] where there are no workers.
+    pub fn of(actual: &[f64], believed: &[f64], global_batch: u64) -> Result<Self, Infeasible> {
+        let took_s = step_s(actual, believed, global_batch)?;
+        Ok(Self { took_s, oracle_s: step_s(actual, actual, global_batch)? })
     }
-}
 
-/// How long a step takes whose shares follow `believed` speeds, over how long it takes when they follow the `actual` ones.
-/// All speeds are positive and finite, one for each worker.
-///
-/// # Errors
-/// [`Infeasible`] where there are no workers.
-pub fn over_oracle(actual: &[f64], believed: &[f64], global_batch: u64) -> Result<f64, Infeasible> {
-    Ok(step_s(actual, believed, global_batch)? / step_s(actual, actual, global_batch)?)
+    /// One over the other: 1 is perfect.
+    pub fn over_oracle(&self) -> f64 {
+        self.took_s / self.oracle_s
+    }
 }
 
 fn step_s(actual: &[f64], believed: &[f64], global_batch: u64) -> Result<f64, Infeasible> {
@@ -48,6 +42,33 @@ fn step_s(actual: &[f64], believed: &[f64], global_batch: u64) -> Result<f64, In
     let shares: Vec<Share> = believed.iter().map(share).collect();
     let batches = allocate(&shares, global_batch, 1)?;
     Ok(batches.iter().zip(actual).map(|(batch, speed)| *batch as f64 / speed).fold(0.0, f64::max))
+}
+
+/// Step times over the oracle's: 1 is perfect.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Regret {
+    /// The mean step time over the oracle's mean; of several jobs the mean over jobs.
+    pub mean_over_oracle: f64,
+    /// 95 % of the steps took at most so much of the oracle's time for them.
+    pub p95_over_oracle: f64,
+}
+
+impl Regret {
+    /// Of the steps of jobs; `None` where a job has none, or there is none.
+    pub fn of(jobs: &[&[Step]]) -> Option<Self> {
+        let total = |steps: &[Step], time: fn(&Step) -> f64| steps.iter().map(time).sum::<f64>();
+        let of_job = |steps: &&[Step]| total(steps, |step| step.took_s) / total(steps, |step| step.oracle_s);
+        let mut sorted: Vec<f64> =
+            jobs.iter().flat_map(|steps| steps.iter().map(Step::over_oracle)).collect();
+        sorted.sort_by(f64::total_cmp);
+        let rank = (HIGH_QUANTILE * sorted.len() as f64).ceil() as usize;
+        Some(Self {
+            mean_over_oracle: jobs.iter().map(of_job).sum::<f64>() / jobs.len() as f64,
+            p95_over_oracle: *sorted
+                .get(rank.max(1) - 1)
+                .filter(|_| jobs.iter().all(|steps| !steps.is_empty()))?,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -60,19 +81,24 @@ mod tests {
     /// round, 60/10 = 6 s.
     #[test]
     fn the_slowest_rules_the_step() {
-        let actual = [10.0, 20.0];
-        assert_eq!(over_oracle(&actual, &[1.0, 2.0], 90).unwrap(), 1.0);
-        assert_eq!(over_oracle(&actual, &[7.0, 7.0], 90).unwrap(), 1.5);
-        assert_eq!(over_oracle(&actual, &[2.0, 1.0], 90).unwrap(), 2.0);
-        assert!(over_oracle(&[], &[], 90).is_err());
+        let step = |believed: [f64; 2]| Step::of(&[10.0, 20.0], &believed, 90).unwrap();
+        assert_eq!(step([1.0, 2.0]), Step { took_s: 3.0, oracle_s: 3.0 });
+        assert_eq!(step([7.0, 7.0]), Step { took_s: 4.5, oracle_s: 3.0 });
+        assert_eq!(step([2.0, 1.0]), Step { took_s: 6.0, oracle_s: 3.0 });
+        assert!(Step::of(&[], &[], 90).is_err());
     }
 
+    /// Long steps count for more in a mean, each step alike in the quantile, each job alike over all.
     #[test]
-    fn the_high_quantile_is_a_step_that_was() {
-        let steps: Vec<f64> = (1..=20).rev().map(f64::from).collect();
-        assert_eq!(Regret::of(&steps), Some(Regret { mean_over_oracle: 10.5, p95_over_oracle: 19.0 }));
-        assert_eq!(Regret::of(&[2.0]), Some(Regret { mean_over_oracle: 2.0, p95_over_oracle: 2.0 }));
-        assert_eq!(Regret::of(&[]), None);
+    fn means_and_quantiles() {
+        let step = |took_s: u32, oracle_s: u32| Step { took_s: took_s.into(), oracle_s: oracle_s.into() };
+        let steps = [step(3, 1), step(9, 9)];
+        assert_eq!(Regret::of(&[&steps]), Some(Regret { mean_over_oracle: 1.2, p95_over_oracle: 3.0 }));
+        let many: Vec<Step> = (1..=20).rev().map(|took| step(took, 1)).collect();
+        assert_eq!(Regret::of(&[&many]), Some(Regret { mean_over_oracle: 10.5, p95_over_oracle: 19.0 }));
+        assert_eq!(Regret::of(&[&many[10..]]).unwrap().p95_over_oracle, 10.0);
+        assert_eq!(Regret::of(&[&many, &[step(1, 2)]]).unwrap().mean_over_oracle, 5.5);
+        assert_eq!((Regret::of(&[]), Regret::of(&[&many, &[]])), (None, None));
     }
 
     proptest! {
@@ -82,10 +108,10 @@ mod tests {
             speeds in prop::collection::vec((0.1f64..100.0, 0.1f64..100.0), 1..12), batch in 1u64..2000
         ) {
             let (actual, believed): (Vec<f64>, Vec<f64>) = speeds.into_iter().unzip();
-            let ours = over_oracle(&actual, &believed, batch).unwrap();
-            prop_assert!(ours >= 1.0 - 1e-12, "{ours}");
+            let ours = Step::of(&actual, &believed, batch).unwrap();
+            prop_assert!(ours.over_oracle() >= 1.0 - 1e-12, "{ours:?}");
             let scaled: Vec<f64> = believed.iter().map(|speed| speed * 1024.0).collect();
-            prop_assert_eq!(over_oracle(&actual, &scaled, batch).unwrap(), ours);
+            prop_assert_eq!(Step::of(&actual, &scaled, batch).unwrap(), ours);
         }
     }
 }

@@ -151,6 +151,21 @@ mod tests {
         assert!(done.accuracy.unwrap().rmse < 1e-9, "{done:?}");
     }
 
+    /// A jolt of the measured output in the test: one step ahead the next prediction follows it, in free run none does.
+    #[test]
+    fn free_run_sees_nothing_of_the_test() {
+        let (quiet, u) = system(300);
+        let mut y = quiet.clone();
+        y[200] += 1.0;
+        let recipe = RecipeName::Ols.recipe(Tuning { degree: 1, seed: 1, thorough: false }).unwrap();
+        let next = |free_run| {
+            let ours = task(0..100, 150..300, free_run);
+            ours.run(recipe.as_ref(), System { y: &y, u: &u }, &|| 0.0).unwrap().predictions[51]
+        };
+        assert!((next(true) - quiet[201]).abs() < 1e-9);
+        assert!((next(false) - quiet[201] - 0.8).abs() < 1e-9);
+    }
+
     /// What the test holds does not reach the fit, and the rows before the train range do not either.
     #[test]
     fn only_the_train_range_is_fitted() {
