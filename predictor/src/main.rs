@@ -36,10 +36,19 @@ fn main() -> anyhow::Result<ExitCode> {
             }
             let Err(error) = backtest::run(&args) else { return Ok(ExitCode::SUCCESS) };
             // What is wrong is in the data: where in our code it was noticed says nothing.
-            writeln!(std::io::stderr(), "error: {error:#}")?;
+            writeln!(std::io::stderr(), "error: {}", in_words(&error))?;
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// An error with its causes, each said once: some name theirs themselves.
+fn in_words(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
+        "" => cause,
+        _ if said.contains(&cause) => said,
+        _ => format!("{said}: {cause}"),
+    })
 }
 
 fn start(flags: &Flags) -> anyhow::Result<()> {

@@ -33,7 +33,8 @@ fn tables_that_do_not_do_are_refused() {
     folder.write("header.csv", "speed,load\n");
     folder.write("short.csv", "speed\n1\n2\n3\n");
     folder.write("ids.csv", "speed,w\n1,a\n2,\n");
-    folder.refuses(1, "--trace nowhere.csv", "nowhere.csv");
+    // Each cause is said once.
+    folder.refuses(1, "--trace nowhere.csv", "error: nowhere.csv: No such file or directory (os error 2)\n");
     folder.refuses(1, "--trace .", ".: ");
     folder.refuses(1, "--trace empty.csv", "empty.csv: the table is empty");
     folder.refuses(1, "--trace header.csv", "header.csv: there are no rows");

@@ -7,7 +7,7 @@ pub struct Accuracy {
     pub rmse: f64,
     /// `sum |y - f| / n`.
     pub mae: f64,
-    /// `sum |y - f| / |y| / n`, a share; `None` where some `y` is 0.
+    /// `sum |y - f| / |y| / n`, a share; `None` where some `y` is 0, or so near that nothing can be said.
     pub mape: Option<f64>,
     /// `sqrt(sum (y - f)^2 / sum (y - mean y)^2)`: over the root mean squared error of the mean. `None` where `y` is
     /// constant.
@@ -17,7 +17,7 @@ pub struct Accuracy {
 }
 
 impl Accuracy {
-    /// Of pairs (actual, forecast); `None` where there are none, or one is not finite.
+    /// Of pairs (actual, forecast); `None` where there are none, or one is not finite, or their squares are not.
     pub fn of(pairs: &[(f64, f64)]) -> Option<Self> {
         if pairs.is_empty() || pairs.iter().any(|(y, f)| !(y.is_finite() && f.is_finite())) {
             return None;
@@ -26,12 +26,16 @@ impl Accuracy {
         let mean = pairs.iter().map(|(y, _)| y).sum::<f64>() / n;
         let squares: f64 = pairs.iter().map(|(y, f)| (y - f).powi(2)).sum();
         let spread: f64 = pairs.iter().map(|(y, _)| (y - mean).powi(2)).sum();
+        if !(squares.is_finite() && spread.is_finite()) {
+            return None;
+        }
         let nmse = (spread > 0.0).then(|| squares / spread);
+        let mape: f64 = pairs.iter().map(|(y, f)| ((y - f) / y).abs()).sum();
         let has_zero = pairs.iter().any(|(y, _)| *y == 0.0);
         Some(Self {
             rmse: (squares / n).sqrt(),
             mae: pairs.iter().map(|(y, f)| (y - f).abs()).sum::<f64>() / n,
-            mape: (!has_zero).then(|| pairs.iter().map(|(y, f)| ((y - f) / y).abs()).sum::<f64>() / n),
+            mape: (!has_zero).then(|| mape / n).filter(|mape| mape.is_finite()),
             rrse: nmse.map(f64::sqrt),
             nmse,
         })
@@ -78,6 +82,8 @@ mod tests {
     fn what_cannot_be_said_is_not_said() {
         assert_eq!(Accuracy::of(&[]), None);
         assert_eq!(Accuracy::of(&[(1.0, f64::NAN)]), None);
+        assert_eq!(Accuracy::of(&[(1e300, 1.0), (1.0, 1.0)]), None);
+        assert_eq!(Accuracy::of(&[(1e-320, 1.0), (1.0, 1.0)]).unwrap().mape, None);
         let zero = Accuracy::of(&[(0.0, 1.0), (1.0, 1.0)]).unwrap();
         assert_eq!((zero.mape, zero.nmse), (None, Some(2.0)));
         let constant = Accuracy::of(&[(3.0, 2.0), (3.0, 3.0)]).unwrap();
