@@ -10,7 +10,7 @@ use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::book::Book;
+use crate::book::{Book, Pool};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::http::{Api, router};
@@ -28,6 +28,8 @@ pub struct App {
     address: SocketAddr,
     book: Arc<Book>,
     writer: JoinHandle<()>,
+    refit_interval: Duration,
+    refit_threads: usize,
 }
 
 impl App {
@@ -42,7 +44,14 @@ impl App {
         let listener = TcpListener::bind(config.listen).await;
         let listener = listener.with_context(|| format!("listening on {}", config.listen))?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address, book: Arc::new(book), writer })
+        Ok(Self {
+            listener,
+            address,
+            book: Arc::new(book),
+            writer,
+            refit_interval: Duration::from_secs(config.refit_interval_s),
+            refit_threads: config.refit_threads,
+        })
     }
 
     /// Where it listens.
@@ -59,6 +68,8 @@ impl App {
         let (drained, mut drain) = tokio::sync::watch::channel(false);
         let api = Api { book: self.book.clone(), draining: draining.clone() };
         let leases = tokio::spawn(watch_leases(self.book.clone()));
+        let refits =
+            tokio::spawn(refit(self.book.clone(), self.refit_interval, Pool::new(self.refit_threads)));
         let stopping = async move {
             stop.await;
             tracing::info!("stopping: finishing what was begun");
@@ -76,12 +87,22 @@ impl App {
             () = timed_out => tracing::warn!(?DRAIN_TIMEOUT, "requests still under way were cut off"),
         }
         leases.abort();
+        refits.abort();
         // With the last book the last sender of the writer's queue goes: it commits what waits and closes the file.
-        drop((leases.await, self.book));
+        drop((leases.await, refits.await, self.book));
         if tokio::time::timeout(DRAIN_TIMEOUT, self.writer).await.is_err() {
             tracing::warn!("the store did not close in time; what was answered is durable all the same");
         }
         Ok(())
+    }
+}
+
+async fn refit(book: Arc<Book>, every: Duration, pool: Pool) {
+    let mut tick = tokio::time::interval(every);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        book.refit(&pool).await;
     }
 }
 

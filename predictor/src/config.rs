@@ -18,6 +18,12 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where everything is kept. Default `sqlite://evenstep.db`, in the working folder.
     pub store: String,
+    /// Seconds between two looks at what models have learned: to fit networks and to store models. At least 1. Default 30.
+    #[serde(deserialize_with = "at_least_1")]
+    pub refit_interval_s: u64,
+    /// Threads that fits may take. At least 1. Default 1.
+    #[serde(deserialize_with = "at_least_1")]
+    pub refit_threads: usize,
     /// What is logged: a level, or a list of `target=level`. Default `info`.
     pub log: String,
     /// How it is logged. Default `text`.
@@ -29,6 +35,14 @@ fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::
     let text = String::deserialize(deserializer)?;
     let rule = || D::Error::custom(format!("{text:?} must be an address and a port, such as 127.0.0.1:7117"));
     text.parse().map_err(|_| rule())
+}
+
+/// Says the rule where a count is 0.
+fn at_least_1<'de, D: Deserializer<'de>, T: Deserialize<'de> + PartialEq + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    let value = T::deserialize(deserializer)?;
+    if value == T::default() { Err(D::Error::custom("0 must be at least 1")) } else { Ok(value) }
 }
 
 /// How the log is written.
@@ -46,6 +60,8 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 7117)),
             store: "sqlite://evenstep.db".into(),
+            refit_interval_s: 30,
+            refit_threads: 1,
             log: "info".into(),
             log_format: LogFormat::Text,
         }
@@ -67,6 +83,14 @@ pub struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
+    /// Seconds between two looks at what models have learned [env: EVENSTEP_REFIT_INTERVAL_S] [default: 30]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refit_interval_s: Option<u64>,
+    /// Threads that fits of models may take [env: EVENSTEP_REFIT_THREADS] [default: 1]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refit_threads: Option<usize>,
     /// What is logged: error, warn, info, debug, trace, or target=level,.. [env: EVENSTEP_LOG] [default: info]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +102,7 @@ pub struct Flags {
 }
 
 /// Variables of the environment that are ours; others of the same prefix belong to other programs of evenstep.
-const VARIABLES: [&str; 4] = ["listen", "store", "log", "log_format"];
+const VARIABLES: [&str; 6] = ["listen", "store", "refit_interval_s", "refit_threads", "log", "log_format"];
 
 impl Config {
     /// Puts the configuration together.

@@ -22,8 +22,8 @@ pub use telemetry::{
     GpuSample, NodeSample, ProcessSample, Readings, TelemetryAnswer, TelemetryBatch, driver,
 };
 pub use view::{
-    ForecastView, JobState, JobView, JobsView, ModelView, NodeView, NodesView, SamplesView, SpeedPoint,
-    SpeedsView, WorkerForecastView, WorkerState, WorkerView, WorkersView,
+    ForecastView, JobState, JobView, JobsView, ModelView, NodeView, NodesView, RefitView, SamplesView,
+    SpeedPoint, SpeedsView, WorkerForecastView, WorkerState, WorkerView, WorkersView,
 };
 
 /// Where the predictor listens unless told otherwise: loopback only.

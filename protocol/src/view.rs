@@ -100,6 +100,22 @@ pub struct ForecastView {
     pub job_id: JobId,
     /// One for each live worker, in rank order.
     pub workers: Vec<WorkerForecastView>,
+    /// What went on in the background, since the service started.
+    pub refits: RefitView,
+}
+
+/// Fits of models in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RefitView {
+    /// Networks fitted.
+    pub fitted: u64,
+    /// Fits that failed; the models before them went on.
+    pub failed: u64,
+    /// Time spent on fits, on threads of their own.
+    pub fit_time_s: f64,
+    /// Observations behind the models that are in the store: a restart replays only what came after.
+    pub stored_observations: u64,
 }
 
 /// The forecast of one worker.
@@ -114,6 +130,8 @@ pub struct WorkerForecastView {
     pub speed_lower_samples_per_s: Option<f64>,
     /// Upper end of the 90 % interval.
     pub speed_upper_samples_per_s: Option<f64>,
+    /// Observations that its models have learned from.
+    pub observations: u64,
     /// Each model's part in it.
     pub models: Vec<ModelView>,
     /// How often each driver was missing from its reports.

@@ -11,6 +11,7 @@ use crate::process::Process;
 pub struct Predictor {
     binary: PathBuf,
     store: PathBuf,
+    flags: Vec<String>,
     /// The process.
     pub process: Process,
     /// Where it listens.
@@ -20,9 +21,15 @@ pub struct Predictor {
 impl Predictor {
     /// Starts `binary` over the store in `folder`, and waits until it listens.
     pub fn start(binary: &Path, folder: &Path) -> Self {
+        Self::start_with(binary, folder, &[])
+    }
+
+    /// The same, with more flags.
+    pub fn start_with(binary: &Path, folder: &Path, flags: &[&str]) -> Self {
         let store = folder.join("evenstep.db");
-        let (process, url) = serve(binary, &store);
-        Self { binary: binary.to_owned(), store, process, url }
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let (process, url) = serve(binary, &store, &flags);
+        Self { binary: binary.to_owned(), store, flags, process, url }
     }
 
     /// A client with connections of its own.
@@ -32,7 +39,7 @@ impl Predictor {
 
     /// Starts it again, on another port, over the same store.
     pub fn restart(&mut self) {
-        (self.process, self.url) = serve(&self.binary, &self.store);
+        (self.process, self.url) = serve(&self.binary, &self.store, &self.flags);
     }
 
     /// `kill -9`, then a start over what it left behind.
@@ -42,10 +49,10 @@ impl Predictor {
     }
 }
 
-fn serve(binary: &Path, store: &Path) -> (Process, String) {
+fn serve(binary: &Path, store: &Path, flags: &[String]) -> (Process, String) {
     let mut command = Command::new(binary);
     command.args(["serve", "--listen=127.0.0.1:0", "--log=warn"]);
-    command.arg(format!("--store=sqlite://{}", store.display()));
+    command.arg(format!("--store=sqlite://{}", store.display())).args(flags);
     let process = Process::start(without_settings(&mut command));
     let url = process.line("where it listens", |line| Some(line.strip_prefix("listening on ")?.to_owned()));
     (process, url)

@@ -63,7 +63,7 @@ fn outlooks(state: &JobState, live: &[WorkerId], ragged: Option<u64>) -> Vec<Wor
         let (own_floor, own_cap) = worker
             .map_or((None, None), |worker| (worker.request.min_local_batch, worker.request.max_local_batch));
         WorkerOutlook {
-            forecast: state.models.forecaster.forecast(id, None),
+            forecast: state.models.forecaster().forecast(id, None),
             floor: spec.min_local_batch.unwrap_or(spec.quantum).max(own_floor.unwrap_or(0)),
             cap: [spec.max_local_batch, own_cap].into_iter().flatten().min(),
         }

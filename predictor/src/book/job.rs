@@ -10,6 +10,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::answers::{Answer, Published};
 use super::decide::decide;
+use super::refit::RefitRecord;
 use super::state::{JobState, WorkerState};
 use super::{BookError, LOOK_AHEAD_MAX, WORKERS_MAX};
 use crate::clock::Clock;
@@ -24,6 +25,7 @@ pub struct Job {
     published: RwLock<Published>,
     /// Empty until somebody needs it, and after a change that did not become durable.
     state: Mutex<Option<JobState>>,
+    refits: RefitRecord,
 }
 
 /// The state of a job, taken out to be changed. Dropped without [`Taken::put_back`], it is read from the store again.
@@ -42,12 +44,34 @@ impl Taken<'_> {
 impl Job {
     /// A job of which nothing is in memory yet.
     pub(super) fn new(id: JobId, store: Store, clock: Clock) -> Self {
-        Self { id, store, clock, published: RwLock::default(), state: Mutex::new(None) }
+        Self {
+            id,
+            store,
+            clock,
+            published: RwLock::default(),
+            state: Mutex::new(None),
+            refits: RefitRecord::default(),
+        }
     }
 
     /// Its name.
     pub fn id(&self) -> &JobId {
         &self.id
+    }
+
+    /// How its fits went.
+    pub(super) fn refits(&self) -> &RefitRecord {
+        &self.refits
+    }
+
+    /// Whether it is in memory.
+    pub(super) fn is_loaded(&self) -> bool {
+        self.published().loaded
+    }
+
+    /// The time by the service's clock.
+    pub(super) fn now_unix_ms(&self) -> i64 {
+        self.clock.now_unix_ms()
     }
 
     /// The store it is kept in.
@@ -252,6 +276,7 @@ impl Job {
         let known =
             taken.state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
         known.request = request;
+        taken.state.lend(&self.store, &worker).await?;
         Ok(self.membership_changed(taken, worker))
     }
 
@@ -281,7 +306,7 @@ impl Job {
 
     /// Removes workers whose lease ran out.
     pub(super) async fn expire_leases(&self) -> Result<(), BookError> {
-        if !self.published().loaded {
+        if !self.is_loaded() {
             return Ok(());
         }
         self.take().await?.put_back();

@@ -8,6 +8,7 @@ mod answers;
 mod decide;
 mod job;
 mod models;
+mod refit;
 mod state;
 mod views;
 
@@ -24,6 +25,7 @@ use crate::store::{Change, Store, StoreError};
 
 pub use answers::Answer;
 pub use job::Job;
+pub use refit::Pool;
 
 /// Jobs in one predictor.
 pub const JOBS_MAX: usize = 10_000;
@@ -171,6 +173,15 @@ impl Book {
         for job in self.jobs() {
             if let Err(error) = job.expire_leases().await {
                 tracing::warn!(job_id = %job.id(), %error, "leases could not be checked");
+            }
+        }
+    }
+
+    /// Fits networks and stores models, in every job.
+    pub async fn refit(&self, pool: &Pool) {
+        for job in self.jobs() {
+            if let Err(error) = job.refit(pool).await {
+                tracing::warn!(job_id = %job.id(), %error, "models could not be refitted or stored");
             }
         }
     }

@@ -6,7 +6,7 @@ use evenstep_core::membership::{Member, Members, State};
 use evenstep_core::plan::InForce;
 use evenstep_protocol::{AllocateAnswer, Decision, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
 
-use super::models::Models;
+use super::models::{FORMAT, Models};
 use crate::store::{Store, StoreError, StoredWorker};
 
 /// Iterations whose reports are replayed through the models when a job is read from the store: the models forget at
@@ -87,11 +87,17 @@ impl JobState {
                 (state.request.worker.clone(), state)
             })
             .collect();
-        let mut models = Models::new();
-        models.learn(&reports);
         reports.iter().for_each(&mut saw);
+        let models = match store.models(job_id, FORMAT).await? {
+            // Learned again where it cannot be read: from the recent reports, which come next in any case.
+            Some(state) => postcard::from_bytes(&state).unwrap_or_else(|error| {
+                tracing::warn!(%job_id, %error, "stored models cannot be read: they learn again");
+                Models::new()
+            }),
+            None => Models::new(),
+        };
         let global_batch = stored.spec.global_batch;
-        Ok(Some(Self {
+        let mut state = Self {
             spec: stored.spec,
             members: Members::restore(stored.generation, stored.departed_generation, members),
             workers,
@@ -99,7 +105,35 @@ impl JobState {
             in_force: last_answer.as_ref().and_then(|last| in_force(last, global_batch)),
             next_iteration: stored.last_iteration.map_or(0, |last| last + 1),
             last_decision: last_answer.map(|last| last.decision),
-        }))
+        };
+        for worker in state.workers.keys().cloned().collect::<Vec<_>>() {
+            state.lend(store, &worker).await?;
+        }
+        state.models.learn(&reports);
+        Ok(Some(state))
+    }
+
+    /// Lets a worker of which nothing is known start from what was learned on a device like its own.
+    pub async fn lend(&mut self, store: &Store, worker: &WorkerId) -> Result<(), StoreError> {
+        let device = self.workers.get(worker).and_then(|known| known.request.device.as_ref());
+        let Some(device) = device.filter(|_| !self.models.knows(worker)) else { return Ok(()) };
+        let learned = store.device_model(device, FORMAT).await?;
+        // What cannot be read is as good as none: the worker starts cold.
+        if let Some(earlier) = learned.and_then(|state| postcard::from_bytes(&state).ok()) {
+            self.models.warm_start(worker, earlier);
+        }
+        Ok(())
+    }
+
+    /// The workers of each kind of device.
+    pub fn devices(&self) -> BTreeMap<String, Vec<WorkerId>> {
+        let mut devices: BTreeMap<String, Vec<WorkerId>> = BTreeMap::new();
+        for (worker, known) in &self.workers {
+            if let Some(device) = &known.request.device {
+                devices.entry(device.clone()).or_default().push(worker.clone());
+            }
+        }
+        devices
     }
 
     /// Takes new reports: counts them, and lets the models learn.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenstep_core::membership::State;
 use evenstep_protocol::{
-    AllocateAnswer, Allocation, ForecastView, JobId, JobState as JobStateView, JobView, ModelView,
+    AllocateAnswer, Allocation, ForecastView, JobId, JobState as JobStateView, JobView, ModelView, RefitView,
     SpeedPoint, SpeedsView, WorkerForecastView, WorkerId, WorkerState as WorkerStateView, WorkerView,
     WorkersView,
 };
@@ -36,7 +36,7 @@ impl Job {
     /// # Errors
     /// What the store says.
     pub async fn forecast(&self) -> Result<ForecastView, BookError> {
-        self.look(|state| state.forecast_view(self.id())).await
+        self.look(|state| state.forecast_view(self.id(), self.refits().view())).await
     }
 
     /// Answers from iteration `from` on, at most `limit`.
@@ -131,7 +131,7 @@ impl JobState {
                     max_local_batch: worker.request.max_local_batch,
                     last_seen_unix_ms: member.last_seen_ms,
                     reports: worker.reports,
-                    speed_samples_per_s: self.models.forecaster.last_speed(&member.id),
+                    speed_samples_per_s: self.models.forecaster().last_speed(&member.id),
                 };
                 rank += u64::from(live);
                 Some(view)
@@ -140,16 +140,17 @@ impl JobState {
         WorkersView { job_id: job_id.clone(), generation: self.members.generation(), workers }
     }
 
-    fn forecast_view(&self, job_id: &JobId) -> ForecastView {
+    fn forecast_view(&self, job_id: &JobId, refits: RefitView) -> ForecastView {
         let models = &self.models;
         let workers = self.members.live().map(|id| {
-            let forecast = models.forecaster.forecast(id, None);
-            let experts = models.forecaster.experts(id).into_iter();
+            let forecast = models.forecaster().forecast(id, None);
+            let experts = models.forecaster().experts(id).into_iter();
             WorkerForecastView {
                 worker: id.clone(),
                 speed_samples_per_s: forecast.map(|forecast| forecast.speed),
                 speed_lower_samples_per_s: forecast.map(|forecast| forecast.lower),
                 speed_upper_samples_per_s: forecast.map(|forecast| forecast.upper),
+                observations: models.forecaster().observations(id),
                 models: experts
                     .map(|expert| ModelView {
                         model: expert.name,
@@ -161,6 +162,6 @@ impl JobState {
                 missing_drivers: models.missing(id),
             }
         });
-        ForecastView { job_id: job_id.clone(), workers: workers.collect() }
+        ForecastView { job_id: job_id.clone(), workers: workers.collect(), refits }
     }
 }

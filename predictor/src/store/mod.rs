@@ -49,6 +49,9 @@ pub enum StoreError {
     /// The schema could not be brought up to date.
     #[error("the schema: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
+    /// Models that cannot be written down.
+    #[error("models cannot be stored: {0}")]
+    Models(String),
     /// What was stored cannot be understood.
     #[error("stored {what} cannot be read: {source}")]
     Corrupt {
@@ -104,6 +107,24 @@ pub enum Change {
         generation: u64,
         /// The answer, byte for byte.
         answer: String,
+    },
+    /// What the models of a job have learned, in the place of what was stored before.
+    Models {
+        /// The job.
+        job_id: JobId,
+        /// The layout of the state.
+        format: u32,
+        /// The models.
+        state: Vec<u8>,
+    },
+    /// What was learned on a kind of device, in the place of what was stored before.
+    DeviceModel {
+        /// The device, as workers name it.
+        device: String,
+        /// The layout of the state.
+        format: u32,
+        /// What was learned.
+        state: Vec<u8>,
     },
     /// An agent's samples; those stored before stay as they are.
     Telemetry(TelemetryBatch),

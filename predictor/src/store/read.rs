@@ -114,6 +114,24 @@ impl Store {
         }))
     }
 
+    /// What the models of a job have learned, where it was stored in this format.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn models(&self, job_id: &JobId, format: u32) -> Result<Option<Vec<u8>>, StoreError> {
+        let query = sqlx::query_scalar("SELECT state FROM model_state WHERE job_id = ?1 AND format = ?2");
+        Ok(query.bind(job_id.as_str()).bind(format).fetch_optional(&self.readers).await?)
+    }
+
+    /// What was learned on a kind of device, where it was stored in this format.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn device_model(&self, device: &str, format: u32) -> Result<Option<Vec<u8>>, StoreError> {
+        let query = sqlx::query_scalar("SELECT state FROM device_model WHERE device = ?1 AND format = ?2");
+        Ok(query.bind(device).bind(format).fetch_optional(&self.readers).await?)
+    }
+
     /// Reports of the last `iterations` iterations that were reported, the oldest first.
     ///
     /// # Errors

@@ -5,6 +5,8 @@ use tokio::sync::mpsc;
 
 use super::{Change, MemberEvent, MemberEventKind, StoreError, Write, close};
 
+/// Kinds of devices whose models are kept: those that learned last.
+const DEVICES_MAX: i64 = 1000;
 /// Writes in one commit.
 const GROUP_MAX: usize = 128;
 
@@ -133,6 +135,41 @@ async fn apply_one(
                 }
                 inserted => inserted?,
             }
+        }
+        Change::Models { job_id, format, state } => {
+            // A job that was deleted meanwhile has no models any more.
+            sqlx::query(
+                "INSERT INTO model_state SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM job WHERE job_id = ?1)
+                 ON CONFLICT DO UPDATE SET format = excluded.format, at_unix_ms = excluded.at_unix_ms,
+                     state = excluded.state",
+            )
+            .bind(job_id.as_str())
+            .bind(*format)
+            .bind(at_unix_ms)
+            .bind(state)
+            .execute(connection)
+            .await?
+        }
+        Change::DeviceModel { device, format, state } => {
+            let kept = sqlx::query(
+                "INSERT INTO device_model VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT DO UPDATE SET format = excluded.format, at_unix_ms = excluded.at_unix_ms,
+                     state = excluded.state",
+            )
+            .bind(device)
+            .bind(*format)
+            .bind(at_unix_ms)
+            .bind(state)
+            .execute(&mut *connection)
+            .await?;
+            sqlx::query(
+                "DELETE FROM device_model WHERE device NOT IN
+                     (SELECT device FROM device_model ORDER BY at_unix_ms DESC, device LIMIT ?1)",
+            )
+            .bind(DEVICES_MAX)
+            .execute(connection)
+            .await?;
+            kept
         }
         Change::Telemetry(batch) => {
             sqlx::query(

@@ -20,6 +20,8 @@ mod telemetry;
 
 mod restart;
 
+mod models;
+
 mod crashes;
 
 mod command;

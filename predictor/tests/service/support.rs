@@ -18,9 +18,14 @@ pub struct Service {
 }
 
 impl Service {
+    /// Fits and stores no models beside the requests: what a test sees follows from what it said.
     pub fn start() -> Self {
+        Self::start_with(&["--refit-interval-s=86400"])
+    }
+
+    pub fn start_with(flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let predictor = Predictor::start(Path::new(BINARY), folder.path());
+        let predictor = Predictor::start_with(Path::new(BINARY), folder.path(), flags);
         Self { client: predictor.client(), predictor, folder }
     }
 

@@ -1,0 +1,76 @@
+//! What is learned beside the requests: networks, stored models, and what one job lends to the next.
+
+use evenstep_protocol::{ForecastView, JobSpec, JoinRequest, WorkerForecastView};
+use evenstep_tests::wait::until;
+
+use crate::support::{Service, ask_after, worker_id};
+
+/// Enough for a first fit, and some behind it.
+const ITERATIONS: u64 = 230;
+
+/// One worker on this device, and so many iterations of it whose speed follows the driver that `support::report` sends.
+fn train(service: &Service, job: &str, device: &str, iterations: u64) {
+    service.client.put_job(job, &JobSpec::new(16));
+    let request = JoinRequest {
+        worker: worker_id(0),
+        device: Some(device.into()),
+        min_local_batch: None,
+        max_local_batch: None,
+    };
+    service.client.post(&format!("/v1/jobs/{job}/workers"), &request);
+    let generation = service.client.job(job).generation;
+    for iteration in 0..iterations {
+        // The stall share read before this iteration, as `support::report` makes it.
+        let stalled = (iteration.saturating_sub(2) % 10) as f64 / 10.0;
+        let request = ask_after(job, generation, iteration, &[100.0 * (1.0 - 0.5 * stalled)]);
+        assert_eq!(service.client.allocate(&request).status, 200);
+    }
+}
+
+fn stored(service: &Service, job: &str) -> ForecastView {
+    until("the models are stored", || {
+        let view = service.client.forecast(job);
+        let learned: u64 = view.workers.iter().map(|worker| worker.observations).sum();
+        (learned > 0 && view.refits.stored_observations == learned).then_some(view)
+    })
+}
+
+fn names(worker: &WorkerForecastView) -> Vec<&str> {
+    worker.models.iter().map(|model| model.model.as_str()).collect()
+}
+
+#[test]
+fn networks_are_fitted_beside_the_requests_and_models_outlive_a_crash() {
+    let mut service = Service::start_with(&["--refit-interval-s=1", "--refit-threads=2"]);
+    train(&service, "long", "a machine", ITERATIONS);
+    let before = stored(&service, "long");
+    assert_eq!((before.refits.fitted, before.refits.failed), (1, 0), "{:?}", before.refits);
+    assert!(before.refits.fit_time_s > 0.0);
+    assert!(names(&before.workers[0]).contains(&"narx"), "{before:?}");
+    service.kill_and_restart();
+    let after = service.client.forecast("long");
+    assert_eq!(
+        after.workers, before.workers,
+        "a restart goes on where the models stood, the network among them"
+    );
+    assert_eq!(after.refits.fitted, 0, "nothing was fitted anew");
+}
+
+#[test]
+fn what_was_learned_on_a_device_starts_the_next_worker_on_one_like_it() {
+    let service = Service::start_with(&["--refit-interval-s=1"]);
+    train(&service, "first", "NVIDIA H200", 150);
+    stored(&service, "first");
+    let weights = |job: &str| -> Vec<f64> {
+        let view = service.client.forecast(job);
+        view.workers[0].models.iter().map(|model| model.weight).collect()
+    };
+    // The first report is left out, the second is the first observation: weights are those it starts from.
+    train(&service, "like", "NVIDIA H200", 3);
+    train(&service, "unlike", "another", 3);
+    let (learned, like, unlike) = (weights("first"), weights("like"), weights("unlike"));
+    let same =
+        |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-9);
+    assert!(same(&like, &learned), "{like:?} from {learned:?}");
+    assert!(!same(&unlike, &learned), "{unlike:?} from {learned:?}");
+}
