@@ -1,0 +1,63 @@
+//! What a fit of a batch model costs, on 600 rows of 12 regressors (rows x regressors in the id).
+//!
+//! Aim: the network of a refit in under 20 ms.
+
+#![allow(clippy::expect_used, missing_docs, reason = "a benchmark ends where its set-up fails")]
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use evenstep_bench::table;
+use evenstep_core::forecast::batch::{Arx, Narx, Polynomial, Recipe, Regression};
+
+const SIZES: [(usize, usize); 2] = [(200, 12), (600, 12)];
+const SEED: u64 = 1;
+
+/// `Narx::identification()` is left out: it takes seconds, once, where nobody waits.
+fn recipes() -> Vec<(&'static str, Box<dyn Recipe>)> {
+    let polynomial = |degree| Box::new(Polynomial::new(degree).expect("a degree in range"));
+    vec![
+        ("arx", Box::new(Arx::default())),
+        ("polynomial_2", polynomial(2)),
+        ("polynomial_3", polynomial(3)),
+        ("narx_refit", Box::new(Narx::refit())),
+    ]
+}
+
+fn fit(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("fit");
+    for (rows, width) in SIZES {
+        let (regressors, targets) = table(rows, width, SEED);
+        for (name, recipe) in recipes() {
+            group.bench_function(BenchmarkId::new(name, format!("{rows}x{width}")), |bencher| {
+                bencher.iter(|| recipe.fit_rows(black_box(&regressors), &targets).expect("a fit"));
+            });
+        }
+    }
+    group.finish();
+}
+
+fn predict(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("predict");
+    let (rows, width) = SIZES[1];
+    let (regressors, targets) = table(rows, width, SEED);
+    let row = regressors.row(0).to_vec();
+    for (name, recipe) in recipes() {
+        let model: Box<dyn Regression> = recipe.fit_rows(&regressors, &targets).expect("a fit");
+        group.bench_function(BenchmarkId::new(name, format!("1x{width}")), |bencher| {
+            bencher.iter(|| model.predict_row(black_box(&row)));
+        });
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = fits;
+    config = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_millis(3500));
+    targets = fit, predict
+}
+criterion_main!(fits);
