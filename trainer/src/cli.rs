@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use evenstep_protocol::JobId;
 use serde::{Deserialize, Serialize};
 
+use crate::load::LoadKind;
 use crate::model::Architecture;
 use crate::plan::GLOBAL_BATCH_MAX;
 use crate::report::ReportArgs;
@@ -44,9 +45,9 @@ pub struct LaunchArgs {
     /// Pin worker r to the r-th of these cores
     #[arg(long, value_delimiter = ',', env = "EVENSTEP_PIN")]
     pub pin: Option<Vec<usize>>,
-    /// Load each worker's core by itself, in a way that changes every few seconds; pins one worker to each core
-    #[arg(long)]
-    pub contend: bool,
+    /// Load each worker's core by itself, in a way of its own; pins one worker to each core
+    #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes")]
+    pub contend: Option<LoadKind>,
     /// What is trained, and how.
     #[command(flatten)]
     pub train: TrainArgs,
@@ -70,9 +71,12 @@ pub struct JoinArgs {
     /// Pin this worker to a core
     #[arg(long)]
     pub core: Option<usize>,
-    /// Say in the record that the machine was loaded on purpose
+    /// Say in the record that the machine was loaded on purpose, and how
     #[arg(long, hide = true)]
-    pub contended: bool,
+    pub contended: Option<LoadKind>,
+    /// When that load began, in seconds on the machine's monotonic clock
+    #[arg(long, hide = true, requires = "contended", value_parser = clock_seconds)]
+    pub contended_since: Option<f64>,
     /// What is trained, and how.
     #[command(flatten)]
     pub train: TrainArgs,
@@ -92,9 +96,15 @@ pub struct ContendArgs {
     /// The core to load
     #[arg(long)]
     pub core: usize,
+    /// How the load changes over time
+    #[arg(long, value_enum, default_value_t = LoadKind::Regimes)]
+    pub load: LoadKind,
     /// Decides when and how much
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// When the load began, in seconds on the machine's monotonic clock [default: now]
+    #[arg(long, hide = true, value_parser = clock_seconds)]
+    pub since: Option<f64>,
     /// Confirms that the load ends when standard input closes: give it a pipe, not /dev/null
     #[arg(long, required = true)]
     pub until_stdin_closes: bool,
@@ -178,7 +188,8 @@ pub struct TrainArgs {
     /// Compare the gradient with that of one process: on the first iteration and every so many after it
     #[arg(long, value_name = "EVERY", num_args = 0..=1, default_missing_value = "50", value_parser = clap::value_parser!(u64).range(1..))]
     pub verify_gradient: Option<u64>,
-    /// Write what happened, line by line, to this file
+    /// Write what happened to this file: JSON lines, one for each iteration, that `report` draws up; or, where its name
+    /// ends in .csv, a table with a row for each worker and iteration, for `evenstep-predictor backtest --id worker`
     #[arg(long)]
     pub record: Option<PathBuf>,
     /// Each worker writes the epoch and index of every sample it computed to a file in this folder
@@ -276,6 +287,11 @@ impl std::str::FromStr for HostPort {
         }
         Ok(Self { host: host.to_owned(), port: port.parse().map_err(|_| rule())? })
     }
+}
+
+fn clock_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
+    seconds.ok_or_else(|| format!("{text:?}: must be a finite number of seconds, at least 0"))
 }
 
 /// Values that do not go together; the message names them and the rule.

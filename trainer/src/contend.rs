@@ -8,37 +8,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::cli::ContendArgs;
+use crate::load::{Load, THREADS_MAX};
 use crate::pin;
 
-/// Busy threads that a core carries at most beside its worker.
-const BURNERS_MAX: usize = 3;
-/// Regimes last this long on average, and between these bounds.
-const REGIME_MEAN_S: f64 = 3.0;
-const REGIME_MIN_S: f64 = 0.75;
-const REGIME_MAX_S: f64 = 9.0;
 /// A burner looks this often whether its regime still lasts.
 const SLICE: Duration = Duration::from_millis(2);
+/// A burner that is busy for a share of the time is so in turns of this length.
+const TURN: Duration = Duration::from_millis(10);
 
-/// A stretch of time with a steady load.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Regime {
-    duration: Duration,
-    burners: usize,
-}
-
-/// The load over time: half of the regimes are quiet, the others carry one to three busy threads.
-fn regimes(seed: u64) -> impl Iterator<Item = Regime> {
-    let mut random = ChaCha8Rng::seed_from_u64(seed);
-    std::iter::repeat_with(move || {
-        let burners = if random.random_bool(0.5) { random.random_range(1..=BURNERS_MAX) } else { 0 };
-        let exponential = -REGIME_MEAN_S * (1.0 - random.random::<f64>()).ln();
-        let duration = Duration::from_secs_f64(exponential.clamp(REGIME_MIN_S, REGIME_MAX_S));
-        Regime { duration, burners }
-    })
+/// Seconds on the machine's monotonic clock, which all of its processes share: an [`Instant`] that can be handed on.
+pub fn clock_s() -> f64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
 }
 
 /// Loads a core until standard input closes.
@@ -47,8 +31,9 @@ fn regimes(seed: u64) -> impl Iterator<Item = Regime> {
 /// The core cannot be pinned to.
 pub fn run(args: &ContendArgs) -> Result<()> {
     pin::to_core(args.core)?;
-    let wanted = Arc::new((Mutex::new(0), Condvar::new()));
-    for number in 0..BURNERS_MAX {
+    let since_s = args.since.unwrap_or_else(clock_s);
+    let wanted = Arc::new((Mutex::new(0.0), Condvar::new()));
+    for number in 0..THREADS_MAX {
         let wanted = Arc::clone(&wanted);
         thread::Builder::new().spawn(move || burn(number, &wanted)).context("starting a burner")?;
     }
@@ -57,11 +42,19 @@ pub fn run(args: &ContendArgs) -> Result<()> {
         let _ = io::copy(&mut io::stdin().lock().by_ref(), &mut io::sink());
         drop(closed);
     });
-    for regime in regimes(args.seed) {
-        let (burners, changed) = &*wanted;
-        *burners.lock().unwrap_or_else(PoisonError::into_inner) = regime.burners;
+    let mut until_s = since_s;
+    for regime in (Load { kind: args.load, seed: args.seed }).regimes() {
+        // Counted from the begin, so that what one regime oversleeps the next one makes up for: whoever knows the law
+        // knows the load.
+        until_s += regime.duration.as_secs_f64();
+        let left = Duration::try_from_secs_f64(until_s - clock_s()).unwrap_or_default();
+        if left.is_zero() {
+            continue;
+        }
+        let (threads, changed) = &*wanted;
+        *threads.lock().unwrap_or_else(PoisonError::into_inner) = regime.threads;
         changed.notify_all();
-        match closing.recv_timeout(regime.duration) {
+        match closing.recv_timeout(left) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
         }
@@ -69,38 +62,22 @@ pub fn run(args: &ContendArgs) -> Result<()> {
     Ok(())
 }
 
-/// Burns while at least `number + 1` burners are wanted, and sleeps otherwise. Ends with the process.
-fn burn(number: usize, (burners, changed): &(Mutex<usize>, Condvar)) {
+/// Burns while more than `number` busy threads are wanted, for a share of the time where that is less than one more,
+/// and sleeps otherwise. Ends with the process.
+fn burn(number: usize, (wanted, changed): &(Mutex<f64>, Condvar)) {
+    let share = |threads: f64| (threads - number as f64).clamp(0.0, 1.0);
+    let lock = || wanted.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        let guard = burners.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(changed.wait_while(guard, |burners| *burners <= number).unwrap_or_else(PoisonError::into_inner));
-        let until = Instant::now() + SLICE;
-        while Instant::now() < until {
+        let guard = changed.wait_while(lock(), |threads| share(*threads) == 0.0);
+        let share = share(*guard.unwrap_or_else(PoisonError::into_inner));
+        let turn = if share < 1.0 { TURN } else { SLICE };
+        let (begun, busy) = (Instant::now(), turn.mul_f64(share));
+        while begun.elapsed() < busy {
             hint::spin_loop();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn about_half_of_the_time_is_loaded_and_regimes_are_bounded() {
-        let all: Vec<Regime> = regimes(5).take(4000).collect();
-        assert_eq!(all, regimes(5).take(4000).collect::<Vec<_>>());
-        assert_ne!(all, regimes(6).take(4000).collect::<Vec<_>>());
-        let seconds = |loaded: bool| -> f64 {
-            all.iter()
-                .filter(|regime| (regime.burners > 0) == loaded)
-                .map(|regime| regime.duration.as_secs_f64())
-                .sum()
-        };
-        let share = seconds(true) / (seconds(true) + seconds(false));
-        assert!((share - 0.5).abs() < 0.05, "{share}");
-        for regime in &all {
-            assert!(regime.burners <= BURNERS_MAX);
-            assert!((REGIME_MIN_S..=REGIME_MAX_S).contains(&regime.duration.as_secs_f64()));
+        let rest = turn.saturating_sub(begun.elapsed());
+        if share < 1.0 && !rest.is_zero() {
+            drop(changed.wait_timeout(lock(), rest).unwrap_or_else(PoisonError::into_inner));
         }
     }
 }

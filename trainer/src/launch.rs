@@ -16,6 +16,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::{Cli, LaunchArgs};
+use crate::contend::clock_s;
+use crate::load::Load;
 use crate::output::Output;
 use crate::pin;
 
@@ -50,14 +52,15 @@ pub fn run(args: &LaunchArgs, matches: &ArgMatches) -> Result<Ended> {
     // Hosted here and not in a worker, so that it outlives whichever worker is lost.
     let store = Store::host("127.0.0.1", 0, STORE_TIMEOUT)?;
     let mut load = Crew::default();
-    if args.contend {
-        for (number, &core) in cores.iter().flatten().enumerate() {
-            // Seeds differ between cores and runs of another seed, so that loads come and go independently.
-            let seed = args.train.seed * 1000 + number as u64;
-            load.start(contender(core, seed)?)?;
+    let mut contended = Vec::new();
+    if let Some(kind) = args.contend {
+        let since_s = clock_s();
+        for (rank, &core) in cores.iter().flatten().enumerate() {
+            load.start(contender(core, Load::beside(rank, kind, args.train.seed), since_s)?)?;
         }
+        contended = vec![format!("--contended={kind}"), format!("--contended-since={since_s}")];
         output.say(&format!(
-            "a competing load of our own runs on the cores {:?}",
+            "a competing load of our own ({kind}) runs on the cores {:?}",
             cores.as_deref().unwrap_or(&[])
         ));
     }
@@ -68,7 +71,7 @@ pub fn run(args: &LaunchArgs, matches: &ArgMatches) -> Result<Ended> {
         command.args(["join".into(), format!("--rank={rank}"), format!("--world-size={workers}")]);
         command.arg(format!("--store=127.0.0.1:{}", store.port()));
         command.args(cores.as_ref().map(|cores| format!("--core={}", cores[rank])));
-        command.args(args.contend.then_some("--contended"));
+        command.args(&contended);
         command.args(&passed).stdin(Stdio::null()).env(TIED, "1");
         if std::env::var_os("TORCH_CPP_LOG_LEVEL").is_none() {
             // c10d's own log repeats, with C++ frames, what our errors say.
@@ -93,7 +96,7 @@ fn placement(args: &LaunchArgs, allowed: &[usize]) -> Result<Option<Vec<usize>>>
         }
         return Ok(Some(cores.clone()));
     }
-    if !args.contend {
+    if args.contend.is_none() {
         return Ok(None);
     }
     ensure!(
@@ -129,9 +132,11 @@ fn passed_on(matches: &ArgMatches) -> Vec<OsString> {
     passed
 }
 
-fn contender(core: usize, seed: u64) -> Result<Command> {
+fn contender(core: usize, load: Load, since_s: f64) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-    command.args(["contend", "--until-stdin-closes", &format!("--core={core}"), &format!("--seed={seed}")]);
+    command.args(["contend", "--until-stdin-closes", &format!("--core={core}")]);
+    command.args([format!("--load={}", load.kind), format!("--seed={}", load.seed)]);
+    command.arg(format!("--since={since_s}"));
     command.stdin(Stdio::piped()).env(TIED, "1");
     Ok(command)
 }

@@ -1,4 +1,4 @@
-//! The record of a run: JSON lines, one for each iteration, that reports are drawn from.
+//! The record of a run: JSON lines, one for each iteration, that reports are drawn from; or a table for backtests.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -8,6 +8,8 @@ use evenstep_protocol::{Decision, JobId, Readings, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::{AskMode, Policy};
+use crate::load::Timeline;
+use crate::table::Table;
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -169,27 +171,47 @@ pub enum RecordError {
 #[derive(Debug)]
 pub struct Recorder {
     path: PathBuf,
-    file: BufWriter<File>,
+    form: Form,
+}
+
+#[derive(Debug)]
+enum Form {
+    Lines(BufWriter<File>),
+    Table(Box<Table<File>>),
 }
 
 impl Recorder {
-    /// Begins a record; an existing file is replaced.
+    /// Begins the record of a run: a table where the file's name ends in `.csv`, else JSON lines. An existing file is
+    /// replaced. `loads` are what competes with each worker, by rank, where that is known; only a table tells of them.
     ///
     /// # Errors
-    /// The file cannot be created.
-    pub fn create(path: &Path) -> Result<Self, RecordError> {
-        let file =
-            File::create(path).map_err(|source| RecordError::File { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
+    /// The file cannot be created or written.
+    pub fn begin(path: &Path, run: RunLine, loads: Vec<Timeline>) -> Result<Self, RecordError> {
+        let failed = |source| RecordError::File { path: path.to_owned(), source };
+        let file = File::create(path).map_err(failed)?;
+        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) {
+            let table = Box::new(Table::begin(file, &run, loads).map_err(failed)?);
+            return Ok(Self { path: path.to_owned(), form: Form::Table(table) });
+        }
+        let mut recorder = Self { path: path.to_owned(), form: Form::Lines(BufWriter::new(file)) };
+        recorder.write(&Line::Run(run))?;
+        Ok(recorder)
     }
 
-    /// Adds a line.
+    /// Adds a line, or the rows that it makes.
     ///
     /// # Errors
     /// Writing failed.
     pub fn write(&mut self, line: &Line) -> Result<(), RecordError> {
-        let written = serde_json::to_writer(&mut self.file, line).map_err(io::Error::from);
-        written.and_then(|()| self.file.write_all(b"\n")).map_err(|source| self.failed(source))
+        let written = match (&mut self.form, line) {
+            (Form::Lines(file), line) => serde_json::to_writer(&mut *file, line)
+                .map_err(io::Error::from)
+                .and_then(|()| file.write_all(b"\n")),
+            (Form::Table(table), Line::Iteration(iteration)) => table.add(iteration),
+            // Neither is a row: the run's line made the header.
+            (Form::Table(_), Line::Run(_) | Line::End(_)) => Ok(()),
+        };
+        written.map_err(|source| self.failed(source))
     }
 
     /// Hands everything to the system.
@@ -197,7 +219,11 @@ impl Recorder {
     /// # Errors
     /// Writing failed.
     pub fn flush(&mut self) -> Result<(), RecordError> {
-        self.file.flush().map_err(|source| self.failed(source))
+        let flushed = match &mut self.form {
+            Form::Lines(file) => file.flush(),
+            Form::Table(table) => table.flush(),
+        };
+        flushed.map_err(|source| self.failed(source))
     }
 
     fn failed(&self, source: io::Error) -> RecordError {
@@ -235,7 +261,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("record.jsonl");
         let worker = WorkerId::new("node/0").unwrap();
-        let run = Line::Run(RunLine {
+        let run = RunLine {
             scenario: Scenario::Paced,
             job_id: None,
             paces: Some(vec![1.0, 2.0]),
@@ -249,7 +275,7 @@ mod tests {
             policies: vec![Policy::Even, Policy::Evenstep],
             block: 20,
             notes: vec!["imposed speeds".into()],
-        });
+        };
         let iteration = Line::Iteration(Box::new(IterationLine {
             policy: Policy::Evenstep,
             iteration: 3,
@@ -278,15 +304,21 @@ mod tests {
                 drivers: [("other_cpu".to_owned(), 0.5)].into(),
             }],
         }));
-        let mut recorder = Recorder::create(&path).unwrap();
-        for line in [&run, &iteration] {
-            recorder.write(line).unwrap();
-        }
+        let mut recorder = Recorder::begin(&path, run.clone(), Vec::new()).unwrap();
+        recorder.write(&iteration).unwrap();
         recorder.flush().unwrap();
         let lines: Vec<Line> = read(&path).unwrap().collect::<Result<_, _>>().unwrap();
-        assert_eq!(lines, [run, iteration]);
+        assert_eq!(lines, [Line::Run(run.clone()), iteration.clone()]);
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with(r#"{"kind":"run","scenario":"paced""#), "{text}");
+
+        let table = folder.path().join("record.CSV");
+        let mut recorder = Recorder::begin(&table, run, Vec::new()).unwrap();
+        recorder.write(&iteration).unwrap();
+        recorder.flush().unwrap();
+        let text = std::fs::read_to_string(&table).unwrap();
+        assert!(text.starts_with("worker,t_start,iter,batch,iter_ms,speed,"), "{text}");
+        assert_eq!(text.lines().count(), 2);
 
         std::fs::write(&path, "{\"kind\":\"walk\"}\n").unwrap();
         let error = read(&path).unwrap().next().unwrap().unwrap_err();

@@ -16,9 +16,11 @@ use crate::checkpoint;
 use crate::cli::{DeviceChoice, JoinArgs, Policy, TrainArgs};
 use crate::collective::Bucket;
 use crate::compute::Compute;
+use crate::contend::clock_s;
 use crate::data::{Cursor, Dataset, TeacherTask};
 use crate::figures::Tally;
 use crate::identity::{default_job_id, device_words, worker_id};
+use crate::load::{Load, LoadKind, Timeline};
 use crate::model::Model;
 use crate::narrator::Narrator;
 use crate::optimizer::Sgd;
@@ -26,7 +28,7 @@ use crate::output::Progress;
 use crate::pace::Pace;
 use crate::plan::Plan;
 use crate::planner::Planner;
-use crate::record::{Line, Recorder, RunLine, Scenario};
+use crate::record::{Recorder, RunLine, Scenario};
 use crate::sample_log::SampleLog;
 use crate::worker::{Worker, asks};
 
@@ -223,10 +225,8 @@ fn narrate(worker: &Worker<'_>, workers: &[WorkerId], start: &Start, started: In
     if start.iteration > 0 {
         output.say(&format!("goes on with iteration {}", start.iteration));
     }
-    let mut recorder = train.record.as_deref().map(Recorder::create).transpose()?;
-    if let Some(recorder) = &mut recorder {
-        recorder.write(&Line::Run(run))?;
-    }
+    let loads = timelines(args, started);
+    let recorder = train.record.as_deref().map(|path| Recorder::begin(path, run, loads)).transpose()?;
     let tallies = train.policy.iter().map(|&policy| (policy, Tally::default())).collect();
     Ok(Narrator {
         started,
@@ -241,6 +241,15 @@ fn narrate(worker: &Worker<'_>, workers: &[WorkerId], start: &Start, started: In
     })
 }
 
+/// The load of our own beside each worker, by rank, on the clock of the record; empty where there is none.
+fn timelines(args: &JoinArgs, started: Instant) -> Vec<Timeline> {
+    let Some((kind, since_s)) = args.contended.zip(args.contended_since) else { return Vec::new() };
+    let lead_s = clock_s() - started.elapsed().as_secs_f64() - since_s;
+    (0..args.world_size)
+        .map(|rank| Timeline::new(Load::beside(rank, kind, args.train.seed), lead_s))
+        .collect()
+}
+
 fn describe(worker: &Worker<'_>, workers: &[WorkerId], job_id: Option<JobId>) -> RunLine {
     let (args, train) = (worker.args, &worker.args.train);
     let mut notes = Vec::new();
@@ -251,10 +260,17 @@ fn describe(worker: &Worker<'_>, workers: &[WorkerId], job_id: Option<JobId>) ->
             train.pace_unit_ms
         ));
     }
-    if args.contended {
-        notes.push("each worker's core carries a real competing load that changes over time".to_owned());
+    if let Some(kind) = args.contended {
+        let changes = match kind {
+            LoadKind::Regimes => "changes over time",
+            LoadKind::Steady => "stays as it is",
+            LoadKind::Bursty => "comes in bursts",
+            LoadKind::Periodic => "comes and goes periodically",
+            LoadKind::Walk => "wanders up and down",
+        };
+        notes.push(format!("each worker's core carries a real competing load that {changes}"));
     }
-    let scenario = match (&train.pace, args.contended) {
+    let scenario = match (&train.pace, args.contended.is_some()) {
         (_, true) => Scenario::Contended,
         (Some(_), false) => Scenario::Paced,
         (None, false) => Scenario::Plain,

@@ -228,7 +228,7 @@ fn definitions() -> Table {
 fn words(scenario: Scenario) -> &'static str {
     match scenario {
         Scenario::Paced => "imposed speeds",
-        Scenario::Contended => "changing load",
+        Scenario::Contended => "competing load",
         Scenario::Plain => "undisturbed",
     }
 }
