@@ -49,7 +49,7 @@ fn steps(trace: &Trace) -> Vec<Step> {
 }
 
 /// The rows again and again: a model never stops learning.
-fn cycle<T>(rows: &[T]) -> impl FnMut() -> &T {
+fn cycle<'a, T>(rows: &'a [T]) -> impl FnMut() -> &'a T {
     let mut at = 0;
     move || {
         at = (at + 1) % rows.len();
