@@ -82,7 +82,13 @@ def measure(path, columns, peers, binary, results):
 
 def tables(paths):
     """Files, and those in folders."""
-    return [file for path in paths for file in (sorted(path.glob("*.csv")) if path.is_dir() else [path])]
+    files = []
+    for path in paths:
+        found = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+        if not found:
+            raise SystemExit(f"peers: {path} holds no *.csv")
+        files += found
+    return files
 
 
 def main():
@@ -105,7 +111,8 @@ def main():
         ]
         document["sets"].append({"title": title, "traces": traces, "models": rows, "series": series})
     versions = ", ".join(f"{package} {version}" for package, version in document["versions"].items())
-    print(f"\nCPU time on one thread. Peers: {versions}.")
+    print("\nMilliseconds are for one series, on one thread: CPU time of the peers; of ours, elapsed time, and CPU time of a whole process.")
+    print(f"Peers: {versions}.")
     if given.json:
         given.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         say(f"wrote {given.json}")

@@ -24,7 +24,9 @@ def run(binary, path, columns):
             models = model if model == "last" else f"last,{model}"
             command = [binary, "backtest", "--trace", str(path), "--models", models, "--json", out, *columns.flags()]
             before = _cpu_s()
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            ran = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            if ran.returncode != 0:
+                raise SystemExit(f"peers: evenstep-predictor backtest: {ran.stderr.strip()}")
             process_cpu_s = _cpu_s() - before
             with open(out, encoding="utf-8") as file:
                 series = json.load(file)["series"]

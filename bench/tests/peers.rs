@@ -1,0 +1,50 @@
+//! The Python side of `bench/peers`: its splits, its walk and its metric hold, wherever there is a Python to ask.
+
+#![allow(clippy::expect_used, reason = "a test ends where its set-up fails")]
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::process::{Command, Output};
+
+/// Names a file that skipped tests are written to, a line each, for whoever sums up the run.
+const SKIPPED_VARIABLE: &str = "EVENSTEP_TESTS_SKIPPED";
+
+/// What the script said, with the status it ended with; `None`, loudly, where there is no Python that can run it.
+fn peers(test: &str, arguments: &[&str]) -> Option<(Option<i32>, String)> {
+    let recent_enough = ["-c", "import sys; sys.exit(sys.version_info < (3, 11))"];
+    if !Command::new("python3").args(recent_enough).status().is_ok_and(|status| status.success()) {
+        let line = format!("SKIPPED {test}: there is no python3 of version 3.11 or newer\n");
+        std::io::stderr().write_all(line.as_bytes()).expect("standard error");
+        if let Some(file) = std::env::var_os(SKIPPED_VARIABLE) {
+            let mut file = OpenOptions::new().create(true).append(true).open(file).expect("a list");
+            file.write_all(line.as_bytes()).expect("a line in the list of skipped tests");
+        }
+        return None;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
+    let Output { status, stdout, stderr } =
+        Command::new("python3").arg(script).args(arguments).output().expect("python3 starts");
+    let said = [stdout, stderr].concat();
+    Some((status.code(), String::from_utf8_lossy(&said).into_owned()))
+}
+
+#[test]
+fn the_self_check_of_the_peers_holds() {
+    if let Some((code, said)) = peers("the_self_check_of_the_peers_holds", &["--self-check"]) {
+        assert!(code == Some(0) && said.contains("self-check: metric ok"), "{said}");
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_named() {
+    let cases: [(&[&str], &str); 3] = [
+        (&[], "--traces"),
+        (&["--traces", "none.csv"], "none.csv"),
+        (&["--pai", env!("CARGO_MANIFEST_DIR"), "--peers", "oracle"], "oracle"),
+    ];
+    for (arguments, named) in cases {
+        if let Some((code, said)) = peers("what_cannot_be_measured_is_named", arguments) {
+            assert!(code == Some(2) && said.contains(named), "{arguments:?}: {said}");
+        }
+    }
+}
