@@ -105,7 +105,8 @@ fn walk<'a>(trace: &'a Trace, plan: &Plan) -> anyhow::Result<Walk<'a>> {
         trace: trace.trace.clone(),
         drivers: trace.drivers.clone(),
         series: trace.series.iter().map(series).collect(),
-    };
+    }
+    .without_constant_drivers();
     let warmup_rows = job.series.iter().map(|series| plan.warmup_rows(series)).collect::<Result<_, _>>();
     Ok(Walk { trace, job, warmup_rows: warmup_rows.with_context(|| trace.trace.clone())? })
 }

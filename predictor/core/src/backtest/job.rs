@@ -43,6 +43,24 @@ pub struct Job {
 }
 
 impl Job {
+    /// The job without the drivers that never change: they say nothing, and every input of a model takes rows to learn.
+    pub fn without_constant_drivers(mut self) -> Self {
+        let changes = |at: usize| {
+            let mut known =
+                self.series.iter().flat_map(|series| &series.rows).filter_map(|row| row.drivers[at]);
+            let first = known.next();
+            known.any(|value| Some(value) != first)
+        };
+        let keep: Vec<bool> = (0..self.drivers.len()).map(changes).collect();
+        let mut kept = keep.iter();
+        self.drivers.retain(|_| kept.next() == Some(&true));
+        for row in self.series.iter_mut().flat_map(|series| &mut series.rows) {
+            let mut kept = keep.iter();
+            row.drivers.retain(|_| kept.next() == Some(&true));
+        }
+        self
+    }
+
     /// Who has a row at each tick, in order: (worker, row).
     pub fn ticks(&self) -> impl Iterator<Item = Vec<(usize, usize)>> {
         let mut ticks: BTreeMap<u64, Vec<(usize, usize)>> = BTreeMap::new();
@@ -52,5 +70,26 @@ impl Job {
             }
         }
         ticks.into_values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_never_changes_is_left_out() {
+        let row =
+            |tick, drivers: [Option<f64>; 3]| Row { tick, batch: 1, speed: 1.0, drivers: drivers.to_vec() };
+        let rows = vec![
+            row(0, [Some(1.0), Some(2.0), None]),
+            row(1, [None, Some(3.0), None]),
+            row(2, [Some(1.0), None, None]),
+        ];
+        let drivers = ["constant", "changing", "missing"].map(String::from).to_vec();
+        let job = Job { trace: "t".into(), drivers, series: vec![Series { id: "w".into(), rows }] };
+        let job = job.without_constant_drivers();
+        assert_eq!(job.drivers, ["changing"]);
+        assert_eq!(job.series[0].rows[0].drivers, [Some(2.0)]);
     }
 }

@@ -119,7 +119,7 @@ impl ModelName {
 /// The service's own forecaster, of one expert or of all.
 struct Streaming {
     forecaster: JobForecaster<usize>,
-    /// What the workers did in the latest iteration: learned together, when the next begins.
+    /// What the workers did in this iteration: learned together.
     outcomes: Vec<(usize, Observation)>,
     /// What networks are fitted to, by worker, as the service does beside its requests; empty where there are none.
     training: Vec<Training>,
@@ -149,10 +149,6 @@ impl Streaming {
 
 impl JobModel for Streaming {
     fn boundary(&mut self, worker: usize, drivers: &[Option<f64>]) {
-        if !self.outcomes.is_empty() {
-            self.forecaster.observe(&self.outcomes);
-            self.outcomes.clear();
-        }
         self.forecaster.boundary(&worker, drivers);
         if let Some(training) = self.training.get_mut(worker) {
             training.boundary(drivers);
@@ -167,6 +163,13 @@ impl JobModel for Streaming {
     fn observe(&mut self, worker: usize, batch: u64, compute_time_s: f64) {
         if let Some(seen) = Observation::new(batch as f64, compute_time_s) {
             self.outcomes.push((worker, seen));
+        }
+    }
+
+    fn learn(&mut self) {
+        self.forecaster.observe(&self.outcomes);
+        // After the scores: no network is scored on what it was fitted to.
+        for (worker, seen) in std::mem::take(&mut self.outcomes) {
             self.refit(worker, &seen);
         }
     }

@@ -40,6 +40,11 @@ impl RecipeName {
         Self::ALL.into_iter().find(|recipe| recipe.as_str() == name)
     }
 
+    /// Whether its size grows so fast with its inputs that only drivers of a known role are taken, where there are any.
+    pub fn is_choosy(self) -> bool {
+        matches!(self, Self::Polynomial | Self::Narx)
+    }
+
     /// The recipe with its settings.
     ///
     /// # Errors

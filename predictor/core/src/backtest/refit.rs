@@ -7,6 +7,7 @@ use super::models::Setup;
 use super::recipes::{RecipeName, Tuning};
 use super::rolling::{JobModel, Prediction};
 use crate::forecast::batch::{FitError, Lags, Recipe, Regression, System};
+use crate::series::DriverSet;
 
 /// Forecasts stay within the range of this many recent values, and [`RANGE_MARGIN`] of log speed beyond.
 const RANGE_ROWS: usize = 20;
@@ -42,6 +43,8 @@ pub struct Refitted {
     recipe: Box<dyn Recipe>,
     refits: Refits,
     lags: Lags,
+    /// Which drivers are inputs.
+    taken: Vec<bool>,
     workers: Vec<History>,
 }
 
@@ -84,9 +87,12 @@ impl Refitted {
             stride: refits.lag_stride,
             horizon: refits.horizon,
         };
+        let roles = DriverSet::new(setup.drivers.iter().cloned()).roles();
+        let choosy = recipe.is_choosy() && roles.iter().any(Option::is_some);
+        let taken = roles.iter().map(|role| !choosy || role.is_some()).collect();
         let history = |warmup_rows: &usize| History { warmup_rows: *warmup_rows, ..History::default() };
         let workers = setup.warmup_rows.iter().map(history).collect();
-        Ok(Self { recipe: recipe.recipe(refits.tuning)?, refits, lags, workers })
+        Ok(Self { recipe: recipe.recipe(refits.tuning)?, refits, lags, taken, workers })
     }
 }
 
@@ -94,7 +100,9 @@ impl JobModel for Refitted {
     fn boundary(&mut self, worker: usize, drivers: &[Option<f64>]) {
         let history = &mut self.workers[worker];
         if !history.y.is_empty() {
-            let inputs = drivers.iter().copied().chain([None]);
+            let taken =
+                drivers.iter().zip(&self.taken).filter(|(_, taken)| **taken).map(|(reading, _)| *reading);
+            let inputs = taken.chain([None]);
             history.u.push(inputs.collect());
         }
     }

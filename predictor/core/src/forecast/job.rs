@@ -53,8 +53,11 @@ impl<K: Ord + Clone> JobForecaster<K> {
         Self::with(drivers, roster, Loss::SquaredError)
     }
 
-    /// A forecaster of these experts, at least one, mixed by this loss.
-    pub fn with(drivers: DriverSet, roster: Vec<ExpertKind>, loss: Loss) -> Self {
+    /// A forecaster of these experts, mixed by this loss. Without one that needs no fit, the last value stands in.
+    pub fn with(drivers: DriverSet, mut roster: Vec<ExpertKind>, loss: Loss) -> Self {
+        if roster.iter().all(|kind| *kind == ExpertKind::Narx) {
+            roster.push(ExpertKind::Last);
+        }
         let pool = ExpertKind::pool(&drivers);
         Self { drivers, roster, loss, pool, workers: BTreeMap::new() }
     }

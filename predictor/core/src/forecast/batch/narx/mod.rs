@@ -64,7 +64,10 @@ impl Fit<Array2<f64>, Array1<f64>, FitError> for Narx {
         let settings = &self.settings;
         let (regressors, targets) = (dataset.records(), dataset.targets());
         let inputs = regressors.ncols() + 1;
-        let size = Network::size(inputs, settings.hidden);
+        let hidden =
+            (1..=settings.hidden).rev().find(|hidden| Network::size(inputs, *hidden) <= settings.weights);
+        let hidden = hidden.unwrap_or(1);
+        let size = Network::size(inputs, hidden);
         check(dataset, size)?;
         let scaling = Scaling::standard(regressors, targets);
         let rows = targets.len();
@@ -83,9 +86,10 @@ impl Fit<Array2<f64>, Array1<f64>, FitError> for Narx {
         let judge = if held_out.targets.is_empty() { &fit } else { &held_out };
         let mut rng = ChaCha8Rng::seed_from_u64(settings.seed);
         let mut networks: Vec<(f64, Network)> = (0..settings.restarts)
-            .map(|_| {
-                let start = Network::random(inputs, settings.hidden, &mut rng);
-                let network = marquardt::train(start, &fit, &held_out, settings.decay, settings.iterations);
+            .map(|restart| {
+                let decay = settings.decay.of(restart);
+                let start = Network::random(inputs, hidden, &mut rng);
+                let network = marquardt::train(start, &fit, &held_out, decay, settings.iterations);
                 (judge.squares(&network), network)
             })
             .collect();

@@ -13,16 +13,32 @@ const PENALTY_START: f64 = 1e-2;
 pub enum Decay {
     /// This one (0 and up) throughout.
     Fixed(f64),
+    /// The first restart has the first penalty (0 and up), each one after it so many times that of the one before: the
+    /// rows that are held out also choose how stiff the network is.
+    Ladder {
+        /// Penalty of the first restart.
+        first: f64,
+        /// From one restart to the next; above 0.
+        factor: f64,
+    },
     /// The one under which the data are most probable, found on the way (MacKay's evidence, as in Foresee and Hagan's
     /// Bayesian regularisation).
     Evidence,
 }
 
 impl Decay {
+    /// What holds for one restart, counted from 0.
+    pub(super) fn of(self, restart: usize) -> Self {
+        match self {
+            Self::Ladder { first, factor } => Self::Fixed(first * factor.powf(restart as f64)),
+            same => same,
+        }
+    }
+
     /// The penalty at the start of a training.
     pub(super) fn start(self) -> f64 {
         match self {
-            Self::Fixed(penalty) => penalty,
+            Self::Fixed(penalty) | Self::Ladder { first: penalty, .. } => penalty,
             Self::Evidence => PENALTY_START,
         }
     }

@@ -9,17 +9,20 @@ use super::Decay;
 /// | setting | refit | identification | range |
 /// |---|---|---|---|
 /// | `hidden` | 8 | 16 | 1 to 64 |
-/// | `restarts` | 2 | 12 | 1 to 100 |
-/// | `committee` | 2 | 12 | 1 to `restarts` |
-/// | `iterations` | 12 | 300 | 1 to 10 000 |
-/// | `decay` | fixed, 1 | evidence | 0 and up |
+/// | `weights` | 1000 | 160 | 10 to 10 000 |
+/// | `restarts` | 2 | 16 | 1 to 100 |
+/// | `committee` | 1 | 16 | 1 to `restarts` |
+/// | `iterations` | 12 | 280 | 1 to 10 000 |
+/// | `decay` | 1 and 10 | evidence | 0 and up |
 /// | `holdout` | .2 | 0 | 0 to .5 |
 /// | `rows` | 2000 | 4000 | 10 to 1 000 000 |
 /// | `seed` | 1 | 1 | any |
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
-    /// Hidden units.
+    /// Hidden units at most.
     pub hidden: usize,
+    /// Weights of a network at most: with more regressors it has fewer units, at least one.
+    pub weights: usize,
     /// Networks that are trained, each from its own random weights.
     pub restarts: usize,
     /// How many of them, the best, make up the model: its answer is the mean of the middle half of theirs. Where no rows
@@ -43,10 +46,11 @@ impl Settings {
     /// Quick, for refits beside a running service: about 15 ms for 600 rows of 12 regressors.
     pub const REFIT: Self = Self {
         hidden: 8,
+        weights: 1000,
         restarts: 2,
-        committee: 2,
+        committee: 1,
         iterations: 12,
-        decay: Decay::Fixed(1.0),
+        decay: Decay::Ladder { first: 1.0, factor: 10.0 },
         holdout: 0.2,
         rows: 2000,
         seed: 1,
@@ -55,9 +59,10 @@ impl Settings {
     /// Thorough, for the identification of a system: seconds to a minute.
     pub const IDENTIFICATION: Self = Self {
         hidden: 16,
-        restarts: 12,
-        committee: 12,
-        iterations: 300,
+        weights: 160,
+        restarts: 16,
+        committee: 16,
+        iterations: 280,
         decay: Decay::Evidence,
         holdout: 0.0,
         rows: 4000,
@@ -65,8 +70,9 @@ impl Settings {
     };
 
     pub(super) fn check(&self) -> Result<(), FitError> {
-        let counts: [(_, _, _, std::ops::RangeInclusive<usize>); 5] = [
+        let counts: [(_, _, _, std::ops::RangeInclusive<usize>); 6] = [
             ("hidden", self.hidden, "from 1 to 64", 1..=64),
+            ("weights", self.weights, "from 10 to 10000", 10..=10_000),
             ("restarts", self.restarts, "from 1 to 100", 1..=100),
             ("committee", self.committee, "from 1 to the restarts", 1..=self.restarts),
             ("iterations", self.iterations, "from 1 to 10000", 1..=10_000),
@@ -76,8 +82,10 @@ impl Settings {
             setting(name, value as f64, rule, range.contains(&value))?;
         }
         setting("holdout", self.holdout, "from 0 to 0.5", (0.0..=0.5).contains(&self.holdout))?;
-        if let Decay::Fixed(penalty) = self.decay {
-            setting("decay", penalty, "0 or more, and finite", penalty >= 0.0 && penalty.is_finite())?;
+        let penalty = self.decay.start();
+        setting("decay", penalty, "0 or more, and finite", penalty >= 0.0 && penalty.is_finite())?;
+        if let Decay::Ladder { factor, .. } = self.decay {
+            setting("decay factor", factor, "above 0, and finite", factor > 0.0 && factor.is_finite())?;
         }
         Ok(())
     }
