@@ -8,13 +8,13 @@ use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use evenstep_core::backtest::models::DEFAULT_MODELS;
 use evenstep_core::backtest::recipes::RecipeName;
 use evenstep_core::backtest::{ModelName, Tuning};
-use evenstep_core::forecast::batch::{DEGREE_MAX, Lags};
+use evenstep_core::forecast::batch::{DEGREE_MAX, Lags, Terms};
 use evenstep_protocol::JobId;
 
 use super::columns::{Choice, Driver, Drivers};
 use super::help::{self, EXAMPLES, LONG_ABOUT};
 use super::table::STANDARD;
-use super::values::{COUNT_MAX, GLOBAL_BATCH_MAX, LAGS_MAX, Rows, between, rows, share};
+use super::values::{COUNT_MAX, GLOBAL_BATCH_MAX, LAGS_MAX, Rows, between, rows, share, terms};
 
 /// Flags of `backtest`.
 #[derive(Debug, ClapArgs)]
@@ -89,6 +89,9 @@ pub struct Args {
     /// Degree of polynomials
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(1, DEGREE_MAX as u64), help_heading = "Models")]
     pub degree: u64,
+    /// Terms of polynomials: auto (all where rows abound, else picked, 15 at most), all, or how many are picked
+    #[arg(long, value_name = "TERMS", default_value = "auto", value_parser = terms, help_heading = "Models")]
+    pub terms: Terms,
     /// Seed of what models draw at random
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Models")]
     pub seed: u64,
@@ -254,7 +257,12 @@ impl Args {
 
     /// Settings of batch models.
     pub fn tuning(&self) -> Tuning {
-        Tuning { degree: self.degree as usize, seed: self.seed, thorough: self.identifies() }
+        Tuning {
+            degree: self.degree as usize,
+            terms: self.terms,
+            seed: self.seed,
+            thorough: self.identifies(),
+        }
     }
 
     /// Which column is what.

@@ -1,5 +1,7 @@
 //! Values of flags, and their bounds.
 
+use evenstep_core::forecast::batch::{CANDIDATES_MAX, Terms};
+
 use super::table::ROWS_MAX;
 
 /// A range of rows, whose end may be that of the table.
@@ -33,9 +35,23 @@ pub const COUNT_MAX: u64 = ROWS_MAX as u64;
 /// The most samples of a step.
 pub const GLOBAL_BATCH_MAX: u64 = 1 << 40;
 
+/// Ridge of a polynomial of all terms, scaled to within -1 and 1: keeps what cannot be told apart from growing.
+const TERMS_RIDGE: f64 = 1e-9;
+
 /// A whole number in a range.
 pub fn between(least: u64, most: u64) -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(least..=most)
+}
+
+/// Which terms of a polynomial are kept.
+pub fn terms(written: &str) -> Result<Terms, String> {
+    let picked =
+        || written.parse().ok().filter(|count| (1..=CANDIDATES_MAX).contains(count)).map(Terms::Count);
+    match written {
+        "auto" => Ok(Terms::Automatic),
+        "all" => Ok(Terms::All { ridge: TERMS_RIDGE }),
+        _ => picked().ok_or_else(|| format!("must be auto, all or a count from 1 to {CANDIDATES_MAX}")),
+    }
 }
 
 /// A share in (0, 1).

@@ -1,6 +1,8 @@
 //! Batch models by name.
 
-use crate::forecast::batch::{Arx, ElasticNet, FitError, Narx, Ols, Polynomial, Recipe, Ridge, Settings};
+use crate::forecast::batch::{
+    Arx, ElasticNet, FitError, Narx, Ols, Polynomial, Recipe, Ridge, Settings, Terms,
+};
 
 /// A batch model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +57,7 @@ impl RecipeName {
             Self::Ols => Box::new(Ols),
             Self::Ridge => Box::new(Ridge::default()),
             Self::ElasticNet => Box::new(ElasticNet::default()),
-            Self::Polynomial => Box::new(Polynomial::new(tuning.degree)?),
+            Self::Polynomial => Box::new(Polynomial::new(tuning.degree)?.with_terms(tuning.terms)?),
             Self::Narx => {
                 let settings = if tuning.thorough { Settings::IDENTIFICATION } else { Settings::REFIT };
                 Box::new(Narx::new(Settings { seed: tuning.seed, ..settings })?)
@@ -65,10 +67,12 @@ impl RecipeName {
 }
 
 /// What the user may say about a batch model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
     /// Degree of a polynomial.
     pub degree: usize,
+    /// Which of its terms are kept.
+    pub terms: Terms,
     /// Seed of what is drawn at random.
     pub seed: u64,
     /// Whether a fit may take its time: one for a system, rather than one of many in a walk.

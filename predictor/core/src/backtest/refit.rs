@@ -17,7 +17,7 @@ const RANGE_MARGIN: f64 = 0.05;
 const CONSTANT: f64 = 1e-12;
 
 /// How batch models are fitted in a walk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Refits {
     /// The latest rows that a fit sees; all of them where there is no limit.
     pub window: Option<usize>,
@@ -185,7 +185,8 @@ fn filled(row: &[Option<f64>], columns: &[Column]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    const TUNING: Tuning = Tuning { degree: 3, seed: 1, thorough: false };
+    const TUNING: Tuning =
+        Tuning { degree: 3, terms: crate::forecast::batch::Terms::Automatic, seed: 1, thorough: false };
 
     fn model(refits: &Refits, warmup_rows: usize) -> Refitted {
         let setup = Setup { drivers: &["load".into()], warmup_rows: &[warmup_rows], refits };

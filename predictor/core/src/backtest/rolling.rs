@@ -262,7 +262,8 @@ mod tests {
 
     fn tracks(job: &Job, model: &str, plan: &Plan) -> Vec<Track> {
         let rows: Vec<usize> = job.series.iter().map(|series| plan.warmup_rows(series).unwrap()).collect();
-        let tuning = Tuning { degree: 2, seed: 1, thorough: false };
+        let tuning =
+            Tuning { degree: 2, terms: crate::forecast::batch::Terms::Automatic, seed: 1, thorough: false };
         let refits = Refits {
             window: None,
             early: Some(18),
