@@ -10,8 +10,6 @@ from .features import Inputs
 ORDERS = [(1, 0, 0), (2, 0, 0), (1, 0, 1), (2, 0, 1), (0, 1, 1), (1, 1, 1), (2, 1, 1)]
 """The first fit picks one by AIC."""
 
-ORDER_WITH_DRIVERS = (2, 0, 1)
-
 
 class Arima:
     """Order by AIC on the warm-up."""
@@ -19,16 +17,15 @@ class Arima:
     order = None
 
     def fit(self, y, drivers, log_batch, names):
-        orders = [self.order] if self.order else ORDERS
-        fitted = {order: self._fit(np.asarray(y), order) for order in orders}
-        self.order = min(fitted, key=lambda order: fitted[order].aic)
-        self.state = fitted[self.order]
+        self._fit(np.asarray(y))
 
-    @staticmethod
-    def _fit(y, order, exog=None):
+    def _fit(self, y, exog=None):
+        orders = [self.order] if self.order else ORDERS
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ARIMA(y, exog=exog, order=order).fit()
+            fitted = {order: ARIMA(y, exog=exog, order=order).fit() for order in orders}
+        self.order = min(fitted, key=lambda order: fitted[order].aic)
+        self.state = fitted[self.order]
 
     def predict(self, drivers, log_batch):
         return self.state.forecast(1)[0]
@@ -38,15 +35,14 @@ class Arima:
 
 
 class Arimax(Arima):
-    """With the batch and the drivers that go most with changes of speed."""
+    """With the drivers (or the batch) that say most beyond the lags."""
 
-    needs_drivers = True
+    needs_inputs = True
 
     def fit(self, y, drivers, log_batch, names):
         self.inputs = Inputs(drivers, log_batch, names)
         y = np.asarray(y)
-        exog = self.inputs.select(y, self.inputs.rows(drivers, log_batch))
-        self.state = self._fit(y, ORDER_WITH_DRIVERS, exog)
+        self._fit(y, self.inputs.select(y, self.inputs.rows(drivers, log_batch)))
 
     def predict(self, drivers, log_batch):
         self.exog = self.inputs.rows([drivers], [log_batch])

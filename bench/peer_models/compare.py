@@ -64,7 +64,7 @@ def measure(path, columns, peers, binary, results):
         for model in own.MODELS:
             results[series.trace, series.id, model] = of_binary[model, series.id]
         for name, kind in peers.items():
-            if getattr(kind, "needs_drivers", False) and not series.names:
+            if getattr(kind, "needs_inputs", False) and not series.has_inputs:
                 continue
             say(f"{series.trace}/{series.id}: {name}")
             track = protocol.walk(series, kind())

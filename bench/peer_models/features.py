@@ -4,6 +4,7 @@ import numpy as np
 
 BASE_ALPHA = 0.3
 SELECTED_MAX = 6
+LAGS_EXPLAINED = 3
 
 
 class Inputs:
@@ -36,15 +37,24 @@ class Inputs:
         return self.rows([drivers], [log_batch])[0]
 
     def select(self, y, rows):
-        """Keeps the columns that go most with the change from the last value: models that fit each coefficient by a
-        search cannot take them all."""
-        change = np.diff(y)
+        """Keeps the columns that go most with what an autoregression leaves unexplained: models that fit each coefficient
+        by a search, or have many of them, cannot take them all."""
         if self.width > SELECTED_MAX:
-            going = [abs(np.corrcoef(change, rows[1:, column])[0, 1]) for column in range(self.width)]
+            left = _unexplained(y)
+            rows_left = rows[len(y) - len(left) :]
+            going = [abs(np.corrcoef(left, rows_left[:, column])[0, 1]) for column in range(self.width)]
             best = np.sort(np.argsort(np.nan_to_num(going))[-SELECTED_MAX:])
             self.kept, self.width = self.kept[best], len(best)
             rows = rows[:, best]
         return rows
+
+
+def _unexplained(y):
+    """Residuals of an autoregression by least squares."""
+    lags = [y[LAGS_EXPLAINED - lag : len(y) - lag] for lag in range(1, LAGS_EXPLAINED + 1)]
+    table = np.column_stack([*lags, np.ones(len(y) - LAGS_EXPLAINED)])
+    target = y[LAGS_EXPLAINED:]
+    return target - table @ np.linalg.lstsq(table, target, rcond=None)[0]
 
 
 def levels(y):

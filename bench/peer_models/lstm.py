@@ -11,7 +11,7 @@ EPOCHS_MAX = 60
 PATIENCE = 8
 BATCH = 64
 LEARNING_RATE = 5e-3
-WEIGHT_DECAY = 1e-3
+WEIGHT_DECAY = 1e-2
 HOLDOUT = 0.15
 SEED = 1
 
@@ -27,14 +27,15 @@ class Network(torch.nn.Module):
 
 
 class Lstm:
-    """Row k of a window holds what was known before iteration k: last value and EMA, drivers, the batch to come."""
+    """Row k of a window holds what was known before iteration k: last value and EMA, the drivers that say
+    most (or the batch to come)."""
 
     def fit(self, y, drivers, log_batch, names):
         torch.set_num_threads(1)
         torch.manual_seed(SEED)
         y = np.asarray(y)
         self.inputs = Inputs(drivers, log_batch, names)
-        level, rows = levels(y), self.inputs.rows(drivers, log_batch)
+        level, rows = levels(y), self.inputs.select(y, self.inputs.rows(drivers, log_batch))
         self.mean, self.spread = y.mean(), max(y.std(), 1e-9)
         self.level, self.last = level[-1], y[-1]
         known = np.column_stack([self._past(y[:-1], level[1:-1]), rows[1:]])

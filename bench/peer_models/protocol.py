@@ -63,6 +63,12 @@ class Series:
         return int(len(self.log_speed) * WARMUP_SHARE)
 
     @property
+    def has_inputs(self):
+        """Whether a driver, or the batch, ever changes."""
+        columns = [*zip(*self.drivers, strict=True), self.log_batch]
+        return any(len(set(column) - {None}) > 1 for column in columns)
+
+    @property
     def speed(self):
         return [math.exp(value) for value in self.log_speed]
 

@@ -1,4 +1,4 @@
-"""SysIdentPy: polynomial NARX by forward regression (FROLS), with terms by AIC."""
+"""SysIdentPy: polynomial NARX by forward regression (FROLS), with terms by BIC."""
 
 import warnings
 
@@ -9,7 +9,7 @@ from sysidentpy.parameter_estimation import LeastSquares
 
 from .features import Inputs
 
-LAGS = 3
+LAGS = 2
 DEGREE = 2
 TERMS_MAX = 15
 
@@ -29,7 +29,7 @@ class Frols:
             basis_function=Polynomial(degree=DEGREE),
             model_type="NARMAX" if has_inputs else "NAR",
             estimator=LeastSquares(),
-            info_criteria="aic",
+            info_criteria="bic",
             n_info_values=TERMS_MAX,
         )
         self.y, self.x = list(y[-LAGS:] - self.mean), list(rows[-LAGS + 1 :])
