@@ -123,6 +123,33 @@ fn without_a_predictor_training_goes_on_with_an_even_split() {
     }
 }
 
+#[test]
+fn a_table_tells_of_each_iteration_and_of_the_load_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.csv");
+    let record = format!("--record={}", path.display());
+    succeed(&launch(&["--workers=1", "--policy=even", "--contend=steady", "--steps=3", &record]));
+    let mut table = csv::Reader::from_path(&path).unwrap();
+    let names = table.headers().unwrap().clone();
+    let rows: Vec<csv::StringRecord> = table.records().map(Result::unwrap).collect();
+    assert_eq!(rows.len(), 3);
+    let cell = |row: &csv::StringRecord, name: &str| {
+        row[names.iter().position(|one| one == name).unwrap()].to_owned()
+    };
+    let number = |row: &csv::StringRecord, name: &str| cell(row, name).parse::<f64>().unwrap();
+    for (iteration, row) in rows.iter().enumerate() {
+        assert_eq!((cell(row, "iter"), cell(row, "batch")), (iteration.to_string(), "64".to_owned()));
+        let speed = 64.0 / (number(row, "iter_ms") / 1e3);
+        assert!((number(row, "speed") / speed - 1.0).abs() < 1e-2, "{row:?}");
+        // One to three threads, and the same ones all the time.
+        let threads = number(&rows[0], "truth_load_start");
+        assert!([1.0, 2.0, 3.0].contains(&threads), "{row:?}");
+        assert_eq!(["truth_load_start", "truth_load_mean"].map(|name| number(row, name)), [threads; 2]);
+        assert_eq!(cell(row, "memory_used").is_empty(), iteration == 0, "{row:?}");
+    }
+    assert!(rows.windows(2).all(|pair| number(&pair[0], "t_start") < number(&pair[1], "t_start")));
+}
+
 /// A training under way, and a line of its progress.
 fn under_way(arguments: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
     let mut child = trainer(arguments).spawn().unwrap();
