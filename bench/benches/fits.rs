@@ -1,4 +1,5 @@
-//! What a fit of a batch model costs, on 600 rows of 12 regressors (rows x regressors in the id).
+//! What a fit of a batch model costs, on 600 rows of 12 regressors (rows x regressors in the id), and of the
+//! network of the mix on 600 iterations (iterations x drivers).
 //!
 //! Aim: the network of a refit in under 20 ms.
 
@@ -8,8 +9,9 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use evenstep_bench::table;
+use evenstep_bench::{Trace, table};
 use evenstep_core::forecast::batch::{Arx, Narx, Polynomial, Recipe, Regression};
+use evenstep_core::forecast::nonlinear::Training;
 
 const SIZES: [(usize, usize); 2] = [(200, 12), (600, 12)];
 const SEED: u64 = 1;
@@ -38,6 +40,24 @@ fn fit(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// The network of the mix as the service fits it: on all inputs that ARX has, from a history of 600 iterations.
+fn expert(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("fit_expert");
+    let (rows, _) = SIZES[1];
+    for drivers in [0, 6, 16] {
+        let trace = Trace::new(rows + 1, drivers, SEED);
+        let mut training = Training::new(&trace.drivers);
+        for iteration in &trace.iterations {
+            training.boundary(&iteration.readings);
+            training.observe(&iteration.seen);
+        }
+        group.bench_function(BenchmarkId::new("narx_refit", format!("{rows}x{drivers}")), |bencher| {
+            bencher.iter(|| training.fit(black_box(&Narx::refit())).expect("a fit"));
+        });
+    }
+    group.finish();
+}
+
 fn predict(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("predict");
     let (rows, width) = SIZES[1];
@@ -55,9 +75,9 @@ fn predict(criterion: &mut Criterion) {
 criterion_group! {
     name = fits;
     config = Criterion::default()
-        .sample_size(20)
+        .sample_size(10)
         .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_millis(3500));
-    targets = fit, predict
+        .measurement_time(Duration::from_millis(2500));
+    targets = fit, expert, predict
 }
 criterion_main!(fits);
