@@ -3,7 +3,7 @@
 //! | column | |
 //! |---|---|
 //! | `worker` | the worker's id |
-//! | `t_start` | when its compute began, in seconds since the begin of the run, on rank 0's clock |
+//! | `t_start` | when its compute began, in seconds since the begin of the run, on rank 0's clock; of the other ranks, as if they had left the last barrier with rank 0 |
 //! | `iter` | the iteration, from 0, counted over all policies as they took turns |
 //! | `batch` | samples it computed |
 //! | `iter_ms` | its compute time |
@@ -72,7 +72,8 @@ impl<W: Write> Table<W> {
     /// # Errors
     /// Writing failed.
     pub fn add(&mut self, line: &IterationLine) -> io::Result<()> {
-        // All workers left the barrier of the iteration before at one moment, and rank 0 tells of it.
+        // Taken as if all workers had left the barrier of the iteration before together with rank 0; no rank knows more
+        // of the others, as machines share no clock.
         let begun_s = line.at_s - line.step_time_s + line.ask_s;
         let mut rows: Vec<(f64, Vec<String>)> = Vec::new();
         for (rank, worker) in line.workers.iter().enumerate() {
