@@ -148,15 +148,23 @@ pub struct EndLine {
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// Reading or writing failed.
-    #[error("record {path}: {source}")]
+    #[error("record {path}")]
     File {
         /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
+    /// A table was to be read.
+    #[error(
+        "record {path}: is a table for backtests; give --record a name that does not end in .csv for JSON lines"
+    )]
+    Table {
+        /// The file.
+        path: PathBuf,
+    },
     /// A line is no line of a record.
-    #[error("record {path}, line {line}: {source}")]
+    #[error("record {path}, line {line}")]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -189,7 +197,7 @@ impl Recorder {
     pub fn begin(path: &Path, run: RunLine, loads: Vec<Timeline>) -> Result<Self, RecordError> {
         let failed = |source| RecordError::File { path: path.to_owned(), source };
         let file = File::create(path).map_err(failed)?;
-        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) {
+        if is_table(path) {
             let table = Box::new(Table::begin(file, &run, loads).map_err(failed)?);
             return Ok(Self { path: path.to_owned(), form: Form::Table(table) });
         }
@@ -231,11 +239,18 @@ impl Recorder {
     }
 }
 
+fn is_table(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"))
+}
+
 /// Reads a record line by line.
 ///
 /// # Errors
-/// The file cannot be opened; each item tells what is wrong with its line.
+/// The file cannot be opened or is a table; each item tells what is wrong with its line.
 pub fn read(path: &Path) -> Result<impl Iterator<Item = Result<Line, RecordError>>, RecordError> {
+    if is_table(path) {
+        return Err(RecordError::Table { path: path.to_owned() });
+    }
     let failed = {
         let path = path.to_owned();
         move |source| RecordError::File { path: path.clone(), source }
@@ -319,6 +334,7 @@ mod tests {
         let text = std::fs::read_to_string(&table).unwrap();
         assert!(text.starts_with("worker,t_start,iter,batch,iter_ms,speed,"), "{text}");
         assert_eq!(text.lines().count(), 2);
+        assert!(matches!(read(&table).map(Iterator::count), Err(RecordError::Table { .. })));
 
         std::fs::write(&path, "{\"kind\":\"walk\"}\n").unwrap();
         let error = read(&path).unwrap().next().unwrap().unwrap_err();
