@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Share of the weight that is spread evenly at each step.
 const FIXED_SHARE: f64 = 0.005;
 /// Weight of an expert that joins late, until it has a record.
-const ADMISSION_SHARE: f64 = 0.05;
+const ADMISSION_SHARE: f64 = 0.02;
 /// What one step forgets of regrets and losses: regimes older than some hundred iterations fade.
 const FADING: f64 = 0.99;
 

@@ -76,15 +76,21 @@ impl Training {
     /// # Errors
     /// [`FitError`] where there is too little history.
     pub fn fit(&self, recipe: &Narx) -> Result<FittedExpert, FitError> {
-        let width = self.layout.width();
-        let values: Vec<f64> = self.rows.iter().flat_map(|(raw, _)| self.scaler.filled(raw)).collect();
-        let rows = values.len() / width.max(1);
-        let records = Array2::from_shape_vec((rows, width), values)
+        let filled: Vec<Vec<f64>> =
+            self.rows.iter().map(|(raw, _)| self.scaler.filled(raw).collect()).collect();
+        let columns = changing(&filled, self.layout.width());
+        let values: Vec<f64> = filled.iter().flat_map(|row| columns.iter().map(|at| row[*at])).collect();
+        let records = Array2::from_shape_vec((filled.len(), columns.len()), values)
             .map_err(|error| FitError::NoSolution(error.to_string()))?;
         let targets: Array1<f64> = self.rows.iter().map(|(_, target)| *target).collect();
         let network = recipe.fit(&DatasetBase::new(records, targets))?;
-        Ok(FittedExpert { layout: self.layout.clone(), scaler: self.scaler.clone(), network })
+        Ok(FittedExpert { layout: self.layout.clone(), scaler: self.scaler.clone(), columns, network })
     }
+}
+
+/// Inputs that change: what never does costs weights and says nothing.
+fn changing(rows: &[Vec<f64>], width: usize) -> Vec<usize> {
+    (0..width).filter(|at| rows.windows(2).any(|pair| pair[0][*at] != pair[1][*at])).collect()
 }
 
 /// A fitted network, ready to forecast from a worker's history.
@@ -93,6 +99,8 @@ pub struct FittedExpert {
     layout: Layout,
     /// As it was at the fit: means stand for missing readings.
     scaler: Scaler,
+    /// The inputs that it takes.
+    columns: Vec<usize>,
     network: FittedNarx,
 }
 
@@ -101,7 +109,8 @@ impl FittedExpert {
     pub(super) fn predict(&self, history: &History, batch: f64) -> f64 {
         let base = history.base();
         let raw = self.layout.raw(history, base, batch);
-        let inputs: Vec<f64> = self.scaler.filled(&raw).collect();
+        let filled: Vec<f64> = self.scaler.filled(&raw).collect();
+        let inputs: Vec<f64> = self.columns.iter().map(|at| filled[*at]).collect();
         history.guard(base + self.network.predict_row(&inputs), base)
     }
 }

@@ -9,7 +9,7 @@ use super::Decay;
 /// | setting | refit | identification | range |
 /// |---|---|---|---|
 /// | `hidden` | 8 | 16 | 1 to 64 |
-/// | `weights` | 1000 | 160 | 10 to 10 000 |
+/// | `weights` | 130 | 160 | 10 to 10 000 |
 /// | `restarts` | 2 | 16 | 1 to 100 |
 /// | `committee` | 1 | 16 | 1 to `restarts` |
 /// | `iterations` | 12 | 280 | 1 to 10 000 |
@@ -46,7 +46,7 @@ impl Settings {
     /// Quick, for refits beside a running service: about 15 ms for 600 rows of 12 regressors.
     pub const REFIT: Self = Self {
         hidden: 8,
-        weights: 1000,
+        weights: 130,
         restarts: 2,
         committee: 1,
         iterations: 12,
