@@ -84,11 +84,11 @@ pub struct Flags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
     /// Seconds between two looks at what models have learned [env: EVENSTEP_REFIT_INTERVAL_S] [default: 30]
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refit_interval_s: Option<u64>,
     /// Threads that fits of models may take [env: EVENSTEP_REFIT_THREADS] [default: 1]
-    #[arg(long)]
+    #[arg(long, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refit_threads: Option<usize>,
     /// What is logged: error, warn, info, debug, trace, or target=level,.. [env: EVENSTEP_LOG] [default: info]

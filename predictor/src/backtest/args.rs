@@ -56,7 +56,8 @@ pub struct Args {
     /// When a row came [default: t_start, where there is such a column, else the row's number]
     #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
     pub time: Option<String>,
-    /// The worker that a row belongs to, in a table of several
+    /// The worker that a row belongs to, in a table of several [default: worker, where there is such a column; none with
+    /// --train or --test]
     #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
     pub id: Option<String>,
     /// Inputs known before the row: COLUMN or sign(COLUMN); empty for none [default: every other column, except iter,

@@ -22,7 +22,7 @@ pub struct Choice {
     pub batch: Option<String>,
     /// When rows came. Default: `t_start`, where there is one, else the row's number.
     pub time: Option<String>,
-    /// Which series a row belongs to.
+    /// Which series a row belongs to. Default, of speeds: `worker`, where there is one.
     pub id: Option<String>,
     /// Drivers.
     pub drivers: Drivers,
@@ -157,8 +157,11 @@ impl Parts {
             None => Ok(table.find(default)),
         };
         let target = table.column(choice.target_time.as_ref().unwrap_or(&choice.target))?;
-        let id = choice.id.as_ref().map(|name| table.column(name)).transpose()?;
-        let batch = if choice.speeds { named(&choice.batch, "batch")? } else { None };
+        let (id, batch) = if choice.speeds {
+            (named(&choice.id, "worker")?, named(&choice.batch, "batch")?)
+        } else {
+            (choice.id.as_ref().map(|name| table.column(name)).transpose()?, None)
+        };
         let time = named(&choice.time, "t_start")?;
         let taken = |at: usize| at == target || [batch, time, id].contains(&Some(at));
         let drivers_named = choice.drivers != Drivers::Others;

@@ -64,6 +64,11 @@ fn a_long_table_of_times_holds_several_workers() {
     }
     assert_eq!(long["step_time"], apart["step_time"]);
 
+    // A column called worker is whom a row belongs to, unless said otherwise.
+    let unsaid =
+        folder.json(&format!("--trace long.csv {} {models}", columns.trim_start_matches("--id worker ")));
+    assert_eq!(unsaid["step_time"], long["step_time"]);
+
     // Two such tables are two jobs, each with steps of its own.
     let two = folder.json(&format!("--trace long.csv other.csv {columns} {models}"));
     let by_trace = two["step_time_by_trace"].as_array().unwrap();
