@@ -25,7 +25,7 @@ pub enum Role {
 }
 
 /// Names of drivers that have a role, with those of older traces beside ours.
-const ROLES: [(&str, Role); 14] = [
+const ROLES: [(&str, Role); 12] = [
     ("psi_cpu_some", Role::CpuStall),
     ("psi_cpu_d", Role::CpuStall),
     ("run_queue_wait", Role::RunQueueWait),
@@ -38,8 +38,6 @@ const ROLES: [(&str, Role); 14] = [
     ("procs_running", Role::ProcsRunning),
     ("procs_blocked", Role::ProcsBlocked),
     ("sm_clock_mhz", Role::SmClock),
-    ("gpu_sm_clock_mhz", Role::SmClock),
-    ("sm_clock", Role::SmClock),
 ];
 
 /// Drivers that forecasts can take at most; more would make each update slow and each coefficient weak.
