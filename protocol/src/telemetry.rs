@@ -44,7 +44,11 @@ pub mod driver {
     /// Share of time in which a kernel ran on the worker's GPU, 0 to 1. Says nothing about how much of it was used.
     pub const GPU_BUSY: &str = "gpu_busy";
 
-    /// All of them, in the order in which forecasts take them. Fixed, so that ranks and models agree without a word; a
+    /// How long the worker waited for the others at the end of the iteration, in seconds. Forecasts take it beside the
+    /// readings, from the report itself: a long wait is time in which the machine may have changed.
+    pub const BARRIER_WAIT_S: &str = "barrier_wait_s";
+
+    /// All readings, in the order in which forecasts take them. Fixed, so that ranks and models agree without a word; a
     /// reading outside this list is kept, and enters no forecast.
     pub const ALL: [&str; 16] = [
         PSI_CPU_SOME,

@@ -9,6 +9,7 @@
 //! | `iter_ms` | its compute time |
 //! | `speed` | samples per second of compute time |
 //! | each of [`drivers::NAMES`] | read when its compute of the iteration *before* ended; blank where missing |
+//! | `barrier_wait_s` | how long it waited for the others at the end of the iteration before |
 //! | `truth_load_start`, `truth_load_mean` | under a load of our own: its busy threads when the compute began, and on average over it |
 //! | `truth_pace` | with imposed speeds: the worker's |
 //! | `truth_policy` | with several policies: which, from 0 |
@@ -18,7 +19,7 @@
 
 use std::io::{self, Write};
 
-use evenstep_protocol::Readings;
+use evenstep_protocol::{Readings, driver};
 
 use crate::cli::Policy;
 use crate::drivers;
@@ -62,7 +63,13 @@ impl<W: Write> Table<W> {
         let load = LOAD.iter().filter(|_| !table.loads.is_empty());
         let pace = (!table.paces.is_empty()).then_some(&PACE);
         let policy = (!table.policies.is_empty()).then_some(&POLICY);
-        let names = FIRST.iter().chain(&drivers::NAMES).chain(load).chain(pace).chain(policy);
+        let names = FIRST
+            .iter()
+            .chain(&drivers::NAMES)
+            .chain([&driver::BARRIER_WAIT_S])
+            .chain(load)
+            .chain(pace)
+            .chain(policy);
         table.file.write_record(names)?;
         Ok(table)
     }
@@ -82,6 +89,7 @@ impl<W: Write> Table<W> {
                 rows.push((start_s, self.row(line, rank, worker, start_s)));
             }
             self.before[rank].clone_from(&worker.drivers);
+            self.before[rank].insert(driver::BARRIER_WAIT_S.to_owned(), worker.barrier_wait_s);
         }
         rows.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         for (_, row) in rows {
@@ -103,7 +111,7 @@ impl<W: Write> Table<W> {
         ];
         let before = &self.before[rank];
         let reading = |name: &&str| before.get(*name).map_or_else(String::new, |value| significant(*value));
-        row.extend(drivers::NAMES.iter().map(reading));
+        row.extend(drivers::NAMES.iter().chain([&driver::BARRIER_WAIT_S]).map(reading));
         if let Some(load) = self.loads.get_mut(rank) {
             let seen = load.over(start_s, start_s + time_s);
             row.extend([significant(seen.start), significant(seen.mean)]);
@@ -134,7 +142,7 @@ fn significant(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use evenstep_protocol::{WorkerId, driver};
+    use evenstep_protocol::WorkerId;
 
     use super::*;
     use crate::cli::AskMode;
@@ -165,7 +173,7 @@ mod tests {
             worker: WorkerId::new(format!("node/{rank}")).unwrap(),
             local_batch: batches[rank],
             compute_time_s: [0.25, 1.0 / 3.0][rank],
-            barrier_wait_s: 0.0,
+            barrier_wait_s: [0.0, 0.015][rank],
             loader_wait_s: [0.0625, 0.03125][rank],
             predicted_compute_time_s: None,
             predicted_speed_samples_per_s: None,
@@ -220,20 +228,33 @@ mod tests {
         ];
         let rows = table(&run(&[Policy::Even], None), Vec::new(), &lines);
         let names: Vec<&str> = rows[0].iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, FIRST.iter().chain(&driver::ALL).copied().collect::<Vec<_>>());
+        assert_eq!(
+            names,
+            FIRST.iter().chain(&driver::ALL).chain([&driver::BARRIER_WAIT_S]).copied().collect::<Vec<_>>()
+        );
 
-        let wanted = ["worker", "t_start", "iter", "batch", "iter_ms", "speed", "other_cpu", "psi_cpu_some"];
+        let wanted = [
+            "worker",
+            "t_start",
+            "iter",
+            "batch",
+            "iter_ms",
+            "speed",
+            "other_cpu",
+            "psi_cpu_some",
+            "barrier_wait_s",
+        ];
         let rows: Vec<Vec<&str>> = rows.iter().map(|row| cells(row, &wanted)).collect();
         // Worker 1 waited less for its data, so it came first.
         assert_eq!(
             rows,
             [
-                ["node/1", "0.65625", "0", "24", "333.333", "72", "", ""],
-                ["node/0", "0.6875", "0", "40", "250", "160", "", ""],
-                ["node/1", "1.65625", "1", "24", "333.333", "72", "1.23457", ""],
-                ["node/0", "1.6875", "1", "40", "250", "160", "0.5", ""],
-                ["node/1", "2.65625", "2", "24", "333.333", "72", "9", ""],
-                ["node/0", "2.6875", "2", "40", "250", "160", "", ""],
+                ["node/1", "0.65625", "0", "24", "333.333", "72", "", "", ""],
+                ["node/0", "0.6875", "0", "40", "250", "160", "", "", ""],
+                ["node/1", "1.65625", "1", "24", "333.333", "72", "1.23457", "", "0.015"],
+                ["node/0", "1.6875", "1", "40", "250", "160", "0.5", "", "0"],
+                ["node/1", "2.65625", "2", "24", "333.333", "72", "9", "", "0.015"],
+                ["node/0", "2.6875", "2", "40", "250", "160", "", "", "0"],
             ]
         );
     }

@@ -22,10 +22,12 @@ pub enum Role {
     ProcsBlocked,
     /// SM clock of the worker's GPU: shows throttling.
     SmClock,
+    /// How long the worker waited for the others at the end of its iteration before, in seconds.
+    BarrierWait,
 }
 
 /// Names of drivers that have a role, with those of older traces beside ours.
-const ROLES: [(&str, Role); 12] = [
+const ROLES: [(&str, Role); 13] = [
     ("psi_cpu_some", Role::CpuStall),
     ("psi_cpu_d", Role::CpuStall),
     ("run_queue_wait", Role::RunQueueWait),
@@ -38,6 +40,7 @@ const ROLES: [(&str, Role); 12] = [
     ("procs_running", Role::ProcsRunning),
     ("procs_blocked", Role::ProcsBlocked),
     ("sm_clock_mhz", Role::SmClock),
+    ("barrier_wait_s", Role::BarrierWait),
 ];
 
 /// Drivers that forecasts can take at most; more would make each update slow and each coefficient weak.

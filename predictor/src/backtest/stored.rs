@@ -7,6 +7,7 @@ use evenstep_protocol::{JobId, WorkerReport};
 
 use super::columns::{Readings, Trace};
 use super::table::ROWS_MAX;
+use crate::book::inputs;
 use crate::store;
 
 /// Reads the reports of a job and sorts them by worker.
@@ -28,8 +29,7 @@ pub fn read(address: &str, job_id: &JobId) -> anyhow::Result<Trace> {
 
 /// Reports come in order of iterations.
 fn trace(job_id: &JobId, reports: &[WorkerReport]) -> Trace {
-    let names: BTreeSet<&str> =
-        reports.iter().flat_map(|report| report.drivers.keys().map(String::as_str)).collect();
+    let names: BTreeSet<&str> = reports.iter().flat_map(inputs).map(|(name, _)| name).collect();
     let mut workers: BTreeMap<&str, Vec<&WorkerReport>> = BTreeMap::new();
     for report in reports {
         workers.entry(report.worker.as_str()).or_default().push(report);
@@ -51,7 +51,8 @@ fn readings(worker: &str, reports: &[&WorkerReport], names: &BTreeSet<&str>) -> 
         if speed.is_finite() && speed > 0.0 {
             // Drivers are read at the end of an iteration: they are what was known just before the next one.
             let fresh = before.filter(|before| before.iteration + 1 == report.iteration);
-            let reading = |name: &&str| fresh?.drivers.get(*name).copied().filter(|value| value.is_finite());
+            let told: BTreeMap<&str, f64> = fresh.into_iter().flat_map(inputs).collect();
+            let reading = |name: &&str| told.get(*name).copied().filter(|value| value.is_finite());
             series.ticks.push(report.iteration);
             series.at.push(report.iteration.to_string());
             series.target.push(speed);

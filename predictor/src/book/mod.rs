@@ -25,6 +25,7 @@ use crate::store::{Change, Store, StoreError};
 
 pub use answers::Answer;
 pub use job::Job;
+pub use models::inputs;
 pub use refit::Pool;
 
 /// Jobs in one predictor.

@@ -32,7 +32,7 @@ struct Seen {
 impl Models {
     /// Models that have seen nothing.
     pub fn new() -> Self {
-        Self { forecaster: JobForecaster::new(DriverSet::new(driver::ALL)), seen: BTreeMap::new() }
+        Self { forecaster: JobForecaster::new(drivers()), seen: BTreeMap::new() }
     }
 
     /// What they expect.
@@ -118,7 +118,7 @@ pub fn trainings<'a>(
     workers: &[WorkerId],
     reports: impl IntoIterator<Item = &'a WorkerReport>,
 ) -> Vec<(WorkerId, Training)> {
-    let drivers = DriverSet::new(driver::ALL);
+    let drivers = drivers();
     let mut trainings: BTreeMap<&WorkerId, Training> =
         workers.iter().map(|worker| (worker, Training::new(&drivers))).collect();
     for report in by_iteration(reports).into_iter().flatten() {
@@ -144,6 +144,17 @@ fn observation(report: &WorkerReport) -> Option<Observation> {
     Observation::new(report.local_batch as f64, report.compute_time_s)
 }
 
+/// What forecasts take.
+fn drivers() -> DriverSet {
+    DriverSet::new(driver::ALL.into_iter().chain([driver::BARRIER_WAIT_S]))
+}
+
+/// What a report tells of the iteration to come, by name: its readings, and how long the worker waited.
+pub fn inputs(report: &WorkerReport) -> impl Iterator<Item = (&str, f64)> {
+    let waited = report.barrier_wait_s.map(|wait_s| (driver::BARRIER_WAIT_S, wait_s));
+    report.drivers.iter().map(|(name, value)| (name.as_str(), *value)).chain(waited)
+}
+
 fn readings(drivers: &DriverSet, report: &WorkerReport) -> Vec<Option<f64>> {
-    drivers.readings(report.drivers.iter().map(|(name, value)| (name.as_str(), *value)))
+    drivers.readings(inputs(report))
 }

@@ -25,6 +25,8 @@ const DRIVER_DEVIATIONS_MAX: f64 = 5.0;
 const SPEED_DEVIATIONS_MAX: f64 = 50.0;
 /// Shares of CPU time below this are as good as this: keeps logarithms finite.
 const SHARE_MIN: f64 = 0.01;
+/// Waits below this, in seconds, are as good as this.
+const WAIT_MIN_S: f64 = 0.005;
 /// Ridge of drivers whose use is not known, over that of the selected ones.
 const RIDGE_OTHERS: f64 = 30.0;
 /// Ridge of the change of a driver, over that of a selected one.
@@ -40,7 +42,7 @@ const FRESH_ALPHA: f64 = 0.3;
 const SLOW_ALPHA: f64 = 0.05;
 
 /// Roles of the selected drivers, in the order of their inputs.
-const SELECTED: [Role; 8] = [
+const SELECTED: [Role; 9] = [
     Role::CpuStall,
     Role::RunQueueWait,
     Role::OtherCpu,
@@ -49,6 +51,7 @@ const SELECTED: [Role; 8] = [
     Role::ProcsRunning,
     Role::ProcsBlocked,
     Role::SmClock,
+    Role::BarrierWait,
 ];
 
 /// Which groups of inputs a model takes.
@@ -210,7 +213,13 @@ impl Layout {
         if self.groups >= InputGroups::Selected {
             let read = |at: usize, drivers: &[Option<f64>]| *drivers.get(self.selected[at]?)?;
             let now = |role: Role| read(SELECTED.iter().position(|known| *known == role)?, &history.drivers);
-            raw.extend((0..SELECTED.len()).map(|at| read(at, &history.drivers)));
+            // Waits are long or nearly none: their log says more.
+            let scaled = |role: Role, reading: f64| match role {
+                Role::BarrierWait => (reading.max(0.0) + WAIT_MIN_S).ln(),
+                _ => reading,
+            };
+            let readings = SELECTED.iter().enumerate();
+            raw.extend(readings.map(|(at, role)| Some(scaled(*role, read(at, &history.drivers)?))));
             let share = |role: Role| Some((now(role)?.max(0.0) + SHARE_MIN).ln());
             let own = share(Role::OwnCpu);
             raw.extend([
