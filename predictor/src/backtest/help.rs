@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use evenstep_core::backtest::models::{DEFAULT_MODELS, STREAMING};
+use evenstep_core::backtest::models::{DEFAULT_MODELS, MIX_NAMES};
 use evenstep_core::backtest::recipes::RecipeName;
+use evenstep_core::forecast::EXPERT_NAMES;
 
 /// What the command does.
 pub const LONG_ABOUT: &str = "\
@@ -38,7 +39,7 @@ Examples:
 /// The models there are.
 pub fn models() -> String {
     let recipes = RecipeName::ALL.map(RecipeName::as_str).join(", ");
-    let mut text = format!("Models to compare: {STREAMING}; batch models: {recipes}.");
+    let mut text = format!("Models to compare: {EXPERT_NAMES}, {MIX_NAMES}; batch models: {recipes}.");
     // Writing to a string cannot fail.
     let _ = write!(text, " With --train or --test: last, arx (by least squares), {recipes}.");
     let _ = write!(text, " [default: {}; with --train or --test: last,arx]", DEFAULT_MODELS.join(","));

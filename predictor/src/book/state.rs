@@ -9,8 +9,8 @@ use evenstep_protocol::{AllocateAnswer, Decision, JobId, JobSpec, JoinRequest, W
 use super::models::{FORMAT, Models};
 use crate::store::{Store, StoreError, StoredWorker};
 
-/// Iterations whose reports are replayed through the models when a job is read from the store: the models forget at
-/// .9985 an iteration, so that what is older weighs next to nothing.
+/// Iterations whose reports are replayed through the models when a job is read from the store. Without stored models this is
+/// all they learn from: at a forgetting factor of .9985 what is older would have a fifth of the weight of the newest, or less.
 const HISTORY_ITERATIONS: u64 = 1024;
 
 /// The hot state of a job.

@@ -8,11 +8,11 @@ use super::refit::{Refits, Refitted};
 use super::rolling::{JobModel, Prediction};
 use crate::forecast::batch::{FitError, Narx};
 use crate::forecast::nonlinear::Training;
-use crate::forecast::{ExpertKind, JobForecaster, Loss};
+use crate::forecast::{EXPERT_NAMES, ExpertKind, JobForecaster, Loss};
 use crate::series::{DriverSet, Observation};
 
-/// The streaming models, as a person would write them. Batch models stand beside them: [`RecipeName::ALL`].
-pub const STREAMING: &str = "last, ma_N (mean of N rows), ema_A and hold_A (0 < A <= 1), ar, ar_level, arx, arx_quick, arx_near, arx_all, arx_pooled, mix, mix_step (trained on the step time)";
+/// The mixes. Single experts stand beside them ([`EXPERT_NAMES`]), and batch models ([`RecipeName::ALL`]).
+pub const MIX_NAMES: &str = "mix, mix_step (trained on the step time)";
 
 /// What is compared where no models are named.
 pub const DEFAULT_MODELS: [&str; 7] = ["last", "ema_0.3", "ema_0.6", "arx", "arx_pooled", "mix", "mix_step"];
@@ -36,7 +36,7 @@ enum Kind {
 
 /// No model is called so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no model {name:?}; there are {STREAMING}, {}", RecipeName::ALL.map(RecipeName::as_str).join(", "))]
+#[error("there is no model {name:?}; there are {EXPERT_NAMES}, {MIX_NAMES}, {}", RecipeName::ALL.map(RecipeName::as_str).join(", "))]
 pub struct UnknownModel {
     name: String,
 }

@@ -125,6 +125,9 @@ impl Identification {
 mod tests {
     use super::*;
     use crate::backtest::recipes::{RecipeName, Tuning};
+    use crate::forecast::batch::Terms;
+
+    const TUNING: Tuning = Tuning { degree: 1, terms: Terms::Automatic, seed: 1, thorough: false };
 
     fn task(train: Range<usize>, test: Range<usize>, free_run: bool) -> Identification {
         let lags = Lags { y: 1, u: 1, current: false, stride: 1, horizon: 1 };
@@ -144,14 +147,7 @@ mod tests {
     #[test]
     fn a_linear_system_runs_free_without_error() {
         let (y, u) = system(300);
-        let recipe = RecipeName::Ols
-            .recipe(Tuning {
-                degree: 1,
-                terms: crate::forecast::batch::Terms::Automatic,
-                seed: 1,
-                thorough: false,
-            })
-            .unwrap();
+        let recipe = RecipeName::Ols.recipe(TUNING).unwrap();
         let ours = task(0..100, 150..300, true);
         let done = ours.run(recipe.as_ref(), System { y: &y, u: &u }, &|| 0.0).unwrap();
         assert_eq!(done.predictions.len(), 150);
@@ -164,14 +160,7 @@ mod tests {
         let (quiet, u) = system(300);
         let mut y = quiet.clone();
         y[200] += 1.0;
-        let recipe = RecipeName::Ols
-            .recipe(Tuning {
-                degree: 1,
-                terms: crate::forecast::batch::Terms::Automatic,
-                seed: 1,
-                thorough: false,
-            })
-            .unwrap();
+        let recipe = RecipeName::Ols.recipe(TUNING).unwrap();
         let next = |free_run| {
             let ours = task(0..100, 150..300, free_run);
             ours.run(recipe.as_ref(), System { y: &y, u: &u }, &|| 0.0).unwrap().predictions[51]
@@ -187,14 +176,7 @@ mod tests {
         for row in (0..20).chain(60..70) {
             y[row] = 1e6;
         }
-        let recipe = RecipeName::Ols
-            .recipe(Tuning {
-                degree: 1,
-                terms: crate::forecast::batch::Terms::Automatic,
-                seed: 1,
-                thorough: false,
-            })
-            .unwrap();
+        let recipe = RecipeName::Ols.recipe(TUNING).unwrap();
         let ours = task(20..60, 80..100, false);
         let done = ours.run(recipe.as_ref(), System { y: &y, u: &u }, &|| 0.0).unwrap();
         assert!(done.accuracy.unwrap().rmse < 1e-9, "{done:?}");
@@ -206,14 +188,7 @@ mod tests {
         let (y, later) = system(300);
         let at_once: Vec<Vec<f64>> =
             std::iter::once(vec![0.0]).chain(later.iter().cloned()).take(300).collect();
-        let recipe = RecipeName::Arx
-            .recipe(Tuning {
-                degree: 1,
-                terms: crate::forecast::batch::Terms::Automatic,
-                seed: 1,
-                thorough: false,
-            })
-            .unwrap();
+        let recipe = RecipeName::Arx.recipe(TUNING).unwrap();
         for free_run in [false, true] {
             let ours = task(0..100, 150..300, free_run);
             let helps = |u: &[Vec<f64>]| ours.current_helps(recipe.as_ref(), System { y: &y, u });

@@ -124,11 +124,12 @@ impl fmt::Display for ExpertKind {
     }
 }
 
+/// The experts as a person would write them.
+pub const EXPERT_NAMES: &str = "last, ma_N (mean of N values, 1 to 1000), ema_A and hold_A (0 < A <= 1), ar, ar_level, arx, arx_quick, arx_near, arx_far, arx_all, arx_pooled";
+
 /// A name that no expert has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is no expert; there are last, ma_N (N from 1 to 1000), ema_A and hold_A (A above 0, at most 1), ar, ar_level, arx, arx_quick, arx_near, arx_far, arx_all, arx_pooled"
-)]
+#[error("{0:?} is no expert; there are {EXPERT_NAMES}")]
 pub struct UnknownExpert(pub String);
 
 impl FromStr for ExpertKind {
@@ -219,6 +220,11 @@ mod tests {
     fn names_are_read_as_they_are_written() {
         for kind in ExpertKind::roster(&DriverSet::new(["own_cpu"])) {
             assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        // All that can be named alone is in the list that people are shown.
+        let listed: Vec<&str> = EXPERT_NAMES.split(", ").collect();
+        for (name, kind) in PLAIN {
+            assert_eq!(listed.contains(&name), kind != ExpertKind::Narx, "{name}");
         }
         for unknown in ["", "ema", "ema_0", "ema_1.5", "ema_NaN", "ma_0", "ma_x", "oracle"] {
             assert_eq!(unknown.parse::<ExpertKind>(), Err(UnknownExpert(unknown.into())));

@@ -16,7 +16,7 @@ pub mod nonlinear;
 pub mod rls;
 mod worker;
 
-pub use expert::{ExpertKind, UnknownExpert};
+pub use expert::{EXPERT_NAMES, ExpertKind, UnknownExpert};
 pub use interval::AdaptiveInterval;
 pub use job::{Earlier, JobForecaster, Loss};
 pub use mix::Mix;

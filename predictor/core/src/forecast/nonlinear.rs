@@ -66,11 +66,6 @@ impl Training {
         history.observe(log_speed, seen.batch);
     }
 
-    /// Rows to learn from.
-    pub fn rows(&self) -> usize {
-        self.rows.len()
-    }
-
     /// Fits a network: milliseconds to a second, never on the way of a request.
     ///
     /// # Errors

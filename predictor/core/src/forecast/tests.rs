@@ -92,6 +92,10 @@ fn a_new_regime_takes_a_few_iterations() {
     for _ in 0..5 {
         forecaster.observe(&[(0, observation(40.0))]);
     }
+    let residuals: Vec<f64> = forecaster.residuals(&0).collect();
+    // The first of the new regime came as a surprise, whole; those after it less and less.
+    assert!((residuals[residuals.len() - 5] - 0.4f64.ln()).abs() < 1e-9, "{residuals:?}");
+    assert!(residuals[residuals.len() - 1].abs() < 0.5 * 0.4f64.ln().abs());
     let speed = forecaster.forecast(&0, None).unwrap().speed;
     assert!((speed / 40.0).ln().abs() < 0.1, "{speed}");
 }
