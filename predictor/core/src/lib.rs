@@ -8,6 +8,7 @@
 //! - [`allocate`]: the exact min-max split of a global batch
 //! - [`plan`]: from forecasts to an allocation with its reason: cold start, hold, rebalance
 //! - [`membership`]: who takes part: leases and generations
+//! - [`learning_rate`]: how the learning rate follows the global batch
 //! - [`backtest`]: what forecasts would have been worth on what was recorded
 
 pub mod series;
@@ -21,5 +22,7 @@ pub mod allocate;
 pub mod plan;
 
 pub mod membership;
+
+pub mod learning_rate;
 
 pub mod backtest;
