@@ -61,7 +61,7 @@ fn near(problem: &Problem<'_>) -> f64 {
     let even = (problem.whole / problem.shares.len() as u64).max(1);
     let rate: f64 =
         problem.shares.iter().map(|share| even as f64 / share.finish_s(even).max(f64::MIN_POSITIVE)).sum();
-    let close = 0.25 * (problem.shares.len() as f64) * problem.quantum as f64;
+    let close = 0.05 * (problem.shares.len() as f64) * problem.quantum as f64;
     let (mut time_s, mut slope) = (target / rate, rate);
     let (mut low, mut high) = (0.0f64, f64::INFINITY);
     let mut before: Option<(f64, f64)> = None;
