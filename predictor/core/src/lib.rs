@@ -10,6 +10,7 @@
 //! - [`memory`]: how large a batch fits
 //! - [`straggler`]: who is slow for long, and why
 //! - [`membership`]: who takes part: leases and generations
+//! - [`learning_rate`]: how the learning rate follows the global batch
 //! - [`backtest`]: what forecasts would have been worth on what was recorded
 
 pub mod series;
@@ -27,5 +28,7 @@ pub mod memory;
 pub mod straggler;
 
 pub mod membership;
+
+pub mod learning_rate;
 
 pub mod backtest;
