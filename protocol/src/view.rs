@@ -127,7 +127,7 @@ pub struct CurveView {
     /// Share of the fixed cost in the time at the reference batch, 0 to 1.
     pub fixed_share: f64,
     /// The batch up to which time does not grow, where there is such a point.
-    pub saturation_batch: Option<f64>,
+    pub saturation_batch: Option<u64>,
     /// The largest batch it was measured at.
     pub largest_batch: u64,
 }

@@ -11,7 +11,7 @@ pub mod profile;
 mod tests;
 
 use crate::allocate::{
-    Communication, Infeasible, Scenarios, Share, allocate_expected, allocate_sizes, even, few_sizes, partition,
+    Communication, Infeasible, NoSplit, Scenarios, Share, allocate_expected, allocate_sizes, even, few_sizes, partition,
 };
 use crate::curve::Curve;
 use crate::forecast::Forecast;
@@ -29,8 +29,6 @@ pub struct WorkerOutlook {
     pub floor: u64,
     /// It takes at most this many samples.
     pub cap: Option<u64>,
-    /// It computes at most this many samples at once, and accumulates where its share is larger.
-    pub micro_batch: Option<u64>,
 }
 
 /// What a worker is expected to do.
@@ -95,6 +93,17 @@ pub struct Plan {
     pub even_step_time_s: Option<f64>,
 }
 
+/// Why an iteration cannot be planned.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unplannable {
+    /// The bounds cannot hold the global batch.
+    #[error(transparent)]
+    Infeasible(#[from] Infeasible),
+    /// No allowed sizes make it.
+    #[error(transparent)]
+    Sizes(#[from] NoSplit),
+}
+
 /// Why an iteration was planned as it was.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reason {
@@ -130,14 +139,14 @@ pub enum Reason {
 /// Plans iteration `iteration`.
 ///
 /// # Errors
-/// [`Infeasible`] where the bounds cannot hold the global batch.
+/// [`Unplannable`] where the bounds cannot hold the global batch, or no allowed sizes make it.
 pub fn plan(
     iteration: u64,
     workers: &[WorkerOutlook],
     scenarios: &Scenarios,
     in_force: Option<&InForce>,
     rules: &Rules,
-) -> Result<Plan, Infeasible> {
+) -> Result<Plan, Unplannable> {
     let even_batches = even(&bounds(workers), rules.global_batch, rules.quantum)?;
     let unmeasured = workers.iter().filter(|worker| worker.measured.is_none()).count();
     let Some(shares) = shares(workers, &even_batches, rules.calm.trust) else {
@@ -200,7 +209,7 @@ enum Change {
 ///
 /// # Errors
 /// As [`plan`].
-pub fn plan_by_cost(workers: &[WorkerOutlook], costs: &[f64], rules: &Rules) -> Result<Plan, Infeasible> {
+pub fn plan_by_cost(workers: &[WorkerOutlook], costs: &[f64], rules: &Rules) -> Result<Plan, Unplannable> {
     let even_batches = even(&bounds(workers), rules.global_batch, rules.quantum)?;
     let measured = shares(workers, &even_batches, f64::INFINITY);
     let is_measured = measured.is_some();
@@ -223,12 +232,12 @@ fn bounds(workers: &[WorkerOutlook]) -> Vec<(u64, Option<u64>)> {
 }
 
 /// The best split by the rule for sizes. At the ragged end of an epoch, where no allowed sizes or few of them add up, any do.
-fn split(shares: &[Share], scenarios: &Scenarios, rules: &Rules) -> Result<Vec<u64>, Infeasible> {
+fn split(shares: &[Share], scenarios: &Scenarios, rules: &Rules) -> Result<Vec<u64>, Unplannable> {
     let Rules { global_batch, quantum, sizes, .. } = rules;
     match sizes {
-        Sizes::Any => allocate_expected(shares, scenarios, *global_batch, *quantum),
-        Sizes::Allowed(sizes) => allocate_sizes(shares, *global_batch, sizes),
-        Sizes::Distinct(distinct) => few_sizes(shares, *global_batch, *quantum, *distinct),
+        Sizes::Any => Ok(allocate_expected(shares, scenarios, *global_batch, *quantum)?),
+        Sizes::Allowed(sizes) => Ok(allocate_sizes(shares, *global_batch, sizes)?),
+        Sizes::Distinct(distinct) => Ok(few_sizes(shares, *global_batch, *quantum, *distinct)?),
     }
 }
 
@@ -255,14 +264,10 @@ fn shares(workers: &[WorkerOutlook], even: &[u64], trust: f64) -> Option<Vec<Sha
             Some(measured) => (&measured.curve, (measured.largest as f64 * trust).max(*even as f64)),
             None => (slowest, *even as f64),
         };
-        let curve = curve.clone();
         // A bound beyond what integers hold is none.
         let trusted = (trusted < u64::MAX as f64).then_some(trusted as u64);
         Share {
-            curve: match worker.micro_batch {
-                Some(micro_batch) => curve.accumulating(micro_batch),
-                None => curve,
-            },
+            curve: curve.clone(),
             communication: worker.communication,
             floor: worker.floor,
             cap: [worker.cap, trusted.map(|most| most.max(worker.floor))].into_iter().flatten().min(),
