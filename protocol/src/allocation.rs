@@ -28,6 +28,20 @@ pub struct AllocateRequest {
     pub reports: Vec<WorkerReport>,
 }
 
+impl AllocateRequest {
+    /// A whole iteration, without reports.
+    pub fn new(job_id: JobId, generation: u64, iteration: u64) -> Self {
+        Self {
+            job_id,
+            generation,
+            iteration,
+            global_batch: None,
+            cost_per_sample: Vec::new(),
+            reports: Vec::new(),
+        }
+    }
+}
+
 /// How one iteration went for one worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

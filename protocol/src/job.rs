@@ -60,7 +60,7 @@ pub struct JobSpec {
     /// A worker that is silent for this long has left. Seconds, 1 to 86,400. Default 120.
     #[serde(default = "default_lease_s")]
     pub lease_s: f64,
-    /// Hold an allocation while a new one would shorten the predicted step by less than this share. 0 to 1, default .01.
+    /// Hold an allocation while a new one would shorten the predicted step by less than this share. 0 to 1, default .02.
     #[serde(default = "default_min_gain")]
     pub min_gain: f64,
     /// What else keeps an allocation from changing.
@@ -104,7 +104,7 @@ fn default_lease_s() -> f64 {
     120.0
 }
 fn default_min_gain() -> f64 {
-    0.01
+    0.02
 }
 fn default_overlap_begins() -> f64 {
     0.4

@@ -13,9 +13,7 @@ mod problem;
 mod telemetry;
 mod view;
 
-pub use allocation::{
-    AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, WorkerReport,
-};
+pub use allocation::{AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, WorkerReport};
 pub use calm::Calm;
 pub use ids::{InvalidId, JobId, NodeId, WorkerId};
 pub use job::{JobSpec, JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerOverride};

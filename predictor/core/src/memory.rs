@@ -78,7 +78,11 @@ mod tests {
         let mut memory = MemoryModel::default();
         assert_eq!(memory.cap(1000, 0.1), None);
         memory.observe(10, Some(200));
-        assert_eq!(memory.cap(1000, 0.1), Some(20), "one size: 45 by proportion, but no more than twice what worked");
+        assert_eq!(
+            memory.cap(1000, 0.1),
+            Some(20),
+            "one size: 45 by proportion, but no more than twice what worked"
+        );
         memory.observe(50, Some(600));
         memory.observe(20, Some(600));
         assert_eq!(memory.cap(1000, 0.1), Some(80));

@@ -169,10 +169,16 @@ impl Watch {
 
     /// The first that holds, from the surest sign to the vaguest.
     fn cause(&self) -> Cause {
-        let Signs { sm_clock_mhz, gpu_temperature_celsius, cpu_stall, run_queue_wait, memory_stall, loader_share } =
-            self.now;
+        let Signs {
+            sm_clock_mhz,
+            gpu_temperature_celsius,
+            cpu_stall,
+            run_queue_wait,
+            memory_stall,
+            loader_share,
+        } = self.now;
         let risen = |now: Option<f64>, before: Option<f64>, least: f64| {
-            now.filter(|now| *now > least && *now > 2.0 * before.unwrap_or(0.0).min(least))
+            now.filter(|now| *now > least && *now > 1.5 * before.unwrap_or(0.0))
         };
         let clock_ratio = sm_clock_mhz.zip(self.healthy.sm_clock_mhz).map(|(now, before)| now / before);
         if let Some(clock_ratio) = clock_ratio.filter(|ratio| *ratio < 0.93) {

@@ -47,8 +47,7 @@ pub fn decide(
     } else {
         plan(iteration, &outlooks, &state.models.scenarios(&live), in_force, &rules)?
     };
-    let optimizer =
-        optimizer::instruct(&mut state.learning_rate, state.spec.rule, iteration, whole_batch)?;
+    let optimizer = optimizer::instruct(&mut state.learning_rate, state.spec.rule, iteration, whole_batch)?;
 
     let decision = Decision {
         kind: kind(&plan.reason),

@@ -107,8 +107,7 @@ impl Job {
                 let memory = taken.state.models.worker(worker).map(|known| known.memory.clone());
                 let cap = memory.unwrap_or_default().after_failure(report.local_batch, quantum);
                 taken.state.members.void();
-                let event =
-                    MemberEvent { worker: worker.clone(), kind: MemberEventKind::OutOfMemory(cap) };
+                let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::OutOfMemory(cap) };
                 self.write_membership(&taken, vec![event], true).await?;
                 if let Some(known) = taken.state.workers.get_mut(worker) {
                     known.oom_cap = Some(cap);

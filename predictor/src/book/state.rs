@@ -6,7 +6,8 @@ use evenstep_core::learning_rate::Controller;
 use evenstep_core::membership::{FLAP_DEPARTURES, Member, Members, State};
 use evenstep_core::plan::InForce;
 use evenstep_protocol::{
-    AllocateAnswer, Decision, JobId, JobSpec, JoinRequest, LearningRateRule, WorkerId, WorkerOverride, WorkerReport,
+    AllocateAnswer, Decision, JobId, JobSpec, JoinRequest, LearningRateRule, WorkerId, WorkerOverride,
+    WorkerReport,
 };
 
 use super::models::{FORMAT, Models};
@@ -181,11 +182,8 @@ impl JobState {
     }
 
     fn learn_models(&mut self, reports: &[WorkerReport]) {
-        let micro_batches: BTreeMap<WorkerId, u64> = self
-            .workers
-            .keys()
-            .filter_map(|id| Some((id.clone(), self.bounds(id).micro_batch?)))
-            .collect();
+        let micro_batches: BTreeMap<WorkerId, u64> =
+            self.workers.keys().filter_map(|id| Some((id.clone(), self.bounds(id).micro_batch?))).collect();
         self.models.learn(reports, |report| {
             micro_batches.get(&report.worker).map_or(report.local_batch, |most| report.local_batch.min(*most))
         });

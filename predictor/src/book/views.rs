@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use evenstep_core::curve::{CurveLearner, Knowledge};
 use evenstep_core::membership::State;
 use evenstep_protocol::{
-    AllocateAnswer, Allocation, CapView, CurveView, ForecastView, JobId, JobState as JobStateView, JobView, ModelView, RefitView,
-    SpeedPoint, SpeedsView, StragglerView, WorkerForecastView, WorkerId, WorkerState as WorkerStateView, WorkerView,
-    WorkersView,
+    AllocateAnswer, Allocation, CapView, CurveView, ForecastView, JobId, JobState as JobStateView, JobView,
+    ModelView, RefitView, SpeedPoint, SpeedsView, StragglerView, WorkerForecastView, WorkerId,
+    WorkerState as WorkerStateView, WorkerView, WorkersView,
 };
 
 use super::job::Job;
-use super::{BookError, words};
 use super::state::JobState;
+use super::{BookError, words};
 use crate::store::StoredAnswer;
 
 /// Workers on like devices that a worker is held against, at least.
@@ -157,7 +157,9 @@ impl JobState {
         let watch = |id: &WorkerId| Some(&self.models.worker(id)?.watch);
         let device = self.workers.get(id)?.request.device.as_ref();
         let is_like = |other: &&WorkerId| {
-            *other != id && device.is_some() && self.workers.get(*other).and_then(|known| known.request.device.as_ref()) == device
+            *other != id
+                && device.is_some()
+                && self.workers.get(*other).and_then(|known| known.request.device.as_ref()) == device
         };
         let mut speeds: Vec<f64> =
             self.members.live().filter(is_like).filter_map(|other| watch(other)?.speed()).collect();

@@ -42,10 +42,17 @@ pub fn in_words(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
             gain * 100.0,
             min_gain * 100.0
         ),
+        Reason::Held(Hold::Doubtful { gain, doubt }) => format!(
+            "a change would save {:.1} % of the step, and forecasts err by too much to be sure of less than {:.1} %",
+            gain * 100.0,
+            doubt * 100.0
+        ),
         Reason::Held(Hold::DeadBand { change }) => {
             format!("no share would change by more than {:.0} %: within the dead-band", change * 100.0)
         }
-        Reason::Held(Hold::Dwelling { left }) => format!("the shares in force stay for {left} more iterations"),
+        Reason::Held(Hold::Dwelling { left }) => {
+            format!("the shares in force stay for {left} more iterations")
+        }
         Reason::Held(Hold::Costs { saves_s }) => {
             format!("a change would save {:.1} ms a step: too little so far for what it costs", saves_s * 1e3)
         }
@@ -57,7 +64,8 @@ pub fn straggler(straggler: &Straggler) -> StragglerView {
     let share = |what: &str, waiting: f64| format!("waits for {what} {:.0} % of the time", waiting * 100.0);
     let (reason, detail) = match straggler.cause {
         Cause::Throttling { clock_ratio, celsius } => {
-            let heat = celsius.map_or_else(String::new, |celsius| format!(", at {celsius:.0} degrees Celsius"));
+            let heat =
+                celsius.map_or_else(String::new, |celsius| format!(", at {celsius:.0} degrees Celsius"));
             let detail = format!("its GPU runs at {:.0} % of its usual clock{heat}", clock_ratio * 100.0);
             (StragglerReason::ThermalThrottling, detail)
         }
@@ -66,10 +74,5 @@ pub fn straggler(straggler: &Straggler) -> StragglerView {
         Cause::MemoryPressure { waiting } => (StragglerReason::MemoryPressure, share("memory", waiting)),
         Cause::Unknown => (StragglerReason::Unknown, "no driver tells why".into()),
     };
-    StragglerView {
-        reason,
-        speed_ratio: straggler.speed_ratio,
-        since_iteration: straggler.since,
-        detail,
-    }
+    StragglerView { reason, speed_ratio: straggler.speed_ratio, since_iteration: straggler.since, detail }
 }

@@ -127,8 +127,7 @@ fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<
     if let Some(cost) = report.cost.filter(|_| report.local_batch > 0) {
         positive(format_args!("{at}.cost"), cost)?;
     }
-    let norms =
-        [("gradient_sqr", report.gradient_sqr), ("global_gradient_sqr", report.global_gradient_sqr)];
+    let norms = [("gradient_sqr", report.gradient_sqr), ("global_gradient_sqr", report.global_gradient_sqr)];
     for (name, value) in norms {
         if let Some(value) = value.filter(|value| !(value.is_finite() && *value >= 0.0)) {
             return Err(Refusal::invalid(format!("{at}.{name}: {value} must be finite, 0 or more")));

@@ -113,7 +113,10 @@ fn check_sizes(spec: &JobSpec) -> Result<(), Refusal> {
     let sizes = &spec.allowed_sizes;
     within("number of allowed_sizes", sizes.len() as u64, 0..=ALLOWED_SIZES_MAX)?;
     if let Some(pair) = sizes.windows(2).find(|pair| pair[0] >= pair[1]) {
-        return Err(Refusal::invalid(format!("allowed_sizes: {} must be above {} before it", pair[1], pair[0])));
+        return Err(Refusal::invalid(format!(
+            "allowed_sizes: {} must be above {} before it",
+            pair[1], pair[0]
+        )));
     }
     if let Some(last) = sizes.last() {
         within("allowed_sizes", *last, 1..=GLOBAL_BATCH_MAX)?;
@@ -121,7 +124,8 @@ fn check_sizes(spec: &JobSpec) -> Result<(), Refusal> {
     if let Some(distinct) = spec.distinct_sizes {
         within("distinct_sizes", distinct, 2..=WORKERS_MAX as u64)?;
         if !sizes.is_empty() {
-            let detail = format!("distinct_sizes: {distinct} does not go with allowed_sizes; take one of them");
+            let detail =
+                format!("distinct_sizes: {distinct} does not go with allowed_sizes; take one of them");
             return Err(Refusal::invalid(detail));
         }
     }

