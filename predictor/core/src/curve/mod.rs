@@ -9,6 +9,7 @@ mod form;
 mod inverse;
 mod isotonic;
 mod learner;
+mod posterior;
 
 pub use inverse::largest;
 pub use learner::{CurveLearner, Kind, Knowledge};
