@@ -23,9 +23,11 @@ fn train(
     iterations: std::ops::Range<u64>,
     speeds: &[f64],
 ) -> AllocateAnswer {
-    let answers =
-        iterations.map(|iteration| client.allocate(&ask_after("job", generation, iteration, speeds)));
-    answers.last().unwrap().json()
+    let mut last = None;
+    for iteration in iterations {
+        last = Some(client.allocate(&ask_after("job", generation, iteration, speeds)).json());
+    }
+    last.unwrap()
 }
 
 #[test]
