@@ -129,7 +129,8 @@ impl Watch {
             level.max(self.best - FORGETTING * (self.best - level).max(0.0))
         };
         self.now.average(signs);
-        if self.ratio(None) > WELL {
+        // Judged by the iteration itself: an average is still well while its readings are no longer.
+        if log_speed - self.best > WELL.ln() {
             self.healthy.average(signs);
         }
         let waits = self.now.loader_share.is_some_and(|share| share > LOADER_SHARE);

@@ -100,11 +100,9 @@ impl Registration {
         reports: &[Vec<WorkerReport>],
     ) -> AllocateRequest {
         AllocateRequest {
-            job_id: self.client.job_id().clone(),
-            generation,
-            iteration,
             global_batch: global_batch.filter(|&size| size != self.spec.global_batch),
             reports: reports.iter().flatten().cloned().collect(),
+            ..AllocateRequest::new(self.client.job_id().clone(), generation, iteration)
         }
     }
 }
