@@ -95,8 +95,9 @@ pub(crate) fn swatch(plan: &Plan<'_>, slot: usize) -> Markup {
             @for shape in &plan.shapes {
                 @match shape {
                     Shape::Band { slot: of, .. } if *of == slot => rect.band width="22" height="12" {},
-                    Shape::Line { slot: of, dashed, .. } if *of == slot => {
-                        path.line.dashed[*dashed] d="M1 6H21" {}
+                    Shape::Line { slot: of, dashed, series } if *of == slot => {
+                        @let dots = is_dots(&thin::line(series));
+                        path.line.dashed[*dashed].dots[dots] d=(if dots { "M11 6h0" } else { "M1 6H21" }) {}
                     },
                     Shape::Area { slot: of, .. } | Shape::Bars { slot: of, .. } | Shape::Spans { slot: of, .. } if *of == slot => {
                         rect.fill x="5" width="12" height="12" {}
@@ -106,6 +107,11 @@ pub(crate) fn swatch(plan: &Plan<'_>, slot: usize) -> Markup {
             }
         }
     }
+}
+
+/// Points that no line joins show as dots.
+fn is_dots(runs: &[Run<f64>]) -> bool {
+    runs.iter().all(|run| run.len() == 1)
 }
 
 /// The marks alone, stretched to whatever they stand in.
@@ -126,7 +132,8 @@ pub(crate) fn svg(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usiz
                     Shape::Area { slot, top, .. } => path.area.(colour(*slot)) d=(canvas.area(&thin::line(top))) {},
                     Shape::Band { slot, series } => path.band.(colour(*slot)) d=(canvas.band(&thin::band(series))) {},
                     Shape::Line { slot, series, dashed } => {
-                        path.line.dashed[*dashed].(colour(*slot)) d=(canvas.line(&thin::line(series))) {}
+                        @let runs = thin::line(series);
+                        path.line.dashed[*dashed].dots[is_dots(&runs)].(colour(*slot)) d=(canvas.line(&runs)) {}
                     },
                     Shape::Bars { slot, heights } => {
                         @let part = (group, groups, { group += 1; });

@@ -40,7 +40,7 @@ impl Chart {
             svg xmlns="http://www.w3.org/2000/svg" viewBox={ "0 0 " (WIDTH) " " (height) } width=(WIDTH) height=(height) {
                 style { (PreEscaped(MARKS)) (PreEscaped(STYLE)) }
                 rect.card x="0.5" y="0.5" width=(WIDTH - 1.0) height=(height - 1.0) rx="10" {}
-                text.title x=(MARGIN) y="31" { (fitted(&self.title, (WIDTH - 2.0 * MARGIN) / 1.2)) }
+                text.title x=(MARGIN) y="31" { (fitted(&self.title, characters((WIDTH - 2.0 * MARGIN) / 1.25))) }
                 @match &plan.scales {
                     Some((x, y)) => {
                         (legend(&plan, &names))
@@ -74,7 +74,7 @@ fn legend(plan: &Plan<'_>, places: &[(f64, f64)]) -> Markup {
         @for (slot, ((left, row), name)) in places.iter().zip(&plan.names.list).enumerate() {
             @let middle = LEGEND_TOP + row * ROW;
             svg x=(px(*left)) y=(middle - 6.0) width="22" height="12" { (draw::swatch(plan, slot)) }
-            text.ink x=(px(left + SWATCH)) y=(middle + 4.5) { (fitted(name, WIDTH - MARGIN - SWATCH - left)) }
+            text.ink x=(px(left + SWATCH)) y=(middle + 4.5) { (fitted(name, characters(WIDTH - MARGIN - SWATCH - left))) }
         }
     }
 }
@@ -88,15 +88,15 @@ fn plotted(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, top: f64, botto
     let stride = draw::label_stride(plan);
     let room = (right - left) * stride as f64 / x.ticks.len().max(1) as f64;
     html! {
-        text x=(MARGIN) y=(top - 14.0) { (fitted(&chart.y.caption(), right - MARGIN)) }
+        text x=(MARGIN) y=(top - 14.0) { (fitted(&chart.y.caption(), characters(right - MARGIN))) }
         svg x=(px(left)) y=(top) width=(px(right - left)) height=(bottom - top) { (draw::svg(chart, plan, x, y, 1)) }
         @for tick in &y.ticks {
-            text.end x=(px(left - 10.0)) y=(up(y.share(tick.at)) + 4.5) { (fitted(&tick.label, longest as f64 * CHARACTER)) }
+            text.end x=(px(left - 10.0)) y=(up(y.share(tick.at)) + 4.5) { (fitted(&tick.label, longest)) }
         }
         @for tick in x.ticks.iter().step_by(stride) {
-            text.middle x=(across(x.share(tick.at))) y=(bottom + 19.0) { (fitted(&tick.label, room)) }
+            text.middle x=(across(x.share(tick.at))) y=(bottom + 19.0) { (fitted(&tick.label, characters(room))) }
         }
-        text.middle x=(across(0.5)) y=(bottom + 40.0) { (fitted(&chart.x.caption(), right - left)) }
+        text.middle x=(across(0.5)) y=(bottom + 40.0) { (fitted(&chart.x.caption(), characters(right - left))) }
         (rule_names(plan, x, y, &across, &up))
         @for (category, height) in draw::bar_values(plan) {
             text.middle.ink x=(across(x.share(category))) y=(up(y.share(height)) + if height < 0.0 { 15.0 } else { -5.0 }) {
@@ -124,7 +124,7 @@ fn rule_names(
                     text.ink.halo.end[share > 0.6] x=(across(share) + if share > 0.6 { -6.0 } else { 6.0 }) y=(baseline) { (name) }
                 },
                 Shape::Rule { name, at: RuleAt::Y(at) } if plottable(*at) => {
-                    text.ink.halo.end x=(across(1.0) - 4.0) y=(up(y.share(*at)) - 5.0) { (name) }
+                    text.ink.halo x=(across(0.0) + 6.0) y=(up(y.share(*at)) - 5.0) { (name) }
                 },
                 _ => {},
             }
@@ -132,13 +132,16 @@ fn rule_names(
     }
 }
 
-/// What has no room ends in an ellipsis; the whole of it is shown on hover, and read to those who listen.
-fn fitted(text: &str, room: f64) -> Markup {
-    let most = (room / CHARACTER).max(1.0) as usize;
+fn characters(room: f64) -> usize {
+    (room / CHARACTER).max(1.0) as usize
+}
+
+/// What is longer ends in an ellipsis; the whole of it is shown on hover, and read to those who listen.
+fn fitted(text: &str, most: usize) -> Markup {
     if text.chars().count() <= most {
         return html! { (text) };
     }
-    let head: String = text.chars().take(most - 1).collect();
+    let head: String = text.chars().take(most.saturating_sub(1)).collect();
     html! { (head) "…" title { (text) } }
 }
 

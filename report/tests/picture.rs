@@ -90,6 +90,26 @@ fn nothing_to_draw_says_so() {
 }
 
 #[test]
+fn what_has_room_is_whole() {
+    let svg = charts("words", &[(0.0, 1.0), (100.0, 3_000.0)]).remove(0).to_svg();
+    assert!(parse(&svg).texts.contains(&"3,000".to_owned()) && !svg.contains('…'), "{svg}");
+}
+
+#[test]
+fn points_that_no_line_joins_are_dots() {
+    let drawn = |points: Vec<(f64, f64)>| {
+        let marks = vec![Mark::Line { name: "measured".into(), points, dashed: false }];
+        Chart { marks, ..charts("words", &[]).remove(0) }.to_svg().matches(" dots\"").count()
+    };
+    assert_eq!(
+        drawn(vec![(0.0, 1.0), (0.0, f64::NAN), (1.0, 2.0), (1.0, f64::NAN)]),
+        2,
+        "in the legend and the plot"
+    );
+    assert_eq!(drawn(vec![(0.0, 1.0), (1.0, 2.0)]), 0);
+}
+
+#[test]
 fn a_long_legend_makes_the_picture_higher_and_loses_no_name() {
     let lines = |count: usize| Chart {
         marks: (0..count)
