@@ -6,7 +6,7 @@ use evenstep_core::forecast::batch::System;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 use super::args::{Args, Current};
-use super::columns::{Readings, Trace};
+use crate::offline::columns::{Readings, Trace};
 use super::results::{Estimate, Forecasts, ModelResult, Results, SeriesResult, means};
 
 /// A series on its way.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Context;
 use evenstep_protocol::{JobId, WorkerReport};
 
-use super::columns::{Readings, Trace};
-use super::table::ROWS_MAX;
+use crate::offline::columns::{Readings, Trace};
+use crate::offline::table::ROWS_MAX;
 use crate::book::inputs;
 use crate::store;
 
