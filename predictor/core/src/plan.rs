@@ -101,10 +101,9 @@ pub fn plan(workers: &[WorkerOutlook], in_force: Option<&InForce>, rules: Rules)
         .iter()
         .zip(&speeds)
         .map(|(worker, speed)| Share {
-            curve: Curve::at_speed(*speed),
-            communication_s: 0.0,
             floor: worker.floor,
             cap: worker.cap,
+            ..Share::new(Curve::at_speed(*speed))
         })
         .collect();
     let finish = |batches: &[u64]| {
