@@ -16,10 +16,10 @@ mod search;
 mod share;
 mod sizes;
 
-pub use expected::allocate_expected;
+pub use expected::{MAX_WORKERS, allocate_expected};
 pub use partition::partition;
 pub use problem::Infeasible;
-pub use scenarios::Scenarios;
+pub use scenarios::{MAX_SCENARIOS, MIN_SCENARIOS, Scenarios};
 pub use share::{Communication, Share};
 pub use sizes::{NoSplit, allocate_sizes, few_sizes};
 

@@ -36,9 +36,13 @@ impl<'a> Problem<'a> {
     pub fn new(shares: &'a [Share], total: u64, quantum: u64) -> Result<Self, Infeasible> {
         let quantum = quantum.max(1);
         let remainder = total % quantum;
-        let floor = |share: &Share| share.floor.div_ceil(quantum).saturating_mul(quantum);
+        // Thousands of divisions by 1 are worth leaving out.
+        let up = |samples: u64| {
+            if quantum == 1 { samples } else { samples.div_ceil(quantum).saturating_mul(quantum) }
+        };
+        let floor = |share: &Share| up(share.floor);
         let floors: Vec<u64> = shares.iter().map(floor).collect();
-        let capped = |share: &Share| share.cap.map(|cap| cap - cap % quantum);
+        let capped = |share: &Share| share.cap.map(|cap| whole_quanta(cap, quantum));
         let caps: Vec<u64> = shares.iter().map(|share| capped(share).unwrap_or(u64::MAX)).collect();
         let infeasible = Infeasible {
             total,
@@ -62,7 +66,7 @@ impl<'a> Problem<'a> {
     /// The most whole quanta that worker `i` can do by `time_s`, in samples; its floor at least.
     pub fn most(&self, i: usize, time_s: f64) -> u64 {
         let most = self.shares[i].batch_within(time_s, self.caps[i]);
-        (most - most % self.quantum).max(self.floors[i])
+        whole_quanta(most, self.quantum).max(self.floors[i])
     }
 
     /// Gives the remainder to whoever finishes it first: the smaller batch, then the lower rank, where they tie.
@@ -82,4 +86,8 @@ impl<'a> Problem<'a> {
             batches[i] += self.remainder;
         }
     }
+}
+
+fn whole_quanta(samples: u64, quantum: u64) -> u64 {
+    if quantum == 1 { samples } else { samples - samples % quantum }
 }

@@ -16,7 +16,7 @@ pub struct Share {
 }
 
 /// The time of a step beside the compute: gradients are exchanged in buckets, the first while the backward still runs
-/// (the model of Cannikin, Nie et al. 2023, whose steps are compute-bound or communication-bound by which of the two ends last).
+/// (the model of Cannikin, Nie et al., Middleware 2024, whose steps are compute-bound or communication-bound by which of the two ends last).
 ///
 /// With compute time c a worker finishes at `max(c, begins * c + hidden_s) + exposed_s`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -63,7 +63,11 @@ impl Share {
 
     /// The largest batch, at most `most`, that it finishes by `time_s`; 0 where it finishes none.
     pub fn batch_within(&self, time_s: f64, most: u64) -> u64 {
-        let guess = self.curve.amount_within(self.communication.compute_within(time_s));
-        largest(guess, most, |batch| self.finish_s(batch) <= time_s)
+        largest(self.amount_within(time_s), most, |batch| self.finish_s(batch) <= time_s)
+    }
+
+    /// The work that it finishes by `time_s`, to rounding.
+    pub(super) fn amount_within(&self, time_s: f64) -> f64 {
+        self.curve.amount_within(self.communication.compute_within(time_s))
     }
 }

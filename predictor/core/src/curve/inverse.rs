@@ -2,6 +2,7 @@
 
 /// The largest number up to `most` that fits, where 0 always does and nothing fits above what does not. Doubling steps
 /// from `guess`, then halving: two calls where the guess is right, and never more than two for each bit of `most`.
+#[inline]
 pub fn largest(guess: f64, most: u64, fits: impl Fn(u64) -> bool) -> u64 {
     let guess = if guess >= most as f64 { most } else { guess as u64 };
     let (mut low, mut high);
