@@ -48,6 +48,7 @@ pub struct Args {
     )]
     pub store: String,
 
+    /// Which column is what.
     #[command(flatten)]
     pub columns: ColumnFlags,
 

@@ -7,9 +7,9 @@ use evenstep_core::backtest::{
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 use super::args::Args;
-use crate::offline::columns::Trace;
 use super::results::{Estimate, Forecasts, ModelResult, Results, SeriesResult, means};
 use super::steps;
+use crate::offline::columns::Trace;
 
 /// Samples of a step for each worker, where nothing else is asked for.
 const BATCH_PER_WORKER: u64 = 64;

@@ -19,6 +19,9 @@ const BATCH_PER_WORKER: u64 = 64;
 /// Iterations of a described cluster, where nothing else is asked for.
 pub const CLUSTER_ITERATIONS: usize = 2000;
 
+/// Workers times iterations up to which networks are fitted unless said otherwise: some seconds of fits.
+const NETWORK_CELLS_MAX: usize = 100_000;
+
 /// Flags of `simulate`.
 #[derive(Debug, ClapArgs)]
 #[command(
@@ -51,6 +54,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Workers")]
     pub seed: u64,
 
+    /// Which column is what.
     #[command(flatten)]
     pub columns: ColumnFlags,
 
@@ -94,6 +98,10 @@ pub struct Args {
     /// What evenstep's mix is trained on: the error of the speed, or the step time it leads to
     #[arg(long, value_enum, value_name = "LOSS", default_value = "error", help_heading = "Policies")]
     pub mix: Mix,
+    /// Whether evenstep fits networks on the way, which takes most of the time; auto: where workers times iterations are at
+    /// most 100000
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Policies")]
+    pub networks: Networks,
 
     /// Print JSON instead of the table, or write it to a file beside the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Output")]
@@ -119,6 +127,17 @@ pub enum Mix {
     Error,
     /// The log of the step time.
     Step,
+}
+
+/// Whether networks are fitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Networks {
+    /// Where that takes seconds.
+    Auto,
+    /// Always.
+    Yes,
+    /// Never: the other models are as in the service.
+    No,
 }
 
 /// A share in [0, 1).
@@ -182,6 +201,11 @@ impl Args {
                 Mix::Step => Loss::StepTime,
             },
             ahead: self.ask == Ask::Ahead,
+            networks: match self.networks {
+                Networks::Auto => workers.saturating_mul(iterations) <= NETWORK_CELLS_MAX,
+                Networks::Yes => true,
+                Networks::No => false,
+            },
         }
     }
 }

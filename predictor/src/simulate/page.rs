@@ -51,7 +51,8 @@ fn headline(results: &Results) -> Vec<Figure> {
         value: format!("{} s", number(Some(seconds))),
         note,
     };
-    let saved = |seconds: f64| format!("{:+.1} % of a step left alone", 100.0 * (seconds / advice.even_s - 1.0));
+    let saved =
+        |seconds: f64| format!("{:+.1} % of a step left alone", 100.0 * (seconds / advice.even_s - 1.0));
     let mut figures = vec![
         figure("With evenstep", advice.evenstep_s, saved(advice.evenstep_s)),
         figure("Left alone", advice.even_s, "an even split".into()),

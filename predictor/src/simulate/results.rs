@@ -21,6 +21,8 @@ pub struct Results {
     pub global_batch: u64,
     /// Of shifts and of what happens in a cluster.
     pub seed: u64,
+    /// Whether evenstep fitted networks on the way.
+    pub networks: bool,
     /// In the order they were asked for.
     pub policies: Vec<PolicyResult>,
     /// Whether it is worth it; null where evenstep was not among the policies.
@@ -83,6 +85,7 @@ impl Results {
             warmup: settings.warmup,
             global_batch: settings.global_batch,
             seed: args.seed,
+            networks: settings.networks,
             policies: asked.into_iter().map(policy).collect::<anyhow::Result<_>>()?,
             advice: evenstep.map(|evenstep| Verdict::of(evenstep, even, without).into()),
         })

@@ -28,10 +28,15 @@ pub fn table(results: &Results) -> String {
         let numbers = numbers.map(|value| number(Some(value)));
         std::iter::once(policy.policy.to_owned()).chain(numbers).chain([policy.changes.to_string()]).collect()
     };
-    let rows: Vec<Vec<String>> = std::iter::once(header.map(str::to_owned).to_vec())
-        .chain(results.policies.iter().map(row))
-        .collect();
+    let rows: Vec<Vec<String>> =
+        std::iter::once(header.map(str::to_owned).to_vec()).chain(results.policies.iter().map(row)).collect();
     aligned(&mut text, &rows);
+    if results.advice.is_some() && !results.networks {
+        line(
+            &mut text,
+            format_args!("(evenstep without its networks; --networks yes takes longer and fits them)"),
+        );
+    }
     if let Some(advice) = &results.advice {
         line(&mut text, format_args!("{}", advice.text));
     }

@@ -4,8 +4,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
-use super::world::{CELLS_MAX, Form, Worker, World};
 use super::SimulateError;
+use super::world::{CELLS_MAX, Form, Worker, World};
 
 /// A described cluster.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -101,7 +101,12 @@ impl Group {
         let positive = |value: f64| value > 0.0 && value.is_finite();
         rule("count", self.count as f64, self.count > 0, "at least 1")?;
         rule("speed", self.speed, positive(self.speed), "positive and finite")?;
-        rule("fixed_s", self.fixed_s, self.fixed_s >= 0.0 && self.fixed_s.is_finite(), "finite and not negative")?;
+        rule(
+            "fixed_s",
+            self.fixed_s,
+            self.fixed_s >= 0.0 && self.fixed_s.is_finite(),
+            "finite and not negative",
+        )?;
         rule("noise", self.noise, (0.0..=NOISE_MAX).contains(&self.noise), "0 to 2")?;
         if let Some(leaves) = self.leaves {
             rule("leaves", leaves as f64, leaves > self.joins, "after the iteration they join in")?;
@@ -112,7 +117,12 @@ impl Group {
         let mean = slow.mean_iterations;
         rule("slow_downs.mean_iterations", mean, mean >= 1.0 && mean.is_finite(), "at least 1")?;
         let rest = slow.rest_iterations();
-        rule("slow_downs.mean_iterations", mean, rest >= 1.0, "long enough for the times between to last 1 iteration")
+        rule(
+            "slow_downs.mean_iterations",
+            mean,
+            rest >= 1.0,
+            "long enough for the times between to last 1 iteration",
+        )
     }
 
     fn slowdowns(&self, iterations: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {

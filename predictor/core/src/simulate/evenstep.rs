@@ -1,8 +1,8 @@
 //! The service's own way: its forecasts, its networks, its plans.
 
+use super::SimulateError;
 use super::policy::{Policy, Report, Settings};
 use super::world::{BARRIER_WAIT, World};
-use super::SimulateError;
 use crate::forecast::batch::Narx;
 use crate::forecast::nonlinear::{FittedExpert, Training};
 use crate::forecast::{ExpertKind, JobForecaster};
@@ -97,7 +97,9 @@ impl Policy for Evenstep<'_> {
                 news.push(report);
                 if let Some(seen) = Observation::new(report.batch as f64, report.compute_time_s) {
                     outcomes.push((report.worker, seen));
-                    known.training.observe(&seen);
+                    if self.settings.networks {
+                        known.training.observe(&seen);
+                    }
                 }
             }
         }
@@ -107,8 +109,12 @@ impl Policy for Evenstep<'_> {
             readings.resize(self.forecaster.drivers().len() - 1, None);
             readings.push(Some(report.barrier_wait_s));
             self.forecaster.boundary(&report.worker, &readings);
-            self.workers[report.worker].training.boundary(&readings);
+            if self.settings.networks {
+                self.workers[report.worker].training.boundary(&readings);
+            }
         }
-        self.refit();
+        if self.settings.networks {
+            self.refit();
+        }
     }
 }

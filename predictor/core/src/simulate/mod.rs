@@ -74,7 +74,9 @@ pub enum SimulateError {
         iteration: usize,
     },
     /// Too little to judge by.
-    #[error("{iterations} iterations, of which {warmup} are warm-up: at least 1 must be warm-up and 1 must come after it")]
+    #[error(
+        "{iterations} iterations, of which {warmup} are warm-up: at least 1 must be warm-up and 1 must come after it"
+    )]
     TooFewIterations {
         /// Iterations there are.
         iterations: usize,

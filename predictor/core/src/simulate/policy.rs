@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::SimulateError;
 use super::evenstep::{Evenstep, Fitter};
 use super::world::{Worker, World};
-use super::SimulateError;
 use crate::allocate::{Share, allocate, even};
 use crate::curve::Curve;
 use crate::forecast::Loss;
@@ -58,15 +58,17 @@ impl fmt::Display for PolicyName {
 
 /// No policy is called so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no policy {0:?}; there are {}", PolicyName::ALL.map(PolicyName::as_str).join(", "))]
-pub struct UnknownPolicy(String);
+#[error("there is no policy {name:?}; there are {}", PolicyName::ALL.map(PolicyName::as_str).join(", "))]
+pub struct UnknownPolicy {
+    name: String,
+}
 
 impl FromStr for PolicyName {
     type Err = UnknownPolicy;
 
     fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
         let found = Self::ALL.into_iter().find(|policy| policy.as_str() == name);
-        found.ok_or_else(|| UnknownPolicy(name.into()))
+        found.ok_or_else(|| UnknownPolicy { name: name.into() })
     }
 }
 
@@ -85,6 +87,8 @@ pub struct Settings {
     pub min_gain: f64,
     /// What the weights of evenstep's mix are trained on.
     pub loss: Loss,
+    /// Whether evenstep fits networks on the way, as the service does beside its requests: most of the time of a simulation.
+    pub networks: bool,
     /// Whether shares are asked for one iteration ahead, before the outcome of the one before is known; else at the
     /// boundary.
     pub ahead: bool,
@@ -210,7 +214,6 @@ impl Warmup {
     fn new(workers: usize, warmup: usize) -> Self {
         Self { warmup, totals: vec![(0.0, 0.0); workers], iterations: vec![0; workers] }
     }
-
 }
 
 impl Believed for Warmup {
@@ -300,12 +303,8 @@ pub fn slowest(world: &World, settings: &Settings) -> Option<usize> {
         let mean = slowdown.iter().sum::<f64>() / slowdown.len() as f64;
         Some(mean * worker.form.curve(1.0).time(batch))
     };
-    let means: Vec<(usize, f64)> = world
-        .workers
-        .iter()
-        .enumerate()
-        .filter_map(|(at, worker)| Some((at, mean_s(worker)?)))
-        .collect();
+    let means: Vec<(usize, f64)> =
+        world.workers.iter().enumerate().filter_map(|(at, worker)| Some((at, mean_s(worker)?))).collect();
     let (slowest, longest) = means.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))?;
     means.iter().any(|(_, mean)| *mean < longest).then_some(slowest)
 }

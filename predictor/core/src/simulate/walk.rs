@@ -1,9 +1,9 @@
 //! Iteration by iteration: shares are made, done, and reported.
 
+use super::SimulateError;
 use super::evenstep::Fitter;
 use super::policy::{PolicyName, Report, Settings};
 use super::world::{CELLS_MAX, World};
-use super::SimulateError;
 
 /// What a policy did, over the iterations that count.
 #[derive(Debug, Clone, PartialEq)]

@@ -141,7 +141,8 @@ impl World {
         for worker in &mut self.workers {
             worker.slowdown.truncate(self.iterations);
             worker.drivers.truncate(self.iterations);
-            worker.present = worker.present.start.min(self.iterations)..worker.present.end.min(self.iterations);
+            worker.present =
+                worker.present.start.min(self.iterations)..worker.present.end.min(self.iterations);
         }
         self
     }
