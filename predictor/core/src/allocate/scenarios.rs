@@ -52,17 +52,25 @@ impl Scenarios {
     /// The mean over scenarios of the time of the step; without scenarios the time of the step as forecast.
     /// Shares and batches are by rank.
     pub fn expected_finish(&self, shares: &[Share], batches: &[u64]) -> f64 {
-        if self.is_empty() {
-            return super::finish_s(shares, batches);
-        }
-        debug_assert_eq!(self.workers, shares.len());
+        let (sum, count) = self
+            .finishes(shares, batches)
+            .fold((0.0, 0u32), |(sum, count), finish_s| (sum + finish_s, count + 1));
+        if count == 0 { super::finish_s(shares, batches) } else { sum / f64::from(count) }
+    }
+
+    /// The time of the step in each scenario.
+    pub fn finishes<'a>(
+        &'a self,
+        shares: &'a [Share],
+        batches: &[u64],
+    ) -> impl Iterator<Item = f64> + use<'a> {
+        debug_assert!(self.is_empty() || self.workers == shares.len());
         let compute_s: Vec<f64> =
             shares.iter().zip(batches).map(|(share, batch)| share.curve.time(*batch)).collect();
-        let finish_s = |factors: &[f64]| {
+        self.rows().map(move |factors| {
             let each = shares.iter().zip(factors).zip(&compute_s);
             each.map(|((share, factor), compute_s)| share.communication.finish_s(factor * compute_s))
                 .fold(0.0, f64::max)
-        };
-        self.rows().map(finish_s).sum::<f64>() / self.len() as f64
+        })
     }
 }
