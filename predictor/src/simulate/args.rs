@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use evenstep_core::forecast::Loss;
+use evenstep_core::plan::Calm;
 use evenstep_core::simulate::world::{CELLS_MAX, RecordedForm};
 use evenstep_core::simulate::{PolicyName, Settings};
 
@@ -92,12 +93,12 @@ pub struct Args {
     /// before is not known yet
     #[arg(long, value_enum, value_name = "WHEN", default_value = "boundary", help_heading = "Policies")]
     pub ask: Ask,
-    /// evenstep holds its shares while others would shorten the step by less than this share
-    #[arg(long, value_name = "SHARE", default_value_t = 0.01, value_parser = part, help_heading = "Policies")]
-    pub min_gain: f64,
-    /// What evenstep's mix is trained on: the error of the speed, or the step time it leads to
-    #[arg(long, value_enum, value_name = "LOSS", default_value = "error", help_heading = "Policies")]
-    pub mix: Mix,
+    /// evenstep holds its shares while others would shorten the step by less than this share [default: the service's]
+    #[arg(long, value_name = "SHARE", value_parser = part, help_heading = "Policies")]
+    pub min_gain: Option<f64>,
+    /// What evenstep's mix is trained on: the error of the speed, or the step time it leads to [default: the service's]
+    #[arg(long, value_enum, value_name = "LOSS", help_heading = "Policies")]
+    pub mix: Option<Mix>,
     /// Whether evenstep fits networks on the way, which takes most of the time; auto: where workers times iterations are at
     /// most 100000
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Policies")]
@@ -195,10 +196,11 @@ impl Args {
             quantum: self.quantum,
             warmup: (self.warmup * iterations as f64) as usize,
             ema: self.ema,
-            min_gain: self.min_gain,
+            calm: Calm { min_gain: self.min_gain.unwrap_or(Calm::default().min_gain), ..Calm::default() },
             loss: match self.mix {
-                Mix::Error => Loss::SquaredError,
-                Mix::Step => Loss::StepTime,
+                None => Loss::default(),
+                Some(Mix::Error) => Loss::SquaredError,
+                Some(Mix::Step) => Loss::StepTime,
             },
             ahead: self.ask == Ask::Ahead,
             networks: match self.networks {

@@ -54,9 +54,7 @@ fn walk_all(world: &World, asked: &[PolicyName], settings: &Settings) -> anyhow:
     policies.dedup();
     // What takes longest begins first.
     policies.sort_by_key(|policy| *policy != PolicyName::Evenstep);
-    let fit = |due: &[&Training]| -> Vec<Option<FittedExpert>> {
-        due.par_iter().map(|training| fit_one(training)).collect()
-    };
+    let fit = |due: &[Training]| -> Vec<Option<FittedExpert>> { due.par_iter().map(fit_one).collect() };
     let runs = policies.par_iter().map(|policy| walk(world, *policy, settings, &fit));
     Ok(runs.collect::<Result<_, _>>()?)
 }

@@ -35,6 +35,7 @@ pub use walk::{Run, walk};
 pub use world::{Form, Worker, World};
 
 use crate::allocate::Infeasible;
+use crate::plan::Unplannable;
 
 /// Why a simulation cannot be run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -106,6 +107,9 @@ pub enum SimulateError {
     /// A share that cannot be.
     #[error(transparent)]
     Infeasible(#[from] Infeasible),
+    /// A plan that cannot be.
+    #[error(transparent)]
+    Unplannable(#[from] Unplannable),
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::allocate::{Share, allocate, even};
 use crate::curve::Curve;
 use crate::forecast::Loss;
 use crate::forecast::average::Ema;
+use crate::plan::Calm;
 use crate::series::Observation;
 
 /// Ways of sharing out the global batch.
@@ -73,7 +74,7 @@ impl FromStr for PolicyName {
 }
 
 /// What a simulation is run with.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Samples of an iteration.
     pub global_batch: u64,
@@ -83,8 +84,8 @@ pub struct Settings {
     pub warmup: usize,
     /// Factor of [`PolicyName::Ema`], in (0, 1].
     pub ema: f64,
-    /// evenstep holds its shares while others would shorten the step by less than this share.
-    pub min_gain: f64,
+    /// What keeps evenstep's shares from changing.
+    pub calm: Calm,
     /// What the weights of evenstep's mix are trained on.
     pub loss: Loss,
     /// Whether evenstep fits networks on the way, as the service does beside its requests: most of the time of a simulation.
@@ -128,18 +129,21 @@ impl PolicyName {
     ) -> Box<dyn Policy + 'a> {
         let workers = world.workers.len();
         match self {
-            Self::Even => Box::new(Split { settings: *settings, believed: Nothing }),
-            Self::StaticProportional => {
-                Box::new(Split { settings: *settings, believed: Warmup::new(workers, settings.warmup) })
+            Self::Even => Box::new(Split { settings: settings.clone(), believed: Nothing }),
+            Self::StaticProportional => Box::new(Split {
+                settings: settings.clone(),
+                believed: Warmup::new(workers, settings.warmup),
+            }),
+            Self::LastValue => {
+                Box::new(Split { settings: settings.clone(), believed: Averages::new(workers, 1.0) })
             }
-            Self::LastValue => Box::new(Split { settings: *settings, believed: Averages::new(workers, 1.0) }),
             Self::Ema => {
-                Box::new(Split { settings: *settings, believed: Averages::new(workers, settings.ema) })
+                Box::new(Split { settings: settings.clone(), believed: Averages::new(workers, settings.ema) })
             }
             Self::Evenstep => Box::new(Evenstep::new(world, settings, fitter)),
-            Self::Oracle => Box::new(Oracle { settings: *settings, world }),
+            Self::Oracle => Box::new(Oracle { settings: settings.clone(), world }),
             Self::WithoutSlowest => {
-                Box::new(WithoutSlowest { settings: *settings, slowest: slowest(world, settings) })
+                Box::new(WithoutSlowest { settings: settings.clone(), slowest: slowest(world, settings) })
             }
         }
     }

@@ -6,8 +6,9 @@ use super::*;
 use crate::backtest::{Job, Row, Series};
 use crate::forecast::Loss;
 use crate::forecast::nonlinear::{FittedExpert, Training};
+use crate::plan::Calm;
 
-fn no_networks(due: &[&Training]) -> Vec<Option<FittedExpert>> {
+fn no_networks(due: &[Training]) -> Vec<Option<FittedExpert>> {
     due.iter().map(|_| None).collect()
 }
 
@@ -17,7 +18,7 @@ fn settings(global_batch: u64, warmup: usize) -> Settings {
         quantum: 1,
         warmup,
         ema: 0.5,
-        min_gain: 0.01,
+        calm: Calm::default(),
         loss: Loss::SquaredError,
         networks: false,
         ahead: false,
@@ -228,7 +229,7 @@ fn networks_take_part() {
     };
     let world = recorded(&[&speeds(1), &speeds(2)]);
     let networks = Settings { networks: true, ..settings(300, 100) };
-    let fit = |due: &[&Training]| due.iter().map(|training| fit_one(training)).collect();
+    let fit = |due: &[Training]| due.iter().map(fit_one).collect();
     let with = walk(&world, PolicyName::Evenstep, &networks, &fit).unwrap();
     let without = run(&world, PolicyName::Evenstep, &settings(300, 100));
     assert_eq!(with.shares[..90], without.shares[..90]);
