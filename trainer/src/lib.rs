@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod append;
 mod arm;
 pub mod ask;
 pub mod checkpoint;
@@ -9,6 +10,7 @@ pub mod compute;
 pub mod contend;
 pub mod data;
 mod drivers;
+pub mod elastic;
 pub mod figures;
 mod identity;
 pub mod launch;
@@ -16,6 +18,7 @@ pub mod load;
 pub mod model;
 mod narrator;
 pub mod optimizer;
+mod opening;
 mod output;
 pub mod pace;
 pub mod pin;
@@ -26,5 +29,6 @@ pub mod report;
 mod sample_log;
 mod setup;
 pub mod store;
+mod supervise;
 mod table;
 pub mod worker;
