@@ -73,6 +73,31 @@ impl Training {
         children.split_whitespace().map(|pid| pid.parse().expect("a process id")).collect()
     }
 
+    /// Process id of the living worker in a slot.
+    ///
+    /// # Panics
+    /// Where there is none for too long.
+    pub fn worker(&self, slot: usize) -> u32 {
+        let argument = format!("--rank={slot}");
+        until("the worker lives", || {
+            self.workers().into_iter().find(|pid| {
+                // Gone since, or not yet the program that it will be.
+                let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                command.split('\0').any(|word| word == argument)
+            })
+        })
+    }
+
+    /// Bytes of the record so far: it grows with every iteration, at once where the run is elastic.
+    pub fn record_bytes(&self) -> u64 {
+        fs::metadata(self.folder.join("record.jsonl")).map_or(0, |file| file.len())
+    }
+
+    /// How an elastic run regrouped, in order.
+    pub fn regroups(&self) -> Vec<Value> {
+        self.record("regroup")
+    }
+
     /// The iterations of a policy, in order.
     pub fn iterations(&self, policy: &str) -> Vec<Value> {
         let mut lines = self.record("iteration");

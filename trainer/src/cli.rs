@@ -370,11 +370,15 @@ impl TrainArgs {
             }
             format!("--min-workers {fewest}: needs --elastic, without which every worker must live")
         } else if self.policy.len() > 1 {
-            format!("--elastic with --policy {:?}: policies take turns only among workers that stay", self.policy)
+            format!(
+                "--elastic with --policy {:?}: policies take turns only among workers that stay",
+                self.policy
+            )
         } else if fewest > world_size as u64 {
             format!("--min-workers {fewest}: the run begins with {world_size} workers")
         } else if self.record.as_deref().is_some_and(is_table) {
-            "--elastic with a --record that ends in .csv: a trace for backtests needs workers that stay".to_owned()
+            "--elastic with a --record that ends in .csv: a trace for backtests needs workers that stay"
+                .to_owned()
         } else if room.is_some_and(|room| room < self.global_batch) {
             format!(
                 "--min-workers {fewest}: so few, with at most {} samples each, cannot hold --global-batch {}",

@@ -200,11 +200,7 @@ fn decode(sums: &[f64], world_size: usize, all_reduce_s: f64) -> Reduced {
     Reduced {
         samples: totals[0] as u64,
         loss: totals[1] / totals[0],
-        wished: Wished {
-            stop: totals[2] as usize,
-            leave: totals[3] as usize,
-            regroup: totals[4] as usize,
-        },
+        wished: Wished { stop: totals[2] as usize, leave: totals[3] as usize, regroup: totals[4] as usize },
         reports,
         news: Plan::decode(news),
         all_reduce_s,

@@ -81,8 +81,7 @@ pub fn run(args: &LaunchArgs, matches: &ArgMatches) -> Result<Ended> {
         Ok(command)
     };
     if args.train.elastic {
-        let bounds =
-            Bounds { max_restarts: args.max_restarts, min_workers: args.train.min_workers as usize };
+        let bounds = Bounds { max_restarts: args.max_restarts, min_workers: args.train.min_workers as usize };
         let next = |slot, life| worker(slot, Some(life));
         return Supervisor::start(workers, &next, &store, bounds, &output)?.watch(&signals);
     }

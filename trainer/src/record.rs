@@ -234,7 +234,8 @@ impl Recorder {
     /// # Errors
     /// The file cannot be opened or cut.
     pub fn go_on(path: &Path) -> Result<Self, RecordError> {
-        let file = append::open(path).map_err(|source| RecordError::File { path: path.to_owned(), source })?;
+        let file =
+            append::open(path).map_err(|source| RecordError::File { path: path.to_owned(), source })?;
         Ok(Self { path: path.to_owned(), form: Form::Lines(BufWriter::new(file)) })
     }
 

@@ -113,7 +113,13 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn look_at(&mut self, slot: usize, now: Instant, stopping: bool, deadline: &mut Option<Instant>) -> Result<()> {
+    fn look_at(
+        &mut self,
+        slot: usize,
+        now: Instant,
+        stopping: bool,
+        deadline: &mut Option<Instant>,
+    ) -> Result<()> {
         let (status, lived, pid) = match &mut self.slots[slot].state {
             State::Over => return Ok(()),
             State::Waits { due } if now < *due => return Ok(()),

@@ -118,8 +118,7 @@ impl Worker<'_> {
             leave: self.leaving,
             regroup: self.called,
         };
-        let own =
-            Contribution { report, loss_sum: computed.loss_sum, wishes, news: arm.planner.news() };
+        let own = Contribution { report, loss_sum: computed.loss_sum, wishes, news: arm.planner.news() };
         if let Some(log) = &mut self.sample_log {
             log.computed(arm.policy, arm.iteration, arm.cursor.epoch(), indices)?;
         }

@@ -147,12 +147,7 @@ impl Group {
         let (root, _) = positions(OPERATION, root, self.world_size)?;
         // SAFETY: both handles are live; the tensor is borrowed mutably until the operation has ended.
         let code = unsafe {
-            ffi::evenstep_broadcast(
-                self.raw.as_ptr(),
-                tensor.as_mut_ptr(),
-                root,
-                milliseconds(self.timeout),
-            )
+            ffi::evenstep_broadcast(self.raw.as_ptr(), tensor.as_mut_ptr(), root, milliseconds(self.timeout))
         };
         check(OPERATION, code)
     }

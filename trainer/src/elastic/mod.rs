@@ -74,8 +74,7 @@ pub fn run(args: &JoinArgs) -> Result<()> {
         None => format!("{own}.{}.{}", std::process::id(), clock_s()),
     };
     let device = device_words(worker.device);
-    let arrival =
-        Arrival { token, worker: own, slot: args.rank, device, standing: Standing::Blank };
+    let arrival = Arrival { token, worker: own, slot: args.rank, device, standing: Standing::Blank };
     let terms = Terms {
         begin_with: args.world_size,
         min_workers: train.min_workers as usize,
@@ -105,11 +104,7 @@ pub fn run(args: &JoinArgs) -> Result<()> {
 }
 
 /// What a worker brings that has trained nothing yet.
-fn first_standing(
-    worker: &Worker<'_>,
-    arm: &mut Arm,
-    begun: bool,
-) -> Result<(Standing, Option<JobId>)> {
+fn first_standing(worker: &Worker<'_>, arm: &mut Arm, begun: bool) -> Result<(Standing, Option<JobId>)> {
     let train = &worker.args.train;
     let job_id = train.job.clone();
     if begun {
@@ -163,7 +158,8 @@ impl Life<'_> {
             let (args, device) = (self.worker.args, self.worker.device);
             let timeout = Duration::from_secs(args.train.timeout_s);
             let connect = |store: &Store, rank, world_size, within| {
-                connect(args, device, store, rank, world_size, within).map(|group| group.with_timeout(timeout))
+                connect(args, device, store, rank, world_size, within)
+                    .map(|group| group.with_timeout(timeout))
             };
             let (round, members, group) = match self.rendezvous.meet(self.standing, &connect)? {
                 Met::Group(meeting) => (meeting.round, meeting.members, meeting.group),
@@ -277,7 +273,8 @@ impl Life<'_> {
     /// who takes part now.
     fn ask(&mut self, members: &Members, begun: bool) -> Result<()> {
         let train = &self.worker.args.train;
-        let Some(narrator) = self.worker.narrator.as_ref().filter(|_| self.arm.policy == Policy::Evenstep) else {
+        let Some(narrator) = self.worker.narrator.as_ref().filter(|_| self.arm.policy == Policy::Evenstep)
+        else {
             return Ok(());
         };
         let devices: Vec<String> = members.members.iter().map(|member| member.device.clone()).collect();

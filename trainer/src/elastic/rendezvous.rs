@@ -327,7 +327,8 @@ impl Rendezvous {
                 }
             }
             if started.elapsed() >= self.pause_timeout {
-                let live = arrivals.iter().filter(|arrival: &&Arrival| !gone.contains(&arrival.token)).count();
+                let live =
+                    arrivals.iter().filter(|arrival: &&Arrival| !gone.contains(&arrival.token)).count();
                 return self.give_up(format!(
                     "regrouping took longer than {} s (--pause-timeout-s): {live} live, and --min-workers is {}",
                     self.pause_timeout.as_secs(),
@@ -410,7 +411,10 @@ fn read<T: DeserializeOwned>(store: &Store, key: &str) -> Result<Option<T>> {
     Ok(Some(serde_json::from_slice(&value).with_context(|| format!("the key {key} of the store"))?))
 }
 
-#[expect(clippy::disallowed_methods, reason = "leaves the processor to the others between two looks at the store")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "leaves the processor to the others between two looks at the store"
+)]
 fn pause() {
     std::thread::sleep(LOOK_EVERY);
 }

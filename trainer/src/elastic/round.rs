@@ -270,7 +270,8 @@ mod tests {
         let second = closed(&open(&arrivals, Some(&first), &gone));
         assert_eq!((slots(&second), second.source), (vec![1, 2], 1));
         assert_eq!(second.position().unwrap().iteration, 8);
-        let names = |slots: &[usize]| -> Vec<String> { slots.iter().map(|slot| format!("w/{slot}")).collect() };
+        let names =
+            |slots: &[usize]| -> Vec<String> { slots.iter().map(|slot| format!("w/{slot}")).collect() };
         let (left, came) = second.changes(&first);
         assert_eq!((left.len(), left[0].as_str(), came.len()), (1, "w/0", 0));
 
