@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{JobId, LearningRateRule, Readings, WorkerId};
+use crate::{JobId, OptimizerInstruction, Readings, WorkerId};
 
 /// `POST /allocate`: the batches of an iteration, please, and here is how earlier ones went.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,12 +15,31 @@ pub struct AllocateRequest {
     pub generation: u64,
     /// The iteration asked for, from 0; at most 64 ahead of the first that nobody has asked for.
     pub iteration: u64,
-    /// Samples in this iteration, where fewer than the job's global batch are left (the ragged end of an epoch).
+    /// Samples in this iteration, where fewer than the job's global batch are left (the ragged end of an epoch). Where the
+    /// job has a `per_worker_batch`: samples that are left in the epoch, as a bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_batch: Option<u64>,
+    /// What each coming sample costs, in their order (tokens of a sequence): ranges are then cut so that costs are balanced
+    /// and not counts. As many as the iteration has samples, at most 65,536, each positive. Reports must then carry `cost`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cost_per_sample: Vec<f64>,
     /// How iterations before this one went, one entry for each worker and iteration. Reporting again changes nothing.
     #[serde(default)]
     pub reports: Vec<WorkerReport>,
+}
+
+impl AllocateRequest {
+    /// A whole iteration, without reports.
+    pub fn new(job_id: JobId, generation: u64, iteration: u64) -> Self {
+        Self {
+            job_id,
+            generation,
+            iteration,
+            global_batch: None,
+            cost_per_sample: Vec::new(),
+            reports: Vec::new(),
+        }
+    }
 }
 
 /// How one iteration went for one worker.
@@ -45,9 +64,45 @@ pub struct WorkerReport {
     /// Its highest memory use so far, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
+    /// What its samples cost together, where the job counts by `cost_per_sample`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
+    /// Communication that its compute could not hide, in seconds, without waiting for others: where links are unequal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub communication_s: Option<f64>,
+    /// Communication that could run beside its compute, in seconds: longer than what it may hide behind, it rules the step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlapped_communication_s: Option<f64>,
+    /// Squared norm of its own mean gradient (`adascale`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradient_sqr: Option<f64>,
+    /// Squared norm of the iteration's global mean gradient (`adascale`); the same in every worker's report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub global_gradient_sqr: Option<f64>,
     /// Drivers read at the end of that iteration's compute: what forecasts the next. At most 64.
     #[serde(default)]
     pub drivers: Readings,
+}
+
+impl WorkerReport {
+    /// A report of the least there is to say.
+    pub fn new(worker: WorkerId, iteration: u64, local_batch: u64, compute_time_s: f64) -> Self {
+        Self {
+            worker,
+            iteration,
+            local_batch,
+            compute_time_s,
+            barrier_wait_s: None,
+            loader_wait_s: None,
+            peak_memory_bytes: None,
+            cost: None,
+            communication_s: None,
+            overlapped_communication_s: None,
+            gradient_sqr: None,
+            global_gradient_sqr: None,
+            drivers: Readings::new(),
+        }
+    }
 }
 
 /// The answer to `/allocate`; for one (job, iteration) always the same bytes.
@@ -84,6 +139,12 @@ pub struct Allocation {
     pub offset: u64,
     /// Weight of its mean gradient in the global mean: `local_batch / global_batch`.
     pub gradient_weight: f64,
+    /// Where it accumulates: the most that it computes at once; its local batch takes several of these, the last may be less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub micro_batch: Option<u64>,
+    /// What its samples cost together, where the request said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
     /// Expected compute time in seconds; absent while the worker is unmeasured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_compute_time_s: Option<f64>,
@@ -96,34 +157,6 @@ pub struct Allocation {
     /// Upper end of the 90 % interval of the speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed_upper_samples_per_s: Option<f64>,
-}
-
-/// What the learning rate does in this iteration.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct OptimizerInstruction {
-    /// The job's rule.
-    pub rule: LearningRateRule,
-    /// Multiply the schedule's learning rate by this.
-    pub lr_multiplier: f64,
-    /// Multiply the momentum buffer by this (for optimizers that keep the learning rate inside it).
-    pub momentum_buffer_scale: f64,
-    /// The ramp under way, so that a client can finish it alone.
-    pub ramp: Option<Ramp>,
-}
-
-/// A linear ramp of the multiplier over iterations.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Ramp {
-    /// Multiplier at its start.
-    pub from: f64,
-    /// Multiplier at its end.
-    pub to: f64,
-    /// Iteration it starts at.
-    pub start_iteration: u64,
-    /// How many iterations it takes.
-    pub iterations: u64,
 }
 
 /// What was decided for an iteration, and why.
@@ -147,8 +180,10 @@ pub struct Decision {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionKind {
-    /// Some worker is unmeasured: shares are even, as far as bounds allow.
+    /// Some worker is unmeasured: it gets a careful share, or all get even ones where nobody is measured.
     ColdStart,
+    /// A short profile at the start: shares are unequal on purpose, so that batch curves become known.
+    Profiling,
     /// The shares changed to follow the forecast.
     Rebalanced,
     /// The shares stay: a change would gain too little.

@@ -5,25 +5,27 @@
 //! `_unix_ms`, `_samples_per_s`). A missing reading is absent from its map and named in `missing`; it is never 0.
 
 mod allocation;
+mod calm;
 mod ids;
 mod job;
+mod learning_rate;
 mod problem;
 mod telemetry;
 mod view;
 
-pub use allocation::{
-    AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, OptimizerInstruction, Ramp,
-    WorkerReport,
-};
+pub use allocation::{AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, WorkerReport};
+pub use calm::Calm;
 pub use ids::{InvalidId, JobId, NodeId, WorkerId};
-pub use job::{JobSpec, JoinAnswer, JoinRequest, LearningRateRule};
+pub use job::{JobSpec, JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerOverride};
+pub use learning_rate::{LearningRateRule, LearningRateSettings, OptimizerInstruction, Ramp};
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
 pub use telemetry::{
     GpuSample, NodeSample, ProcessSample, Readings, TelemetryAnswer, TelemetryBatch, driver,
 };
 pub use view::{
-    ForecastView, JobState, JobView, JobsView, ModelView, NodeView, NodesView, RefitView, SamplesView,
-    SpeedPoint, SpeedsView, WorkerForecastView, WorkerState, WorkerView, WorkersView,
+    CapReason, CapView, CurveView, ForecastView, JobState, JobView, JobsView, ModelView, NodeView, NodesView,
+    RefitView, SamplesView, SpeedPoint, SpeedsView, StragglerReason, StragglerView, WorkerForecastView,
+    WorkerState, WorkerView, WorkersView,
 };
 
 /// Where the predictor listens unless told otherwise: loopback only.

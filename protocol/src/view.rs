@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Decision, JobId, JobSpec, NodeId, NodeSample, WorkerId};
+use crate::{Decision, JobId, JobSpec, NodeId, NodeSample, WorkerId, WorkerOverride};
 
 /// `GET /v1/jobs`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,6 +22,8 @@ pub struct JobView {
     pub spec: JobSpec,
     /// Whether it can be allocated to.
     pub state: JobState,
+    /// The global batch in force.
+    pub global_batch: u64,
     /// The current generation.
     pub generation: u64,
     /// The first iteration that nobody has asked for yet.
@@ -77,6 +79,88 @@ pub struct WorkerView {
     pub reports: u64,
     /// Its latest measured speed, in samples per second of compute time.
     pub speed_samples_per_s: Option<f64>,
+    /// The cap in force, and where it comes from.
+    pub cap: Option<CapView>,
+    /// How its time grows with its batch, as far as that is known.
+    pub curve: Option<CurveView>,
+    /// Set while it is slower than it should be, for long.
+    pub straggler: Option<StragglerView>,
+    /// What an operator wants of it.
+    #[serde(rename = "override")]
+    pub operator_override: Option<WorkerOverride>,
+}
+
+/// A cap and where it comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CapView {
+    /// Samples at once, at most.
+    pub max_local_batch: u64,
+    /// The tightest of all bounds.
+    pub because: CapReason,
+}
+
+/// Where a cap comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum CapReason {
+    /// The job asked for it.
+    Job,
+    /// The worker said so when it joined.
+    Worker,
+    /// An operator wants it.
+    Operator,
+    /// The peaks that it reported against the memory that it has.
+    PeakMemory,
+    /// It ran out of memory above.
+    OutOfMemory,
+}
+
+/// How a worker's time grows with its batch: `time = fixed + per sample * batch`, or flat up to a saturation point.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CurveView {
+    /// Whether sizes have varied enough: at one size, slope and fixed cost cannot be told apart, and time is taken as
+    /// proportional to the batch.
+    pub identified: bool,
+    /// Share of the fixed cost in the time at the reference batch, 0 to 1.
+    pub fixed_share: f64,
+    /// The batch up to which time does not grow, where there is such a point.
+    pub saturation_batch: Option<u64>,
+    /// The largest batch it was measured at.
+    pub largest_batch: u64,
+}
+
+/// A worker that is slower than it should be, for long. It is never evicted by us.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StragglerView {
+    /// The likely reason.
+    pub reason: StragglerReason,
+    /// Its speed over what it should be.
+    pub speed_ratio: f64,
+    /// The iteration it began with.
+    pub since_iteration: u64,
+    /// What speaks for the reason, in words.
+    pub detail: String,
+}
+
+/// Why a worker is slow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum StragglerReason {
+    /// Its GPU has lowered its clocks.
+    ThermalThrottling,
+    /// Others use its cores.
+    CpuContention,
+    /// Its data comes late.
+    LoaderWait,
+    /// Its machine is short of memory.
+    MemoryPressure,
+    /// No driver tells.
+    Unknown,
 }
 
 /// Whether a worker takes part.

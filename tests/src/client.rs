@@ -141,7 +141,7 @@ impl Client {
     /// A worker without bounds of its own takes part.
     pub fn join(&self, job: &str, worker: &str) -> JoinAnswer {
         let worker = WorkerId::new(worker).expect("a worker id");
-        let request = JoinRequest { worker, device: None, min_local_batch: None, max_local_batch: None };
+        let request = JoinRequest::new(worker);
         self.post(&format!("/v1/jobs/{job}/workers"), &request).json()
     }
 

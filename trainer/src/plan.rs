@@ -257,6 +257,8 @@ mod tests {
                 predicted_speed_samples_per_s: None,
                 speed_lower_samples_per_s: None,
                 speed_upper_samples_per_s: None,
+                micro_batch: None,
+                cost: None,
             })
             .collect();
         AllocateAnswer {
@@ -270,6 +272,7 @@ mod tests {
                 lr_multiplier: 0.5,
                 momentum_buffer_scale: 1.0,
                 ramp: None,
+                schedule_iteration: None,
             },
             decision: Decision {
                 kind: DecisionKind::Held,

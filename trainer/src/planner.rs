@@ -172,14 +172,10 @@ pub fn queue_reports(backlog: &Backlog, workers: &[WorkerId], iteration: u64, re
         .zip(&reduced.reports)
         .enumerate()
         .map(|(rank, (worker, report))| WorkerReport {
-            worker: worker.clone(),
-            iteration,
-            local_batch: report.local_batch,
-            compute_time_s: report.compute_time_s,
             barrier_wait_s: Some(reduced.barrier_wait_s(rank)),
             loader_wait_s: Some(report.loader_wait_s),
-            peak_memory_bytes: None,
             drivers: report.drivers.clone(),
+            ..WorkerReport::new(worker.clone(), iteration, report.local_batch, report.compute_time_s)
         })
         .collect();
     backlog.push(iteration, reports);

@@ -7,7 +7,10 @@
 //! - [`curve`]: how a worker's time grows with its batch
 //! - [`allocate`]: the exact min-max split of a global batch
 //! - [`plan`]: from forecasts to an allocation with its reason: cold start, hold, rebalance
+//! - [`memory`]: how large a batch fits
+//! - [`straggler`]: who is slow for long, and why
 //! - [`membership`]: who takes part: leases and generations
+//! - [`learning_rate`]: how the learning rate follows the global batch
 //! - [`backtest`]: what forecasts would have been worth on what was recorded
 
 pub mod series;
@@ -20,6 +23,12 @@ pub mod allocate;
 
 pub mod plan;
 
+pub mod memory;
+
+pub mod straggler;
+
 pub mod membership;
+
+pub mod learning_rate;
 
 pub mod backtest;

@@ -1,7 +1,23 @@
 //! Who takes part in a job: stable ids, leases, and a generation that rises with every change of the set.
 //!
 //! A plain function of (state, event, time): joins, leaves and expiries change the set, and take effect at the next
-//! iteration that is planned. Slow is not failed: only silence beyond the lease removes a worker.
+//! iteration that is planned. Slow is not failed: only silence beyond the lease removes a worker. One that comes and goes
+//! costs everybody a new plan each time: after [`FLAP_DEPARTURES`] departures within [`FLAP_WINDOW_MS`] it has to wait.
+
+use std::collections::VecDeque;
+
+/// So many departures within [`FLAP_WINDOW_MS`] make a worker a flapping one.
+pub const FLAP_DEPARTURES: usize = 10;
+/// The window in which departures count: ten minutes.
+pub const FLAP_WINDOW_MS: i64 = 600_000;
+
+/// A flapping worker has to wait before it may come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("departed {FLAP_DEPARTURES} times within {} s: may come back in {} s", FLAP_WINDOW_MS / 1000, (wait_ms + 999) / 1000)]
+pub struct Cooling {
+    /// For how long, in milliseconds.
+    pub wait_ms: i64,
+}
 
 /// Whether a worker takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,13 +39,33 @@ pub struct Member<Id> {
     pub state: State,
     /// When it was last heard of, in milliseconds of the caller's clock.
     pub last_seen_ms: i64,
+    /// Its latest departures, the oldest first; at most [`FLAP_DEPARTURES`] are kept.
+    pub departures_ms: VecDeque<i64>,
+}
+
+impl<Id> Member<Id> {
+    fn depart(&mut self, state: State, now_ms: i64) {
+        self.state = state;
+        self.departures_ms.push_back(now_ms);
+        while self.departures_ms.len() > FLAP_DEPARTURES {
+            self.departures_ms.pop_front();
+        }
+    }
+
+    /// How long it has to wait before it may come back.
+    fn cooling(&self, now_ms: i64, cooldown_ms: i64) -> Option<Cooling> {
+        let recent = self.departures_ms.iter().filter(|at| now_ms.saturating_sub(**at) <= FLAP_WINDOW_MS);
+        let wait_ms = self.departures_ms.back()?.saturating_add(cooldown_ms).saturating_sub(now_ms);
+        (recent.count() >= FLAP_DEPARTURES && wait_ms > 0).then_some(Cooling { wait_ms })
+    }
 }
 
 /// The workers of a job, in order of their latest joining.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members<Id> {
     generation: u64,
-    /// The generation that the latest leave or expiry brought: answers from before it may name a worker that is gone.
+    /// The generation that the latest leave, expiry or [`Members::void`] brought: answers from before it may name a worker that
+    /// is gone, or a batch that does not fit.
     departed_generation: u64,
     members: Vec<Member<Id>>,
 }
@@ -73,26 +109,39 @@ impl<Id: Clone + Eq> Members<Id> {
 
     /// A worker takes part: true where that changed the set. A live worker only renews its lease; one that had gone
     /// comes back behind the others.
-    pub fn join(&mut self, id: &Id, now_ms: i64) -> bool {
+    ///
+    /// # Errors
+    /// [`Cooling`] where it flaps and its last departure is less than `cooldown_ms` ago; then nothing has changed.
+    pub fn join(&mut self, id: &Id, now_ms: i64, cooldown_ms: i64) -> Result<bool, Cooling> {
+        let mut departures_ms = VecDeque::new();
         if let Some(at) = self.members.iter().position(|member| member.id == *id) {
             if self.members[at].state == State::Live {
                 self.members[at].last_seen_ms = now_ms;
-                return false;
+                return Ok(false);
             }
-            self.members.remove(at);
+            if let Some(cooling) = self.members[at].cooling(now_ms, cooldown_ms) {
+                return Err(cooling);
+            }
+            departures_ms = self.members.remove(at).departures_ms;
         }
-        self.members.push(Member { id: id.clone(), state: State::Live, last_seen_ms: now_ms });
+        self.members.push(Member { id: id.clone(), state: State::Live, last_seen_ms: now_ms, departures_ms });
         self.generation += 1;
-        true
+        Ok(true)
     }
 
     /// A worker leaves: true where that changed the set.
-    pub fn leave(&mut self, id: &Id) -> bool {
+    pub fn leave(&mut self, id: &Id, now_ms: i64) -> bool {
         let member = self.members.iter_mut().find(|member| member.id == *id && member.state == State::Live);
         let Some(member) = member else { return false };
-        member.state = State::Left;
+        member.depart(State::Left, now_ms);
         self.depart();
         true
+    }
+
+    /// What was answered to the current generation cannot be carried out (a worker ran out of memory): as after a departure,
+    /// such answers are void.
+    pub fn void(&mut self) {
+        self.depart();
     }
 
     /// A worker was heard of. Departed workers stay departed.
@@ -109,7 +158,7 @@ impl<Id: Clone + Eq> Members<Id> {
         };
         let mut gone = Vec::new();
         for member in self.members.iter_mut().filter(silent) {
-            member.state = State::Expired;
+            member.depart(State::Expired, now_ms);
             gone.push(member.id.clone());
         }
         if !gone.is_empty() {
@@ -130,14 +179,18 @@ mod tests {
 
     use super::*;
 
+    fn join<'a>(members: &mut Members<&'a str>, id: &'a str, now_ms: i64) -> bool {
+        members.join(&id, now_ms, 0).unwrap()
+    }
+
     #[test]
     fn a_life_of_a_job() {
         let mut members = Members::default();
-        assert!(members.join(&"a", 0) && members.join(&"b", 0));
-        assert!(!members.join(&"a", 50), "joining again only renews");
+        assert!(join(&mut members, "a", 0) && join(&mut members, "b", 0));
+        assert!(!join(&mut members, "a", 50), "joining again only renews");
         assert_eq!((members.generation(), members.departed_generation()), (2, 0));
         assert_eq!(members.expire(100, 60), ["b"], "a was heard of at 50");
-        assert!(!members.leave(&"b"), "already gone");
+        assert!(!members.leave(&"b", 100), "already gone");
         assert_eq!((members.generation(), members.departed_generation()), (3, 3));
         members.renew(&"b", 101);
         assert_eq!(
@@ -145,11 +198,27 @@ mod tests {
             ["a"],
             "a report does not bring a worker back"
         );
-        assert!(members.join(&"b", 102));
+        assert!(join(&mut members, "b", 102));
         assert_eq!(members.live().copied().collect::<Vec<_>>(), ["a", "b"]);
-        assert!(members.leave(&"a") && members.join(&"a", 103));
+        assert!(members.leave(&"a", 102) && join(&mut members, "a", 103));
         assert_eq!(members.live().copied().collect::<Vec<_>>(), ["b", "a"], "who comes back stands behind");
         assert_eq!(members.generation(), 6);
+    }
+
+    #[test]
+    fn who_comes_and_goes_has_to_wait() {
+        let mut members = Members::default();
+        for round in 0..FLAP_DEPARTURES as i64 {
+            assert_eq!(members.join(&"a", 100 * round, 5000), Ok(true));
+            assert!(members.leave(&"a", 100 * round + 50));
+        }
+        let generation = members.generation();
+        assert_eq!(members.join(&"a", 1000, 5000), Err(Cooling { wait_ms: 4950 }));
+        assert_eq!(members.generation(), generation, "nothing has changed");
+        assert_eq!(members.join(&"b", 1000, 5000), Ok(true), "others may come");
+        assert_eq!(members.join(&"a", 5950, 5000), Ok(true));
+        assert!(members.leave(&"a", 5960));
+        assert_eq!(members.join(&"a", 6000 + FLAP_WINDOW_MS, 5000), Ok(true), "the window has passed");
     }
 
     proptest! {
@@ -162,8 +231,8 @@ mod tests {
                 let before: Vec<u8> = members.live().copied().collect();
                 let generation = members.generation();
                 match event {
-                    0 => drop(members.join(&id, now)),
-                    1 => drop(members.leave(&id)),
+                    0 => drop(members.join(&id, now, 3)),
+                    1 => drop(members.leave(&id, now)),
                     2 => members.renew(&id, now),
                     _ => drop(members.expire(now, 7)),
                 }

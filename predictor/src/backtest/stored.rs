@@ -72,14 +72,8 @@ mod tests {
 
     fn report(worker: &str, iteration: u64, local_batch: u64, driver: f64) -> WorkerReport {
         WorkerReport {
-            worker: WorkerId::new(worker).unwrap(),
-            iteration,
-            local_batch,
-            compute_time_s: 0.5,
-            barrier_wait_s: None,
-            loader_wait_s: None,
-            peak_memory_bytes: None,
             drivers: BTreeMap::from([("psi".to_owned(), driver)]),
+            ..WorkerReport::new(WorkerId::new(worker).unwrap(), iteration, local_batch, 0.5)
         }
     }
 

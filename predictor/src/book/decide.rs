@@ -1,28 +1,53 @@
 //! From a job's state to the answer of an iteration: asks the core, and says it in the words of the wire.
 
-use evenstep_core::allocate::Infeasible;
-use evenstep_core::plan::{InForce, Plan, Reason, Rules, WorkerOutlook, plan};
-use evenstep_protocol::{
-    AllocateAnswer, Allocation, Decision, DecisionKind, JobId, OptimizerInstruction, WorkerId,
+use evenstep_core::learning_rate::LearningRateError;
+use evenstep_core::plan::{
+    Calm, InForce, Measured, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
+    profile,
 };
+use evenstep_protocol::{AllocateAnswer, AllocateRequest, Allocation, Decision, JobId, WorkerId};
 
+use super::bounds::Bounds;
+use super::optimizer;
 use super::state::JobState;
+use super::words::{in_words, kind};
 
-/// Plans an iteration and makes it the plan in force. `samples` is less than the job's global batch at the ragged end
-/// of an epoch; such a plan stands for itself.
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Undecided {
+    /// Bounds or sizes do not allow it.
+    #[error(transparent)]
+    Unplannable(#[from] Unplannable),
+    /// There is no instruction for the learning rate.
+    #[error(transparent)]
+    LearningRate(#[from] LearningRateError),
+}
+
+/// Plans an iteration and makes it the plan in force. Where the request asks for less than a whole global batch, the ragged end
+/// of an epoch, the plan stands for itself.
 pub fn decide(
     state: &mut JobState,
     job_id: &JobId,
-    iteration: u64,
-    samples: Option<u64>,
-) -> Result<AllocateAnswer, Infeasible> {
+    request: &AllocateRequest,
+) -> Result<AllocateAnswer, Undecided> {
+    let iteration = request.iteration;
     let live = state.live();
-    let ragged = samples.filter(|samples| *samples < state.spec.global_batch);
-    let global_batch = ragged.unwrap_or(state.spec.global_batch);
-    let outlooks = outlooks(state, &live, ragged);
-    let rules = Rules { global_batch, quantum: state.spec.quantum, min_gain: state.spec.min_gain };
+    let whole_batch = state.global_batch();
+    let ragged = request.global_batch.filter(|samples| *samples < whole_batch);
+    let global_batch = ragged.unwrap_or(whole_batch);
+    let bounds: Vec<Bounds> = live.iter().map(|id| state.bounds(id)).collect();
+    let outlooks = outlooks(state, &live, &bounds, ragged);
+    let rules = rules(state, global_batch, ragged.is_some());
     let in_force = state.in_force.as_ref().filter(|(workers, _)| ragged.is_none() && *workers == live);
-    let plan = plan(&outlooks, in_force.map(|(_, in_force)| in_force), rules)?;
+    let in_force = in_force.map(|(_, in_force)| in_force);
+    let plan = if !request.cost_per_sample.is_empty() {
+        plan_by_cost(&outlooks, &request.cost_per_sample, &rules)?
+    } else if let Some(step) = profile_step(state, &outlooks, iteration, ragged) {
+        step
+    } else {
+        plan(iteration, &outlooks, &state.models.scenarios(&live), in_force, &rules)?
+    };
+    let optimizer = optimizer::instruct(&mut state.learning_rate, state.spec.rule, iteration, whole_batch)?;
 
     let decision = Decision {
         kind: kind(&plan.reason),
@@ -38,111 +63,139 @@ pub fn decide(
         generation: state.members.generation(),
         iteration,
         global_batch,
-        allocations: allocations(&live, &plan, &outlooks, global_batch),
-        optimizer: OptimizerInstruction {
-            rule: state.spec.rule,
-            // The global batch of a job is fixed, so every rule says the same: no change.
-            lr_multiplier: 1.0,
-            momentum_buffer_scale: 1.0,
-            ramp: None,
-        },
+        allocations: allocations(&live, &plan, &outlooks, &bounds, request),
+        optimizer,
         decision: decision.clone(),
     };
     if ragged.is_none() {
-        state.in_force = Some((live, InForce { batches: plan.batches, speeds: plan.speeds }));
+        let since = match in_force {
+            Some(in_force) if in_force.batches == plan.batches => in_force.since,
+            _ => iteration,
+        };
+        state.in_force = Some((live, InForce { batches: plan.batches, speeds: plan.speeds, since }));
     }
     state.last_decision = Some(decision);
     Ok(answer)
 }
 
-/// What is known of each live worker. Floors give way where a ragged iteration has too few samples for them.
-fn outlooks(state: &JobState, live: &[WorkerId], ragged: Option<u64>) -> Vec<WorkerOutlook> {
+/// The rules of a job. At the ragged end of an epoch any size will do: few of the usual ones add up.
+fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rules {
     let spec = &state.spec;
-    let outlook = |id: &WorkerId| {
-        let worker = state.workers.get(id);
-        let (own_floor, own_cap) = worker
-            .map_or((None, None), |worker| (worker.request.min_local_batch, worker.request.max_local_batch));
+    let sizes = match spec.distinct_sizes {
+        _ if is_ragged => Sizes::Any,
+        _ if !spec.allowed_sizes.is_empty() => Sizes::Allowed(spec.allowed_sizes.clone()),
+        Some(distinct) => Sizes::Distinct(usize::try_from(distinct).unwrap_or(usize::MAX)),
+        None => Sizes::Any,
+    };
+    let calm = &spec.calm;
+    Rules {
+        global_batch,
+        quantum: spec.quantum,
+        sizes,
+        calm: Calm {
+            min_gain: spec.min_gain,
+            dead_band: calm.dead_band,
+            dwell: calm.dwell,
+            change_cost_s: calm.change_cost_s,
+            trust: calm.trust,
+            fine_tune_below: calm.fine_tune_below,
+        },
+    }
+}
+
+/// What is known of each live worker. Floors give way where a ragged iteration has too few samples for them, and so do pins.
+fn outlooks(
+    state: &JobState,
+    live: &[WorkerId],
+    bounds: &[Bounds],
+    ragged: Option<u64>,
+) -> Vec<WorkerOutlook> {
+    let quantum = state.spec.quantum;
+    let least = bounds
+        .iter()
+        .map(|bounds| bounds.floor.div_ceil(quantum).saturating_mul(quantum))
+        .fold(0u64, u64::saturating_add);
+    let floors_give_way = ragged.is_some_and(|samples| least > samples);
+    let outlook = |(id, bounds): (&WorkerId, &Bounds)| {
+        let known = state.models.worker(id);
+        let measured = state.models.expected(id).map(|(forecast, curve)| Measured {
+            forecast,
+            curve: match bounds.micro_batch {
+                Some(micro_batch) => curve.accumulating(micro_batch),
+                None => curve,
+            },
+            largest: known.map_or(0, |known| known.curve.largest()),
+        });
         WorkerOutlook {
-            forecast: state.models.forecaster().forecast(id, None),
-            floor: spec.min_local_batch.unwrap_or(spec.quantum).max(own_floor.unwrap_or(0)),
-            cap: [spec.max_local_batch, own_cap].into_iter().flatten().min(),
+            measured,
+            communication: known
+                .map(|known| known.communication(state.spec.overlap_begins))
+                .unwrap_or_default(),
+            floor: if floors_give_way { 0 } else { bounds.floor },
+            cap: bounds.cap,
         }
     };
-    let mut outlooks: Vec<WorkerOutlook> = live.iter().map(outlook).collect();
-    let floors = |outlooks: &[WorkerOutlook]| {
-        let quantum = spec.quantum;
-        outlooks
-            .iter()
-            .map(|outlook| outlook.floor.div_ceil(quantum) * quantum)
-            .fold(0u64, u64::saturating_add)
-    };
-    if ragged.is_some_and(|samples| floors(&outlooks) > samples) {
-        outlooks.iter_mut().for_each(|outlook| outlook.floor = 0);
+    live.iter().zip(bounds).map(outlook).collect()
+}
+
+/// The step of the profile that an iteration is, while there is one.
+fn profile_step(
+    state: &JobState,
+    outlooks: &[WorkerOutlook],
+    iteration: u64,
+    ragged: Option<u64>,
+) -> Option<Plan> {
+    if !state.spec.profile || ragged.is_some() || !state.spec.allowed_sizes.is_empty() {
+        return None;
     }
-    outlooks
+    let bounds: Vec<(u64, Option<u64>)> =
+        outlooks.iter().map(|outlook| (outlook.floor, outlook.cap)).collect();
+    let steps = profile::profile(&bounds, state.global_batch(), state.spec.quantum);
+    let at = usize::try_from(iteration).ok()?;
+    let reason = Reason::Profiling { step: at + 1, of: steps.len() };
+    let batches = steps.into_iter().nth(at)?;
+    Some(Plan { batches, speeds: None, reason, step_time_s: None, even_step_time_s: None })
 }
 
 fn allocations(
     live: &[WorkerId],
     plan: &Plan,
     outlooks: &[WorkerOutlook],
-    global_batch: u64,
+    bounds: &[Bounds],
+    request: &AllocateRequest,
 ) -> Vec<Allocation> {
+    let global_batch: u64 = plan.batches.iter().sum();
     let mut offset = 0;
-    live.iter()
-        .zip(&plan.batches)
-        .zip(outlooks)
-        .enumerate()
-        .map(|(rank, ((worker, local_batch), outlook))| {
-            let allocation = Allocation {
-                worker: worker.clone(),
-                rank: rank as u64,
-                local_batch: *local_batch,
-                offset,
-                gradient_weight: *local_batch as f64 / global_batch as f64,
-                predicted_compute_time_s: outlook
-                    .forecast
-                    .map(|forecast| *local_batch as f64 / forecast.speed),
-                predicted_speed_samples_per_s: outlook.forecast.map(|forecast| forecast.speed),
-                speed_lower_samples_per_s: outlook.forecast.map(|forecast| forecast.lower),
-                speed_upper_samples_per_s: outlook.forecast.map(|forecast| forecast.upper),
+    let allocation = |(rank, worker): (usize, &WorkerId)| {
+        let local_batch = plan.batches[rank];
+        let costs = request.cost_per_sample.get(offset as usize..(offset + local_batch) as usize);
+        let cost = costs.filter(|_| !request.cost_per_sample.is_empty()).map(|costs| costs.iter().sum());
+        let expected = outlooks[rank].measured.as_ref().map(|measured| {
+            let time_s = match cost {
+                Some(cost) => measured.curve.time_of(cost),
+                None => measured.curve.time(local_batch),
             };
-            offset += local_batch;
-            allocation
-        })
-        .collect()
-}
-
-fn kind(reason: &Reason) -> DecisionKind {
-    match reason {
-        Reason::Unmeasured { .. } => DecisionKind::ColdStart,
-        Reason::FirstMeasured | Reason::SpeedChanged { .. } => DecisionKind::Rebalanced,
-        Reason::Unchanged | Reason::GainTooSmall { .. } => DecisionKind::Held,
-    }
-}
-
-fn in_words(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
-    match *reason {
-        Reason::Unmeasured { workers } => {
-            format!("{workers} of {} workers unmeasured: even shares", live.len())
-        }
-        Reason::FirstMeasured => "first shares by measured speed".into(),
-        Reason::SpeedChanged { rank, ratio } => {
-            let (direction, percent) = if ratio < 1.0 {
-                ("slowed", (1.0 - ratio) * 100.0)
-            } else {
-                ("sped up", (ratio - 1.0) * 100.0)
-            };
-            live.get(rank)
-                .map_or_else(String::new, |worker| format!("{worker} {direction} by {percent:.0} %"))
-        }
-        Reason::Unchanged => "the shares in force are the best".into(),
-        Reason::GainTooSmall { gain } => {
-            format!(
-                "a change would save {:.1} % of the step, under the minimum of {:.1} %",
-                gain * 100.0,
-                min_gain * 100.0
-            )
-        }
-    }
+            // Of a worker without samples: the speed that it would have with one.
+            let speed = if time_s > 0.0 { local_batch as f64 / time_s } else { 1.0 / measured.curve.time(1) };
+            (time_s, speed, measured.forecast)
+        });
+        let allocation = Allocation {
+            worker: worker.clone(),
+            rank: rank as u64,
+            local_batch,
+            offset,
+            gradient_weight: local_batch as f64 / global_batch as f64,
+            micro_batch: bounds[rank].micro_batch.filter(|micro_batch| *micro_batch < local_batch),
+            cost,
+            predicted_compute_time_s: expected.map(|(time_s, ..)| time_s),
+            predicted_speed_samples_per_s: expected.map(|(_, speed, _)| speed),
+            speed_lower_samples_per_s: expected
+                .map(|(_, speed, forecast)| speed * forecast.lower / forecast.speed),
+            speed_upper_samples_per_s: expected
+                .map(|(_, speed, forecast)| speed * forecast.upper / forecast.speed),
+        };
+        offset += local_batch;
+        allocation
+    };
+    live.iter().enumerate().map(allocation).collect()
 }

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use evenstep_protocol::{
-    AllocateRequest, JobId, JobSpec, JobView, JoinAnswer, JoinRequest, WorkerId, WorkerReport,
-};
+use evenstep_core::plan::Unplannable;
+use evenstep_protocol::{AllocateRequest, JobId, JobSpec, JobView, WorkerId, WorkerReport};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::answers::{Answer, Published};
-use super::decide::decide;
+use super::decide::{Undecided, decide};
+use super::optimizer;
 use super::refit::RefitRecord;
-use super::state::{JobState, WorkerState};
-use super::{BookError, LOOK_AHEAD_MAX, WORKERS_MAX};
+use super::state::JobState;
+use super::{BookError, LOOK_AHEAD_MAX};
 use crate::clock::Clock;
 use crate::store::{Change, MemberEvent, MemberEventKind, Store, StoreError};
 
@@ -103,7 +103,7 @@ impl Job {
         let known = self.known_answer(&taken.state, request.iteration).await?;
         let reports = self.news(&request.reports);
 
-        let mut changes = Vec::with_capacity(2);
+        let mut changes = Vec::with_capacity(3);
         for report in &request.reports {
             taken.state.members.renew(&report.worker, taken.now_unix_ms);
         }
@@ -114,8 +114,8 @@ impl Job {
         let answer = match known {
             Some(answer) => answer,
             None => {
-                let (answer, change) = self.answer(&mut taken.state, request)?;
-                changes.push(change);
+                let (answer, decided) = self.answer(&mut taken.state, request)?;
+                changes.extend(decided);
                 answer
             }
         };
@@ -146,12 +146,15 @@ impl Job {
         if live < needed {
             return Err(BookError::Paused { job_id: self.id.clone(), live, needed });
         }
-        if let Some(samples) = request.global_batch.filter(|samples| *samples > state.spec.global_batch) {
-            let global_batch = state.spec.global_batch;
+        let global_batch = state.global_batch();
+        // A job that grows and shrinks says how much is left of the epoch: its global batch may have changed meanwhile.
+        let too_many = request.global_batch.filter(|samples| *samples > global_batch);
+        if let Some(samples) = too_many.filter(|_| state.spec.per_worker_batch.is_none()) {
             return Err(BookError::Invalid(format!(
                 "global_batch: {samples} is more than the job's {global_batch}; only the ragged end of an epoch asks for another"
             )));
         }
+        check_costs(state, request)?;
         if let Some(report) = request.reports.iter().find(|report| !state.members.knows(&report.worker)) {
             let worker = report.worker.to_string();
             return Err(BookError::UnknownWorker { job_id: self.id.clone(), worker });
@@ -192,19 +195,34 @@ impl Job {
             .collect()
     }
 
-    fn answer(&self, state: &mut JobState, request: &AllocateRequest) -> Result<(Answer, Change), BookError> {
-        let answer = decide(state, &self.id, request.iteration, request.global_batch)
-            .map_err(|source| BookError::Infeasible { job_id: self.id.clone(), source })?;
+    /// Decides an iteration: the answer, and what must become durable before it leaves.
+    fn answer(
+        &self,
+        state: &mut JobState,
+        request: &AllocateRequest,
+    ) -> Result<(Answer, Vec<Change>), BookError> {
+        let answer = decide(state, &self.id, request).map_err(|undecided| match undecided {
+            Undecided::Unplannable(Unplannable::Infeasible(source)) => {
+                BookError::Infeasible { job_id: self.id.clone(), source }
+            }
+            Undecided::Unplannable(Unplannable::Sizes(error)) => {
+                BookError::Invalid(format!("allowed_sizes of job {}: {error}", self.id))
+            }
+            Undecided::LearningRate(error) => BookError::Invalid(error.to_string()),
+        })?;
         state.next_iteration = state.next_iteration.max(request.iteration + 1);
         let bytes = serde_json::to_string(&answer)
             .map_err(|source| StoreError::Corrupt { what: "answer", source })?;
-        let change = Change::Allocation {
+        let mut changes = vec![Change::Allocation {
             job_id: self.id.clone(),
             iteration: request.iteration,
             generation: answer.generation,
             answer: bytes.clone(),
-        };
-        Ok((Answer { generation: answer.generation, bytes: bytes.into() }, change))
+        }];
+        if let Some(learning_rate) = state.learning_rate_to_store()? {
+            changes.push(Change::LearningRate { job_id: self.id.clone(), state: learning_rate });
+        }
+        Ok((Answer { generation: answer.generation, bytes: bytes.into() }, changes))
     }
 
     /// The answer that an iteration has, for the other ranks; never plans.
@@ -224,10 +242,11 @@ impl Job {
     /// Changes the job's wishes, from the next unanswered iteration on.
     pub(super) async fn put(&self, spec: JobSpec) -> Result<JobView, BookError> {
         let mut taken = self.take().await?;
-        if taken.state.next_iteration > 0 && spec.global_batch != taken.state.spec.global_batch {
+        let rule_changes = optimizer::rule(&spec) != optimizer::rule(&taken.state.spec);
+        if taken.state.next_iteration > 0 && rule_changes {
             let error = BookError::Conflict(format!(
-                "global_batch: job {} was answered with {} already and cannot go on with {}; take a new job id",
-                self.id, taken.state.spec.global_batch, spec.global_batch
+                "rule: job {} was answered by {:?} with its settings already; take a new job id",
+                self.id, taken.state.spec.rule
             ));
             taken.put_back();
             return Err(error);
@@ -236,72 +255,15 @@ impl Job {
             let change = Change::PutJob { job_id: self.id.clone(), spec: spec.clone() };
             self.store.write(vec![change], taken.now_unix_ms).await?;
             taken.state.spec = spec;
+            if taken.state.next_iteration == 0 {
+                // Nothing was answered: what the job begins with is still open.
+                taken.state.learning_rate = optimizer::controller(&taken.state.spec)
+                    .map_err(|error| BookError::Invalid(error.to_string()))?;
+            }
         }
         let view = taken.state.view(&self.id);
         taken.put_back();
         Ok(view)
-    }
-
-    /// A worker takes part from the next unanswered iteration on; joining again renews its lease.
-    ///
-    /// # Errors
-    /// Where the job is full, or the store says no.
-    pub async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, BookError> {
-        match self.try_join(request.clone()).await {
-            Err(BookError::Store(StoreError::Taken)) => self.try_join(request).await,
-            outcome => outcome,
-        }
-    }
-
-    async fn try_join(&self, request: JoinRequest) -> Result<JoinAnswer, BookError> {
-        let mut taken = self.take().await?;
-        let worker = request.worker.clone();
-        if !taken.state.members.knows(&worker) && taken.state.workers.len() >= WORKERS_MAX {
-            taken.put_back();
-            return Err(BookError::Conflict(format!(
-                "job {} has {WORKERS_MAX} workers, the most there can be",
-                self.id
-            )));
-        }
-        let joined = taken.state.members.join(&worker, taken.now_unix_ms);
-        let before = taken.state.workers.get(&worker).map(|worker| &worker.request);
-        let event = match (joined, before == Some(&request)) {
-            (true, _) => Some(MemberEventKind::Joined(request.clone())),
-            (false, false) => Some(MemberEventKind::Rejoined(request.clone())),
-            (false, true) => None,
-        };
-        if let Some(kind) = event {
-            self.write_membership(&taken, vec![MemberEvent { worker: worker.clone(), kind }]).await?;
-        }
-        let known =
-            taken.state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
-        known.request = request;
-        taken.state.lend(&self.store, &worker).await?;
-        Ok(self.membership_changed(taken, worker))
-    }
-
-    /// A worker leaves, from the next iteration on.
-    ///
-    /// # Errors
-    /// [`BookError::UnknownWorker`], or what the store says.
-    pub async fn leave(&self, worker: &WorkerId) -> Result<JoinAnswer, BookError> {
-        match self.try_leave(worker).await {
-            Err(BookError::Store(StoreError::Taken)) => self.try_leave(worker).await,
-            outcome => outcome,
-        }
-    }
-
-    async fn try_leave(&self, worker: &WorkerId) -> Result<JoinAnswer, BookError> {
-        let mut taken = self.take().await?;
-        if !taken.state.members.knows(worker) {
-            taken.put_back();
-            return Err(BookError::UnknownWorker { job_id: self.id.clone(), worker: worker.to_string() });
-        }
-        if taken.state.members.leave(worker) {
-            let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Left };
-            self.write_membership(&taken, vec![event]).await?;
-        }
-        Ok(self.membership_changed(taken, worker.clone()))
     }
 
     /// Removes workers whose lease ran out.
@@ -340,7 +302,7 @@ impl Job {
         if !expired.is_empty() {
             let event =
                 |worker: &WorkerId| MemberEvent { worker: worker.clone(), kind: MemberEventKind::Expired };
-            self.write_membership(&taken, expired.iter().map(event).collect()).await?;
+            self.write_membership(&taken, expired.iter().map(event).collect(), true).await?;
             tracing::info!(job_id = %self.id, workers = ?expired, generation = taken.state.members.generation(), "leases ran out");
             self.publish_generation(&taken.state);
         }
@@ -364,34 +326,7 @@ impl Job {
         Ok(state)
     }
 
-    async fn write_membership(&self, taken: &Taken<'_>, events: Vec<MemberEvent>) -> Result<(), BookError> {
-        let generation = taken.state.members.generation();
-        let set_changed = !events.iter().all(|event| matches!(event.kind, MemberEventKind::Rejoined(_)));
-        let change = Change::Membership {
-            job_id: self.id.clone(),
-            replaces: generation - u64::from(set_changed),
-            generation,
-            departed_generation: taken.state.members.departed_generation(),
-            events,
-        };
-        self.store.write(vec![change], taken.now_unix_ms).await?;
-        Ok(())
-    }
-
-    fn membership_changed(&self, taken: Taken<'_>, worker: WorkerId) -> JoinAnswer {
-        self.publish_generation(&taken.state);
-        let answer = JoinAnswer {
-            job_id: self.id.clone(),
-            worker,
-            generation: taken.state.members.generation(),
-            workers: taken.state.live(),
-            next_iteration: taken.state.next_iteration,
-        };
-        taken.put_back();
-        answer
-    }
-
-    fn publish_generation(&self, state: &JobState) {
+    pub(super) fn publish_generation(&self, state: &JobState) {
         let mut published = self.published_mut();
         published.generation = state.members.generation();
         published.departed_generation = state.members.departed_generation();
@@ -404,4 +339,22 @@ impl Job {
     fn published_mut(&self) -> RwLockWriteGuard<'_, Published> {
         self.published.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Refuses costs that do not go with the iteration, or are missing where the job counts by them.
+fn check_costs(state: &JobState, request: &AllocateRequest) -> Result<(), BookError> {
+    let costs = request.cost_per_sample.len() as u64;
+    let whole = state.global_batch();
+    let samples = request.global_batch.map_or(whole, |samples| samples.min(whole));
+    if costs > 0 && costs != samples {
+        return Err(BookError::Invalid(format!(
+            "cost_per_sample: {costs} costs for the {samples} samples of the iteration; there must be one for each"
+        )));
+    }
+    if costs == 0 && state.models.counts_cost() {
+        return Err(BookError::Invalid(
+            "cost_per_sample: the reports of this job carry cost, so each request must carry it too".into(),
+        ));
+    }
+    Ok(())
 }

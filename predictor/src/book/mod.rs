@@ -5,19 +5,25 @@
 //! request. So memory never holds what the store does not, and nobody sees a decision that is not durable.
 
 mod answers;
+mod bounds;
 mod decide;
 mod job;
+mod membership;
 mod models;
+mod optimizer;
 mod refit;
 mod state;
 mod views;
+mod words;
+mod worker_model;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use evenstep_core::allocate::Infeasible;
+use evenstep_core::membership::Cooling;
 use evenstep_protocol::{
-    JobId, JobSpec, JobView, NodeId, NodeSample, NodeView, TelemetryAnswer, TelemetryBatch,
+    JobId, JobSpec, JobView, NodeId, NodeSample, NodeView, TelemetryAnswer, TelemetryBatch, WorkerId,
 };
 
 use crate::clock::Clock;
@@ -68,6 +74,16 @@ pub enum BookError {
         live: u64,
         /// What the job asks for.
         needed: u64,
+    },
+    /// A worker that came and went too often has to wait.
+    #[error("worker {worker} of job {job_id} {source}")]
+    Cooling {
+        /// The job.
+        job_id: JobId,
+        /// The worker.
+        worker: WorkerId,
+        /// For how long.
+        source: Cooling,
     },
     /// The bounds cannot hold the global batch.
     #[error("job {job_id}: {source}")]
@@ -135,7 +151,7 @@ impl Book {
     /// Creates a job or changes its wishes; true where it is new.
     ///
     /// # Errors
-    /// [`BookError::Conflict`] where the global batch of a job that was answered would change.
+    /// [`BookError::Conflict`] where the learning-rate rule of a job that was answered would change.
     pub async fn put_job(&self, job_id: &JobId, spec: JobSpec) -> Result<(JobView, bool), BookError> {
         if let Ok(job) = self.job(job_id) {
             return Ok((job.put(spec).await?, false));

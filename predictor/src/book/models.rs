@@ -2,37 +2,30 @@
 
 use std::collections::BTreeMap;
 
+use evenstep_core::allocate::Scenarios;
+use evenstep_core::curve::{Curve, CurveLearner};
 use evenstep_core::forecast::nonlinear::{FittedExpert, Training};
-use evenstep_core::forecast::{Earlier, JobForecaster};
+use evenstep_core::forecast::{Earlier, Forecast, JobForecaster};
 use evenstep_core::series::{DriverSet, Observation};
 use evenstep_protocol::{WorkerId, WorkerReport, driver};
 use serde::{Deserialize, Serialize};
 
-/// Names the layout of [`Models`] and [`Earlier`] in the store; a change of either takes a new number.
-pub const FORMAT: u32 = 1;
+use super::worker_model::{WorkerModel, signs};
 
-/// Forecasts of a job, and how far they have come.
+/// Names the layout of [`Models`] and [`Earlier`] in the store; a change of either takes a new number.
+pub const FORMAT: u32 = 2;
+
+/// Forecasts of a job, and what else its reports taught.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Models {
     forecaster: JobForecaster<WorkerId>,
-    seen: BTreeMap<WorkerId, Seen>,
-}
-
-/// What was learned from one worker.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Seen {
-    /// The newest iteration taken.
-    newest: Option<u64>,
-    /// How often each driver was missing.
-    missing: BTreeMap<String, u64>,
-    /// Observations at the latest fit of a network, or try at one.
-    fitted_at: u64,
+    workers: BTreeMap<WorkerId, WorkerModel>,
 }
 
 impl Models {
     /// Models that have seen nothing.
     pub fn new() -> Self {
-        Self { forecaster: JobForecaster::new(drivers()), seen: BTreeMap::new() }
+        Self { forecaster: JobForecaster::new(drivers()), workers: BTreeMap::new() }
     }
 
     /// What they expect.
@@ -40,16 +33,48 @@ impl Models {
         &self.forecaster
     }
 
-    /// Takes new reports, those of one iteration together.
+    /// What is known of a worker beside its forecast; `None` before its first report.
+    pub fn worker(&self, worker: &WorkerId) -> Option<&WorkerModel> {
+        self.workers.get(worker)
+    }
+
+    /// What a worker is expected to do in the coming iteration: its forecast, in sample equivalents, and its time at any batch.
+    pub fn expected(&self, worker: &WorkerId) -> Option<(Forecast, Curve)> {
+        let forecast = self.forecaster.forecast(worker, None)?;
+        Some((forecast, self.workers.get(worker)?.curve.curve_at(forecast.speed)))
+    }
+
+    /// The joint distribution of these workers' forecasts, from their recent errors.
+    pub fn scenarios(&self, workers: &[WorkerId]) -> Scenarios {
+        let residuals: Vec<Vec<f64>> =
+            workers.iter().map(|worker| self.forecaster.residuals(worker).collect()).collect();
+        Scenarios::from_residuals(&residuals)
+    }
+
+    /// Whether the latest reports count by cost and not by samples.
+    pub fn counts_cost(&self) -> bool {
+        self.workers.values().any(|worker| worker.counts_cost)
+    }
+
+    /// A departed worker has come back: what was learned of it counts for less.
+    pub fn age(&mut self, worker: &WorkerId) {
+        self.forecaster.age(worker);
+    }
+
+    /// Takes new reports, those of one iteration together; `at_once` says how much of a worker's batch is in memory together.
     ///
     /// The first report of a worker is left out: a first iteration allocates, compiles and warms caches. So is one older
     /// than what the models have seen, which comes late, after an outage: it is history, not news.
-    pub fn learn<'a>(&mut self, reports: impl IntoIterator<Item = &'a WorkerReport>) {
+    pub fn learn<'a>(
+        &mut self,
+        reports: impl IntoIterator<Item = &'a WorkerReport>,
+        at_once: impl Fn(&WorkerReport) -> u64,
+    ) {
         for reports in by_iteration(reports) {
             let news: Vec<&WorkerReport> =
-                reports.into_iter().filter(|report| self.is_news(report)).collect();
-            let outcome = |report: &&WorkerReport| Some((report.worker.clone(), observation(report)?));
-            let outcomes: Vec<(WorkerId, Observation)> = news.iter().filter_map(outcome).collect();
+                reports.into_iter().filter(|report| self.is_news(report, at_once(report))).collect();
+            let outcomes: Vec<(WorkerId, Observation)> =
+                news.iter().filter_map(|report| self.measure(report)).collect();
             self.forecaster.observe(&outcomes);
             for report in news {
                 let readings = readings(self.forecaster.drivers(), report);
@@ -59,27 +84,36 @@ impl Models {
     }
 
     /// Marks a report as seen, and says whether the models may learn from it.
-    fn is_news(&mut self, report: &WorkerReport) -> bool {
-        let first = !self.seen.contains_key(&report.worker);
-        let seen = self.seen.entry(report.worker.clone()).or_default();
-        if seen.newest.is_some_and(|newest| report.iteration <= newest) {
+    fn is_news(&mut self, report: &WorkerReport, at_once: u64) -> bool {
+        let first = !self.workers.contains_key(&report.worker);
+        let known = self.workers.entry(report.worker.clone()).or_default();
+        if known.newest.is_some_and(|newest| report.iteration <= newest) {
             return false;
         }
-        seen.newest = Some(report.iteration);
-        for name in driver::ALL.iter().filter(|name| !report.drivers.contains_key(**name)) {
-            *seen.missing.entry((*name).into()).or_default() += 1;
-        }
+        known.take(report, at_once);
         !first
+    }
+
+    /// What a report says of speed: lets the curve learn, and gives the observation in its sample equivalents.
+    fn measure(&mut self, report: &WorkerReport) -> Option<(WorkerId, Observation)> {
+        let known = self.workers.get_mut(&report.worker)?;
+        let amount = amount(report);
+        Observation::new(amount, report.compute_time_s)?;
+        known.counts_cost = report.cost.is_some();
+        known.curve.observe(amount.round().max(1.0) as u64, report.compute_time_s);
+        let observation = observation(&known.curve, report)?;
+        known.watch.observe(report.iteration, observation.speed(), signs(report));
+        Some((report.worker.clone(), observation))
     }
 
     /// How often each driver was missing from a worker's reports.
     pub fn missing(&self, worker: &WorkerId) -> BTreeMap<String, u64> {
-        self.seen.get(worker).map(|seen| seen.missing.clone()).unwrap_or_default()
+        self.workers.get(worker).map(|known| known.missing.clone()).unwrap_or_default()
     }
 
     /// Whether anything was learned of a worker yet.
     pub fn knows(&self, worker: &WorkerId) -> bool {
-        self.seen.contains_key(worker)
+        self.workers.contains_key(worker)
     }
 
     /// Lets a worker of which nothing is known start from what was learned on a device like its own.
@@ -89,17 +123,18 @@ impl Models {
 
     /// Observations learned from, of all workers: rises with every change.
     pub fn observations(&self) -> u64 {
-        self.seen.keys().map(|worker| self.forecaster.observations(worker)).sum()
+        self.workers.keys().map(|worker| self.forecaster.observations(worker)).sum()
     }
 
-    /// Workers that have shown so many new observations since their network was fitted; they count as tried from now on.
-    pub fn take_due(&mut self, every: u64) -> Vec<WorkerId> {
+    /// Workers that have shown so many new observations since their network was fitted, with their curves; they count as
+    /// tried from now on.
+    pub fn take_due(&mut self, every: u64) -> Vec<(WorkerId, CurveLearner)> {
         let mut due = Vec::new();
-        for (worker, seen) in &mut self.seen {
+        for (worker, known) in &mut self.workers {
             let observations = self.forecaster.observations(worker);
-            if observations >= seen.fitted_at + every {
-                seen.fitted_at = observations;
-                due.push(worker.clone());
+            if observations >= known.fitted_at + every {
+                known.fitted_at = observations;
+                due.push((worker.clone(), known.curve.clone()));
             }
         }
         due
@@ -113,23 +148,23 @@ impl Models {
     }
 }
 
-/// What a network of each of these workers learns from, in these reports.
+/// What a network of each of these workers learns from, in these reports, by the curves as they are known now.
 pub fn trainings<'a>(
-    workers: &[WorkerId],
+    workers: &[(WorkerId, CurveLearner)],
     reports: impl IntoIterator<Item = &'a WorkerReport>,
 ) -> Vec<(WorkerId, Training)> {
     let drivers = drivers();
-    let mut trainings: BTreeMap<&WorkerId, Training> =
-        workers.iter().map(|worker| (worker, Training::new(&drivers))).collect();
+    let mut trainings: BTreeMap<&WorkerId, (&CurveLearner, Training)> =
+        workers.iter().map(|(worker, curve)| (worker, (curve, Training::new(&drivers)))).collect();
     for report in by_iteration(reports).into_iter().flatten() {
-        if let Some(training) = trainings.get_mut(&report.worker) {
-            if let Some(seen) = observation(report) {
+        if let Some((curve, training)) = trainings.get_mut(&report.worker) {
+            if let Some(seen) = observation(curve, report) {
                 training.observe(&seen);
             }
             training.boundary(&readings(&drivers, report));
         }
     }
-    trainings.into_iter().map(|(worker, training)| (worker.clone(), training)).collect()
+    trainings.into_iter().map(|(worker, (_, training))| (worker.clone(), training)).collect()
 }
 
 fn by_iteration<'a>(reports: impl IntoIterator<Item = &'a WorkerReport>) -> Vec<Vec<&'a WorkerReport>> {
@@ -140,8 +175,15 @@ fn by_iteration<'a>(reports: impl IntoIterator<Item = &'a WorkerReport>) -> Vec<
     iterations.into_values().collect()
 }
 
-fn observation(report: &WorkerReport) -> Option<Observation> {
-    Observation::new(report.local_batch as f64, report.compute_time_s)
+/// What a worker computed, in samples or in what they cost.
+fn amount(report: &WorkerReport) -> f64 {
+    report.cost.unwrap_or(report.local_batch as f64)
+}
+
+fn observation(curve: &CurveLearner, report: &WorkerReport) -> Option<Observation> {
+    let amount = amount(report);
+    let work = if amount > 0.0 { curve.work(amount.round().max(1.0) as u64) } else { 0.0 };
+    Observation::new(work, report.compute_time_s)
 }
 
 /// What forecasts take.

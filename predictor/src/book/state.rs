@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_core::membership::{Member, Members, State};
+use evenstep_core::learning_rate::Controller;
+use evenstep_core::membership::{FLAP_DEPARTURES, Member, Members, State};
 use evenstep_core::plan::InForce;
-use evenstep_protocol::{AllocateAnswer, Decision, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
+use evenstep_protocol::{
+    AllocateAnswer, Decision, JobId, JobSpec, JoinRequest, LearningRateRule, WorkerId, WorkerOverride,
+    WorkerReport,
+};
 
 use super::models::{FORMAT, Models};
+use super::optimizer;
 use crate::store::{Store, StoreError, StoredWorker};
 
 /// Iterations whose reports are replayed through the models when a job is read from the store. Without stored models this is
@@ -25,6 +30,9 @@ pub struct JobState {
     /// The first iteration that nobody has asked for yet.
     pub next_iteration: u64,
     pub last_decision: Option<Decision>,
+    pub learning_rate: Controller,
+    /// The global batch with which the state of the learning-rate rule was stored last.
+    stored_global_batch: Option<u64>,
 }
 
 /// What is known of a worker.
@@ -33,16 +41,21 @@ pub struct WorkerState {
     pub request: JoinRequest,
     /// Reports taken.
     pub reports: u64,
+    /// The most it gets at once since it ran out of memory.
+    pub oom_cap: Option<u64>,
+    /// What an operator wants of it.
+    pub operator_override: Option<WorkerOverride>,
 }
 
 impl WorkerState {
     /// A worker that joined and has reported nothing.
     pub fn new(request: JoinRequest) -> Self {
-        Self { request, reports: 0 }
+        Self { request, reports: 0, oom_cap: None, operator_override: None }
     }
 }
 
-/// The shares in force as the latest answer has them. Speeds that were held then are lost: those forecast for it stand in.
+/// The shares in force as the latest answer has them. Speeds that were held then are lost, and how long they were: those
+/// forecast for it stand in, and they count from it.
 fn in_force(answer: &AllocateAnswer, global_batch: u64) -> Option<(Vec<WorkerId>, InForce)> {
     if answer.global_batch != global_batch {
         return None;
@@ -50,7 +63,7 @@ fn in_force(answer: &AllocateAnswer, global_batch: u64) -> Option<(Vec<WorkerId>
     let workers = answer.allocations.iter().map(|share| share.worker.clone()).collect();
     let batches = answer.allocations.iter().map(|share| share.local_batch).collect();
     let speeds = answer.allocations.iter().map(|share| share.predicted_speed_samples_per_s).collect();
-    Some((workers, InForce { batches, speeds }))
+    Some((workers, InForce { batches, speeds, since: answer.iteration }))
 }
 
 impl JobState {
@@ -76,14 +89,21 @@ impl JobState {
             };
             // Nobody could renew a lease while the service was away: every live worker gets a whole one.
             let last_seen_ms = if state == State::Live { now_unix_ms } else { worker.last_seen_unix_ms };
-            Member { id: worker.request.worker.clone(), state, last_seen_ms }
+            let departures = worker.departures_unix_ms.iter().rev().take(FLAP_DEPARTURES).rev();
+            let departures_ms = departures.copied().collect();
+            Member { id: worker.request.worker.clone(), state, last_seen_ms, departures_ms }
         };
         let members = stored.workers.iter().map(member).collect();
         let workers = stored
             .workers
             .into_iter()
             .map(|worker| {
-                let state = WorkerState { reports: worker.reports, ..WorkerState::new(worker.request) };
+                let state = WorkerState {
+                    reports: worker.reports,
+                    oom_cap: worker.oom_cap,
+                    operator_override: worker.operator_override,
+                    request: worker.request,
+                };
                 (state.request.worker.clone(), state)
             })
             .collect();
@@ -96,20 +116,32 @@ impl JobState {
             }),
             None => Models::new(),
         };
-        let global_batch = stored.spec.global_batch;
+        let learning_rate = match &stored.learning_rate {
+            Some(state) => serde_json::from_str(state)
+                .map_err(|source| StoreError::Corrupt { what: "learning rate", source })?,
+            // What http let through makes a rule; a database that somebody else wrote may not.
+            None => optimizer::controller(&stored.spec).map_err(|error| StoreError::Corrupt {
+                what: "learning-rate rule",
+                source: <serde_json::Error as serde::de::Error>::custom(error),
+            })?,
+        };
         let mut state = Self {
+            learning_rate,
+            stored_global_batch: None,
             spec: stored.spec,
             members: Members::restore(stored.generation, stored.departed_generation, members),
             workers,
             models,
-            in_force: last_answer.as_ref().and_then(|last| in_force(last, global_batch)),
+            in_force: None,
             next_iteration: stored.last_iteration.map_or(0, |last| last + 1),
-            last_decision: last_answer.map(|last| last.decision),
+            last_decision: last_answer.as_ref().map(|last| last.decision.clone()),
         };
+        let global_batch = state.global_batch();
+        state.in_force = last_answer.as_ref().and_then(|last| in_force(last, global_batch));
         for worker in state.workers.keys().cloned().collect::<Vec<_>>() {
             state.lend(store, &worker).await?;
         }
-        state.models.learn(&reports);
+        state.learn_models(&reports);
         Ok(Some(state))
     }
 
@@ -143,7 +175,54 @@ impl JobState {
                 worker.reports += 1;
             }
         }
-        self.models.learn(reports);
+        self.learn_models(reports);
+        if self.spec.rule == LearningRateRule::Adascale {
+            self.learn_gradients(reports);
+        }
+    }
+
+    fn learn_models(&mut self, reports: &[WorkerReport]) {
+        let micro_batches: BTreeMap<WorkerId, u64> =
+            self.workers.keys().filter_map(|id| Some((id.clone(), self.bounds(id).micro_batch?))).collect();
+        self.models.learn(reports, |report| {
+            micro_batches.get(&report.worker).map_or(report.local_batch, |most| report.local_batch.min(*most))
+        });
+    }
+
+    /// Lets AdaScale learn. Reports that come late, or say nothing of gradients, teach nothing.
+    fn learn_gradients(&mut self, reports: &[WorkerReport]) {
+        let mut iterations: BTreeMap<u64, Vec<&WorkerReport>> = BTreeMap::new();
+        for report in reports {
+            iterations.entry(report.iteration).or_default().push(report);
+        }
+        for (iteration, reports) in iterations {
+            let Some(norms) = optimizer::norms(reports) else { continue };
+            if let Err(error) = self.learning_rate.gradients(iteration, &norms) {
+                tracing::debug!(%error, "gradients that teach nothing");
+            }
+        }
+    }
+
+    /// The state of the learning-rate rule, where it is not the one that is stored: with a new global batch, and with every
+    /// answer under AdaScale. What comes in between follows from it.
+    pub fn learning_rate_to_store(&mut self) -> Result<Option<String>, StoreError> {
+        let global_batch = self.global_batch();
+        let follows =
+            self.spec.rule != LearningRateRule::Adascale && self.stored_global_batch == Some(global_batch);
+        if follows {
+            return Ok(None);
+        }
+        self.stored_global_batch = Some(global_batch);
+        let state = serde_json::to_string(&self.learning_rate);
+        state.map(Some).map_err(|source| StoreError::Corrupt { what: "learning rate", source })
+    }
+
+    /// Samples of a whole iteration: as asked for, or so many for each live worker.
+    pub fn global_batch(&self) -> u64 {
+        match self.spec.per_worker_batch {
+            Some(each) => each.saturating_mul(self.members.live().count().max(1) as u64),
+            None => self.spec.global_batch,
+        }
     }
 
     /// Live workers in rank order.

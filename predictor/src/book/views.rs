@@ -2,17 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use evenstep_core::curve::{CurveLearner, Knowledge};
 use evenstep_core::membership::State;
 use evenstep_protocol::{
-    AllocateAnswer, Allocation, ForecastView, JobId, JobState as JobStateView, JobView, ModelView, RefitView,
-    SpeedPoint, SpeedsView, WorkerForecastView, WorkerId, WorkerState as WorkerStateView, WorkerView,
-    WorkersView,
+    AllocateAnswer, Allocation, CapView, CurveView, ForecastView, JobId, JobState as JobStateView, JobView,
+    ModelView, RefitView, SpeedPoint, SpeedsView, StragglerView, WorkerForecastView, WorkerId,
+    WorkerState as WorkerStateView, WorkerView, WorkersView,
 };
 
-use super::BookError;
 use super::job::Job;
 use super::state::JobState;
+use super::{BookError, words};
 use crate::store::StoredAnswer;
+
+/// Workers on like devices that a worker is held against, at least.
+const PEERS_MIN: usize = 2;
 
 impl Job {
     /// The job at a glance.
@@ -104,6 +108,7 @@ impl JobState {
             job_id: job_id.clone(),
             spec: self.spec.clone(),
             state: if enough { JobStateView::Running } else { JobStateView::Paused },
+            global_batch: self.global_batch(),
             generation: self.members.generation(),
             next_iteration: self.next_iteration,
             live_workers,
@@ -132,12 +137,36 @@ impl JobState {
                     last_seen_unix_ms: member.last_seen_ms,
                     reports: worker.reports,
                     speed_samples_per_s: self.models.forecaster().last_speed(&member.id),
+                    cap: self
+                        .bounds(&member.id)
+                        .tightest
+                        .map(|(max_local_batch, because)| CapView { max_local_batch, because }),
+                    curve: self.models.worker(&member.id).and_then(|known| curve(&known.curve)),
+                    straggler: if live { self.straggler(&member.id) } else { None },
+                    operator_override: worker.operator_override.clone(),
                 };
                 rank += u64::from(live);
                 Some(view)
             })
             .collect();
         WorkersView { job_id: job_id.clone(), generation: self.members.generation(), workers }
+    }
+
+    /// Whether a worker is slower than it was, or than the others on devices like its own.
+    fn straggler(&self, id: &WorkerId) -> Option<StragglerView> {
+        let watch = |id: &WorkerId| Some(&self.models.worker(id)?.watch);
+        let device = self.workers.get(id)?.request.device.as_ref();
+        let is_like = |other: &&WorkerId| {
+            *other != id
+                && device.is_some()
+                && self.workers.get(*other).and_then(|known| known.request.device.as_ref()) == device
+        };
+        let mut speeds: Vec<f64> =
+            self.members.live().filter(is_like).filter_map(|other| watch(other)?.speed()).collect();
+        speeds.sort_by(f64::total_cmp);
+        // One like it could be the odd one itself.
+        let peers = speeds.get(speeds.len() / 2).copied().filter(|_| speeds.len() >= PEERS_MIN);
+        watch(id)?.straggler(peers).map(|straggler| words::straggler(&straggler))
     }
 
     fn forecast_view(&self, job_id: &JobId, refits: RefitView) -> ForecastView {
@@ -164,4 +193,17 @@ impl JobState {
         });
         ForecastView { job_id: job_id.clone(), workers: workers.collect(), refits }
     }
+}
+
+fn curve(learner: &CurveLearner) -> Option<CurveView> {
+    let largest_batch = learner.largest();
+    let view = match learner.knowledge() {
+        Knowledge::OneSize => {
+            CurveView { identified: false, fixed_share: 0.0, saturation_batch: None, largest_batch }
+        }
+        Knowledge::Identified { fixed_share, saturation, .. } => {
+            CurveView { identified: true, fixed_share, saturation_batch: saturation, largest_batch }
+        }
+    };
+    (largest_batch > 0).then_some(view)
 }

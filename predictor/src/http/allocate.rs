@@ -17,6 +17,9 @@ use super::body::{INTEGER_MAX, InQuery, Json, readings, seconds, within};
 use super::problem::Refusal;
 use crate::book::{Answer, WORKERS_MAX};
 
+/// Samples whose costs one request may carry.
+const COSTS_MAX: u64 = 65_536;
+
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(ask, answered))
 }
@@ -86,6 +89,10 @@ fn check(request: &AllocateRequest) -> Result<(), Refusal> {
     if let Some(global_batch) = request.global_batch {
         within("global_batch", global_batch, 1..=INTEGER_MAX)?;
     }
+    within("number of cost_per_sample", request.cost_per_sample.len() as u64, 0..=COSTS_MAX)?;
+    for (at, cost) in request.cost_per_sample.iter().enumerate() {
+        positive(format_args!("cost_per_sample[{at}]"), *cost)?;
+    }
     within("number of reports", request.reports.len() as u64, 0..=WORKERS_MAX as u64)?;
     for (at, report) in request.reports.iter().enumerate() {
         check_report(format_args!("reports[{at}]"), report, request.iteration)?;
@@ -108,10 +115,31 @@ fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<
         );
         return Err(Refusal::invalid(detail));
     }
-    for (name, value) in [("barrier_wait_s", report.barrier_wait_s), ("loader_wait_s", report.loader_wait_s)]
-    {
+    let times = [
+        ("barrier_wait_s", report.barrier_wait_s),
+        ("loader_wait_s", report.loader_wait_s),
+        ("communication_s", report.communication_s),
+        ("overlapped_communication_s", report.overlapped_communication_s),
+    ];
+    for (name, value) in times {
         value.map_or(Ok(()), |value| seconds(format_args!("{at}.{name}"), value))?;
+    }
+    if let Some(cost) = report.cost.filter(|_| report.local_batch > 0) {
+        positive(format_args!("{at}.cost"), cost)?;
+    }
+    let norms = [("gradient_sqr", report.gradient_sqr), ("global_gradient_sqr", report.global_gradient_sqr)];
+    for (name, value) in norms {
+        if let Some(value) = value.filter(|value| !(value.is_finite() && *value >= 0.0)) {
+            return Err(Refusal::invalid(format!("{at}.{name}: {value} must be finite, 0 or more")));
+        }
     }
     within(format_args!("{at}.peak_memory_bytes"), report.peak_memory_bytes.unwrap_or(0), 0..=INTEGER_MAX)?;
     readings(format_args!("{at}.drivers"), &report.drivers)
+}
+
+fn positive(name: Arguments<'_>, value: f64) -> Result<(), Refusal> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(());
+    }
+    Err(Refusal::invalid(format!("{name}: {value} must be a finite number above 0")))
 }

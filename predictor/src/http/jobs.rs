@@ -2,19 +2,23 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use evenstep_protocol::{JobId, JobSpec, JobView, JobsView, Problem};
+use evenstep_protocol::{Calm, JobId, JobSpec, JobView, JobsView, LearningRateRule, Problem};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Api;
-use super::body::{InPath, Json, within};
+use super::body::{INTEGER_MAX, InPath, Json, within};
 use super::problem::Refusal;
 use crate::book::WORKERS_MAX;
 
 /// The largest global batch.
 const GLOBAL_BATCH_MAX: u64 = 1 << 31;
-/// The longest lease: a day.
+/// The longest lease, and the longest cooldown: a day.
 const LEASE_S_MAX: f64 = 86_400.0;
+/// Sizes that a job may allow.
+const ALLOWED_SIZES_MAX: u64 = 64;
+/// The longest dwell, and the longest ramp, in iterations.
+const ITERATIONS_MAX: u64 = 1_000_000;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(put, get, delete)).routes(routes!(list))
@@ -27,7 +31,7 @@ pub fn router() -> OpenApiRouter<Api> {
     responses(
         (status = 200, description = "It was there; its wishes are now these", body = JobView),
         (status = 201, description = "It is new", body = JobView),
-        (status = 409, description = "The global batch of a job that was answered cannot change", body = Problem),
+        (status = 409, description = "The learning-rate rule of a job that was answered cannot change", body = Problem),
         (status = 422, description = "A value breaks a rule", body = Problem),
     )
 )]
@@ -78,15 +82,75 @@ fn check(spec: &JobSpec) -> Result<(), Refusal> {
             format!("global_batch: {} must be a multiple of quantum, {}", spec.global_batch, spec.quantum);
         return Err(Refusal::invalid(detail));
     }
-    check_bounds(spec.min_local_batch, spec.max_local_batch)?;
-    within("min_workers", spec.min_workers, 1..=WORKERS_MAX as u64)?;
-    if !(1.0..=LEASE_S_MAX).contains(&spec.lease_s) {
-        return Err(Refusal::invalid(format!("lease_s: {} must be 1 to {LEASE_S_MAX}", spec.lease_s)));
+    if let Some(each) = spec.per_worker_batch {
+        within("per_worker_batch", each, 1..=GLOBAL_BATCH_MAX)?;
+        if !each.is_multiple_of(spec.quantum) {
+            let detail = format!("per_worker_batch: {each} must be a multiple of quantum, {}", spec.quantum);
+            return Err(Refusal::invalid(detail));
+        }
     }
-    if !(0.0..=1.0).contains(&spec.min_gain) {
-        return Err(Refusal::invalid(format!("min_gain: {} must be 0 to 1", spec.min_gain)));
+    check_bounds(spec.min_local_batch, spec.max_local_batch)?;
+    check_sizes(spec)?;
+    within("min_workers", spec.min_workers, 1..=WORKERS_MAX as u64)?;
+    between("lease_s", spec.lease_s, 1.0, LEASE_S_MAX)?;
+    between("min_gain", spec.min_gain, 0.0, 1.0)?;
+    between("overlap_begins", spec.overlap_begins, 0.0, 1.0)?;
+    between("memory_headroom", spec.memory_headroom, 0.0, 0.9)?;
+    between("flap_cooldown_s", spec.flap_cooldown_s, 0.0, LEASE_S_MAX)?;
+    check_calm(&spec.calm)?;
+    check_learning_rate(spec)
+}
+
+fn check_calm(calm: &Calm) -> Result<(), Refusal> {
+    between("calm.dead_band", calm.dead_band, 0.0, 1.0)?;
+    within("calm.dwell", calm.dwell, 0..=ITERATIONS_MAX)?;
+    between("calm.change_cost_s", calm.change_cost_s, 0.0, LEASE_S_MAX)?;
+    between("calm.trust", calm.trust, 1.0, 1e9)?;
+    between("calm.fine_tune_below", calm.fine_tune_below, 0.0, 10.0)
+}
+
+fn check_sizes(spec: &JobSpec) -> Result<(), Refusal> {
+    let sizes = &spec.allowed_sizes;
+    within("number of allowed_sizes", sizes.len() as u64, 0..=ALLOWED_SIZES_MAX)?;
+    if let Some(pair) = sizes.windows(2).find(|pair| pair[0] >= pair[1]) {
+        return Err(Refusal::invalid(format!(
+            "allowed_sizes: {} must be above {} before it",
+            pair[1], pair[0]
+        )));
+    }
+    if let Some(last) = sizes.last() {
+        within("allowed_sizes", *last, 1..=GLOBAL_BATCH_MAX)?;
+    }
+    if let Some(distinct) = spec.distinct_sizes {
+        within("distinct_sizes", distinct, 2..=WORKERS_MAX as u64)?;
+        if !sizes.is_empty() {
+            let detail =
+                format!("distinct_sizes: {distinct} does not go with allowed_sizes; take one of them");
+            return Err(Refusal::invalid(detail));
+        }
     }
     Ok(())
+}
+
+fn check_learning_rate(spec: &JobSpec) -> Result<(), Refusal> {
+    let settings = &spec.learning_rate;
+    within("learning_rate.ramp_iterations", settings.ramp_iterations.unwrap_or(0), 0..=ITERATIONS_MAX)?;
+    if spec.rule != LearningRateRule::Legw {
+        return Ok(());
+    }
+    let (Some(epochs), Some(samples)) = (settings.warmup_epochs, settings.dataset_samples) else {
+        let detail = "learning_rate: rule legw needs warmup_epochs and dataset_samples";
+        return Err(Refusal::invalid(detail));
+    };
+    between("learning_rate.warmup_epochs", epochs, 0.0, 1e6)?;
+    within("learning_rate.dataset_samples", samples, 1..=INTEGER_MAX)
+}
+
+fn between(name: &str, value: f64, least: f64, most: f64) -> Result<(), Refusal> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(Refusal::invalid(format!("{name}: {value} must be {least} to {most}")))
 }
 
 /// Checks a floor and a cap.

@@ -49,8 +49,12 @@ impl Refusal {
         Self { body_unread: true, ..self }
     }
 
-    fn retry(mut self) -> Self {
-        self.problem.retry_after_s = Some(RETRY_AFTER_S);
+    fn retry(self) -> Self {
+        self.retry_after(RETRY_AFTER_S)
+    }
+
+    fn retry_after(mut self, seconds: u64) -> Self {
+        self.problem.retry_after_s = Some(seconds);
         self
     }
 }
@@ -76,6 +80,11 @@ impl From<BookError> for Refusal {
             }
             BookError::Paused { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "paused", "Too few workers", detail).retry()
+            }
+            BookError::Cooling { source, .. } => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                let seconds = u64::try_from(source.wait_ms).unwrap_or_default().div_ceil(1000);
+                Self::new(status, "cooling-down", "Came and went too often", detail).retry_after(seconds)
             }
             BookError::Infeasible { source, .. } => {
                 let status = StatusCode::UNPROCESSABLE_ENTITY;

@@ -1,12 +1,15 @@
 //! Workers of a job: join, leave, and who is there.
 
 use axum::extract::State;
-use evenstep_protocol::{JobId, JoinAnswer, JoinRequest, Problem, WorkerId, WorkersView};
+use axum::http::StatusCode;
+use evenstep_protocol::{
+    JobId, JoinAnswer, JoinRequest, OomAnswer, OomReport, Problem, WorkerId, WorkerOverride, WorkersView,
+};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Api;
-use super::body::{InPath, Json};
+use super::body::{INTEGER_MAX, InPath, Json, within};
 use super::jobs::check_bounds;
 use super::problem::Refusal;
 
@@ -14,7 +17,11 @@ use super::problem::Refusal;
 const DEVICE_BYTES_MAX: usize = 256;
 
 pub fn router() -> OpenApiRouter<Api> {
-    OpenApiRouter::new().routes(routes!(join, list)).routes(routes!(leave))
+    OpenApiRouter::new()
+        .routes(routes!(join, list))
+        .routes(routes!(leave))
+        .routes(routes!(out_of_memory))
+        .routes(routes!(set_override, lift_override))
 }
 
 /// A worker takes part from the next unanswered iteration on. Joining again renews its lease.
@@ -25,6 +32,7 @@ pub fn router() -> OpenApiRouter<Api> {
         (status = 200, description = "Who takes part now, and in which generation", body = JoinAnswer),
         (status = 404, description = "Unknown job", body = Problem),
         (status = 422, description = "A value breaks a rule", body = Problem),
+        (status = 503, description = "It came and went too often; Retry-After says when it may come back", body = Problem),
     )
 )]
 async fn join(
@@ -33,6 +41,7 @@ async fn join(
     Json(request): Json<JoinRequest>,
 ) -> Result<axum::Json<JoinAnswer>, Refusal> {
     check_bounds(request.min_local_batch, request.max_local_batch)?;
+    within("memory_bytes", request.memory_bytes.unwrap_or(1), 1..=INTEGER_MAX)?;
     let device_bytes = request.device.as_ref().map_or(0, String::len);
     if device_bytes > DEVICE_BYTES_MAX {
         return Err(Refusal::invalid(format!("device: {device_bytes} bytes; at most {DEVICE_BYTES_MAX}")));
@@ -70,4 +79,77 @@ async fn leave(
     InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
 ) -> Result<axum::Json<JoinAnswer>, Refusal> {
     Ok(axum::Json(api.book.job(&job_id)?.leave(&worker).await?))
+}
+
+/// A worker ran out of memory. It is capped below that batch from now on; what was answered is void, and asked for again in the
+/// new generation. Reporting the same again changes nothing.
+#[utoipa::path(
+    post, path = "/v1/jobs/{job_id}/workers/{worker}/oom", tag = "workers",
+    params(
+        ("job_id" = String, Path, description = "The job"),
+        ("worker" = String, Path, description = "The worker, with / written as %2F"),
+    ),
+    request_body = OomReport,
+    responses(
+        (status = 200, description = "Its cap, and the generation to ask in", body = OomAnswer),
+        (status = 404, description = "Unknown job or worker", body = Problem),
+        (status = 422, description = "A value breaks a rule", body = Problem),
+    )
+)]
+async fn out_of_memory(
+    State(api): State<Api>,
+    InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
+    Json(report): Json<OomReport>,
+) -> Result<axum::Json<OomAnswer>, Refusal> {
+    within("iteration", report.iteration, 0..=INTEGER_MAX)?;
+    within("local_batch", report.local_batch, 2..=INTEGER_MAX)?;
+    Ok(axum::Json(api.book.job(&job_id)?.out_of_memory(&worker, &report).await?))
+}
+
+/// Pin, pause or bound a worker, from the next unanswered iteration on.
+#[utoipa::path(
+    put, path = "/v1/jobs/{job_id}/workers/{worker}/override", tag = "workers",
+    params(
+        ("job_id" = String, Path, description = "The job"),
+        ("worker" = String, Path, description = "The worker, with / written as %2F"),
+    ),
+    request_body = WorkerOverride,
+    responses(
+        (status = 204, description = "It holds until it is lifted"),
+        (status = 404, description = "Unknown job or worker", body = Problem),
+        (status = 422, description = "A value breaks a rule", body = Problem),
+    )
+)]
+async fn set_override(
+    State(api): State<Api>,
+    InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
+    Json(wanted): Json<WorkerOverride>,
+) -> Result<StatusCode, Refusal> {
+    check_bounds(wanted.min_local_batch, wanted.max_local_batch)?;
+    within("pinned_local_batch", wanted.pinned_local_batch.unwrap_or(0), 0..=INTEGER_MAX)?;
+    if wanted.paused && wanted.pinned_local_batch.is_some() {
+        return Err(Refusal::invalid("paused: a worker with a pinned_local_batch cannot be paused as well"));
+    }
+    api.book.job(&job_id)?.set_override(&worker, Some(wanted)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Lift what an operator wanted of a worker. Lifting nothing changes nothing.
+#[utoipa::path(
+    delete, path = "/v1/jobs/{job_id}/workers/{worker}/override", tag = "workers",
+    params(
+        ("job_id" = String, Path, description = "The job"),
+        ("worker" = String, Path, description = "The worker, with / written as %2F"),
+    ),
+    responses(
+        (status = 204, description = "Nothing is wanted of it any more"),
+        (status = 404, description = "Unknown job or worker", body = Problem),
+    )
+)]
+async fn lift_override(
+    State(api): State<Api>,
+    InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
+) -> Result<StatusCode, Refusal> {
+    api.book.job(&job_id)?.set_override(&worker, None).await?;
+    Ok(StatusCode::NO_CONTENT)
 }

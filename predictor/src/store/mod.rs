@@ -11,7 +11,9 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-use evenstep_protocol::{JobId, JobSpec, JoinRequest, TelemetryBatch, WorkerId, WorkerReport};
+use evenstep_protocol::{
+    JobId, JobSpec, JoinRequest, TelemetryBatch, WorkerId, WorkerOverride, WorkerReport,
+};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
@@ -108,6 +110,13 @@ pub enum Change {
         /// The answer, byte for byte.
         answer: String,
     },
+    /// Where the learning-rate rule of a job stands, in the place of what was stored before.
+    LearningRate {
+        /// The job.
+        job_id: JobId,
+        /// The rule's state (JSON).
+        state: String,
+    },
     /// What the models of a job have learned, in the place of what was stored before.
     Models {
         /// The job.
@@ -150,6 +159,10 @@ pub enum MemberEventKind {
     Left,
     /// Its lease ran out.
     Expired,
+    /// It ran out of memory: it gets at most so many samples at once from now on.
+    OutOfMemory(u64),
+    /// What an operator wants of it; `None` where that is lifted.
+    Override(Option<WorkerOverride>),
 }
 
 /// A write on its way to the writer.

@@ -1,14 +1,19 @@
 //! What is read back: at start, by views, and where an old answer is asked for again.
 
+use std::collections::BTreeMap;
+
 use evenstep_protocol::{
     AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, NodeView, Readings, WorkerId,
-    WorkerReport,
+    WorkerOverride, WorkerReport,
 };
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use super::writer::integer;
 use super::{Store, StoreError};
+
+/// Departures of a job that are read back at most, to tell who flaps.
+const DEPARTURES_MAX: i64 = 1000;
 
 /// A job as it was stored.
 #[derive(Debug)]
@@ -23,6 +28,8 @@ pub struct StoredJob {
     pub workers: Vec<StoredWorker>,
     /// The last iteration that was answered.
     pub last_iteration: Option<u64>,
+    /// Where its learning-rate rule stands (JSON); `None` before the first answer.
+    pub learning_rate: Option<String>,
 }
 
 /// A worker as it was stored.
@@ -36,6 +43,12 @@ pub struct StoredWorker {
     pub last_seen_unix_ms: i64,
     /// How many reports are stored of it.
     pub reports: u64,
+    /// The most it gets at once since it ran out of memory.
+    pub oom_cap: Option<u64>,
+    /// What an operator wants of it.
+    pub operator_override: Option<WorkerOverride>,
+    /// When it departed lately, in milliseconds since 1970, the oldest first.
+    pub departures_unix_ms: Vec<i64>,
 }
 
 /// A report as it was stored.
@@ -78,27 +91,47 @@ impl Store {
     /// Where the database cannot be read or holds what cannot be understood.
     pub async fn job(&self, job_id: &JobId) -> Result<Option<StoredJob>, StoreError> {
         let mut snapshot = self.readers.begin().await?;
-        let job = sqlx::query("SELECT spec, generation, departed_generation FROM job WHERE job_id = ?1")
-            .bind(job_id.as_str())
-            .fetch_optional(&mut *snapshot)
-            .await?;
+        let job = sqlx::query(
+            "SELECT spec, generation, departed_generation, learning_rate FROM job WHERE job_id = ?1",
+        )
+        .bind(job_id.as_str())
+        .fetch_optional(&mut *snapshot)
+        .await?;
         let Some(job) = job else { return Ok(None) };
         let workers = sqlx::query(
-            "SELECT request, state, last_seen_unix_ms, COALESCE(reports, 0) AS reports FROM worker
+            "SELECT worker, request, state, last_seen_unix_ms, oom_cap, operator_override, COALESCE(reports, 0) AS reports
+             FROM worker
              LEFT JOIN (SELECT worker, COUNT(*) AS reports FROM report WHERE job_id = ?1 GROUP BY worker) USING (worker)
              WHERE job_id = ?1 ORDER BY seat",
         )
         .bind(job_id.as_str())
         .fetch_all(&mut *snapshot)
         .await?;
+        let departures = sqlx::query(
+            "SELECT worker, at_unix_ms FROM event WHERE job_id = ?1 AND kind IN ('left', 'expired')
+             ORDER BY id DESC LIMIT ?2",
+        )
+        .bind(job_id.as_str())
+        .bind(DEPARTURES_MAX)
+        .fetch_all(&mut *snapshot)
+        .await?;
+        let mut departed: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+        for row in departures.iter().rev() {
+            departed.entry(row.try_get("worker")?).or_default().push(row.try_get("at_unix_ms")?);
+        }
         let last: Option<i64> =
             sqlx::query("SELECT MAX(iteration) AS last FROM allocation WHERE job_id = ?1")
                 .bind(job_id.as_str())
                 .fetch_one(&mut *snapshot)
                 .await?
                 .try_get("last")?;
-        let worker = |row: &SqliteRow| {
+        let mut worker = |row: &SqliteRow| {
+            let operator_override: Option<&str> = row.try_get("operator_override")?;
+            let oom_cap: Option<i64> = row.try_get("oom_cap")?;
             Ok(StoredWorker {
+                oom_cap: oom_cap.map(i64::cast_unsigned),
+                operator_override: operator_override.map(|wanted| json(wanted, "override")).transpose()?,
+                departures_unix_ms: departed.remove(row.try_get::<&str, _>("worker")?).unwrap_or_default(),
                 request: json(row.try_get("request")?, "join request")?,
                 state: row.try_get("state")?,
                 last_seen_unix_ms: row.try_get("last_seen_unix_ms")?,
@@ -109,8 +142,9 @@ impl Store {
             spec: json(job.try_get("spec")?, "job")?,
             generation: unsigned(&job, "generation")?,
             departed_generation: unsigned(&job, "departed_generation")?,
-            workers: workers.iter().map(worker).collect::<Result<_, StoreError>>()?,
+            workers: workers.iter().map(&mut worker).collect::<Result<_, StoreError>>()?,
             last_iteration: last.map(i64::cast_unsigned),
+            learning_rate: job.try_get("learning_rate")?,
         }))
     }
 
@@ -259,8 +293,21 @@ pub(super) fn report(row: &SqliteRow) -> Result<StoredReport, StoreError> {
         barrier_wait_s: row.try_get("barrier_wait_s")?,
         loader_wait_s: row.try_get("loader_wait_s")?,
         peak_memory_bytes: peak.map(i64::cast_unsigned),
+        cost: later(row, "cost")?,
+        communication_s: later(row, "communication_s")?,
+        overlapped_communication_s: later(row, "overlapped_communication_s")?,
+        gradient_sqr: later(row, "gradient_sqr")?,
+        global_gradient_sqr: later(row, "global_gradient_sqr")?,
         drivers,
     })
+}
+
+/// A column that a database of an earlier schema, read offline and left as it is, does not have.
+fn later(row: &SqliteRow, column: &str) -> Result<Option<f64>, StoreError> {
+    match row.try_get(column) {
+        Err(sqlx::Error::ColumnNotFound(_)) => Ok(None),
+        read => Ok(read?),
+    }
 }
 
 fn unsigned(row: &SqliteRow, column: &str) -> Result<u64, StoreError> {

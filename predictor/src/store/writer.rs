@@ -111,7 +111,10 @@ async fn apply_one(
                 "INSERT OR IGNORE INTO report
                  SELECT ?1, value ->> 'iteration', value ->> 'worker', ?2, value ->> 'local_batch',
                         CAST(value ->> 'compute_time_s' AS REAL), CAST(value ->> 'barrier_wait_s' AS REAL),
-                        CAST(value ->> 'loader_wait_s' AS REAL), value ->> 'peak_memory_bytes', value -> 'drivers'
+                        CAST(value ->> 'loader_wait_s' AS REAL), value ->> 'peak_memory_bytes', value -> 'drivers',
+                        CAST(value ->> 'cost' AS REAL), CAST(value ->> 'communication_s' AS REAL),
+                        CAST(value ->> 'overlapped_communication_s' AS REAL), CAST(value ->> 'gradient_sqr' AS REAL),
+                        CAST(value ->> 'global_gradient_sqr' AS REAL)
                  FROM json_each(?3)",
             )
             .bind(job_id.as_str())
@@ -135,6 +138,13 @@ async fn apply_one(
                 }
                 inserted => inserted?,
             }
+        }
+        Change::LearningRate { job_id, state } => {
+            sqlx::query("UPDATE job SET learning_rate = ?2 WHERE job_id = ?1")
+                .bind(job_id.as_str())
+                .bind(state)
+                .execute(connection)
+                .await?
         }
         Change::Models { job_id, format, state } => {
             // A job that was deleted meanwhile has no models any more.
@@ -198,7 +208,7 @@ async fn apply_member(
     let kind = match &event.kind {
         MemberEventKind::Joined(request) => {
             sqlx::query(
-                "INSERT INTO worker VALUES
+                "INSERT INTO worker (job_id, worker, seat, state, request, last_seen_unix_ms) VALUES
                      (?1, ?2, (SELECT COALESCE(MAX(seat), 0) + 1 FROM worker WHERE job_id = ?1), 'live', ?3, ?4)
                  ON CONFLICT DO UPDATE SET seat = excluded.seat, state = 'live', request = excluded.request,
                      last_seen_unix_ms = excluded.last_seen_unix_ms",
@@ -235,6 +245,24 @@ async fn apply_member(
             .execute(&mut *connection)
             .await?;
             state
+        }
+        MemberEventKind::OutOfMemory(cap) => {
+            sqlx::query("UPDATE worker SET oom_cap = ?3 WHERE job_id = ?1 AND worker = ?2")
+                .bind(job_id)
+                .bind(worker)
+                .bind(integer(*cap))
+                .execute(&mut *connection)
+                .await?;
+            "out_of_memory"
+        }
+        MemberEventKind::Override(wanted) => {
+            sqlx::query("UPDATE worker SET operator_override = ?3 WHERE job_id = ?1 AND worker = ?2")
+                .bind(job_id)
+                .bind(worker)
+                .bind(wanted.as_ref().map(json).transpose()?)
+                .execute(&mut *connection)
+                .await?;
+            "override"
         }
     };
     sqlx::query(

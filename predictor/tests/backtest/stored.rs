@@ -12,14 +12,8 @@ fn report(worker: &str, iteration: u64) -> WorkerReport {
     let load = |iteration: u64| (iteration * 7919 % 13) as f64 / 13.0;
     let slowed = iteration.checked_sub(1).map_or(0.0, load);
     WorkerReport {
-        worker: WorkerId::new(worker).unwrap(),
-        iteration,
-        local_batch: 16,
-        compute_time_s: 0.1 * slowed.exp(),
-        barrier_wait_s: None,
-        loader_wait_s: None,
-        peak_memory_bytes: None,
         drivers: BTreeMap::from([("other_cpu".to_owned(), load(iteration))]),
+        ..WorkerReport::new(WorkerId::new(worker).unwrap(), iteration, 16, 0.1 * slowed.exp())
     }
 }
 

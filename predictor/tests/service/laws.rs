@@ -108,10 +108,10 @@ fn create(client: &Client, job: &str, case: &Case) -> u64 {
     let mut generation = 0;
     for (rank, (min_local_batch, max_local_batch, _)) in case.workers.iter().enumerate() {
         let request = JoinRequest {
-            worker: worker_id(rank),
             device: Some("cpu".into()),
             min_local_batch: *min_local_batch,
             max_local_batch: *max_local_batch,
+            ..JoinRequest::new(worker_id(rank))
         };
         let joined: evenstep_protocol::JoinAnswer =
             client.post(&format!("/v1/jobs/{job}/workers"), &request).json();

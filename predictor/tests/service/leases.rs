@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::Config;
-use evenstep_protocol::{AllocateAnswer, JobSpec, WorkerState, WorkersView};
+use evenstep_protocol::{AllocateAnswer, JobSpec, JoinRequest, WorkerState, WorkersView};
 use evenstep_tests::Client;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::support::{ask, join_all, report};
+use crate::support::{ask, join_all, report, worker_id};
 
 /// A service inside this process, on a clock of our own. Its folder outlives it.
 struct Timed {
@@ -82,4 +82,27 @@ fn while_the_service_was_away_no_lease_ran_out() {
     service.pass(10_001);
     assert_eq!(service.states(), [WorkerState::Expired; 2]);
     service.client.allocate(&ask("job", 3, 0)).problem(503, "paused");
+}
+
+#[test]
+fn a_flapping_worker_has_to_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = serve(&folder, 1_000_000);
+    service.client.put_job("job", &JobSpec { flap_cooldown_s: 30.0, ..JobSpec::new(60) });
+    for _ in 0..10 {
+        service.client.join("job", "node/0");
+        service.client.leave("job", "node/0");
+        service.pass(1000);
+    }
+    let again = JoinRequest::new(worker_id(0));
+    let reply = service.client.post("/v1/jobs/job/workers", &again);
+    let problem = reply.problem(503, "cooling-down");
+    assert_eq!(problem.retry_after_s, Some(29));
+    // A new process knows what was.
+    let now = service.clock.load(Ordering::SeqCst);
+    drop(service);
+    let service = serve(&folder, now);
+    service.client.post("/v1/jobs/job/workers", &again).problem(503, "cooling-down");
+    service.pass(29_000);
+    assert_eq!(service.client.join("job", "node/0").workers.len(), 1);
 }

@@ -4,11 +4,13 @@
 
 mod support;
 
+mod allocation;
 mod contract;
 
 mod races;
 
 mod laws;
+mod learning_rate;
 
 mod membership;
 

@@ -11,12 +11,7 @@ const ITERATIONS: u64 = 230;
 /// One worker on this device, and so many iterations of it whose speed follows the driver that `support::report` sends.
 fn train(service: &Service, job: &str, device: &str, iterations: u64) {
     service.client.put_job(job, &JobSpec::new(16));
-    let request = JoinRequest {
-        worker: worker_id(0),
-        device: Some(device.into()),
-        min_local_batch: None,
-        max_local_batch: None,
-    };
+    let request = JoinRequest { device: Some(device.into()), ..JoinRequest::new(worker_id(0)) };
     service.client.post(&format!("/v1/jobs/{job}/workers"), &request);
     let generation = service.client.job(job).generation;
     for iteration in 0..iterations {

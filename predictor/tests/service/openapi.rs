@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Service;
 
 /// Methods and paths of the contract.
-const ROUTES: [(&str, &str); 17] = [
+const ROUTES: [(&str, &str); 20] = [
     ("post", "/allocate"),
     ("get", "/allocate"),
     ("put", "/v1/jobs/{job_id}"),
@@ -15,6 +15,9 @@ const ROUTES: [(&str, &str); 17] = [
     ("post", "/v1/jobs/{job_id}/workers"),
     ("get", "/v1/jobs/{job_id}/workers"),
     ("delete", "/v1/jobs/{job_id}/workers/{worker}"),
+    ("post", "/v1/jobs/{job_id}/workers/{worker}/oom"),
+    ("put", "/v1/jobs/{job_id}/workers/{worker}/override"),
+    ("delete", "/v1/jobs/{job_id}/workers/{worker}/override"),
     ("get", "/v1/jobs/{job_id}/forecast"),
     ("get", "/v1/jobs/{job_id}/allocations"),
     ("get", "/v1/jobs/{job_id}/speeds"),

@@ -59,12 +59,7 @@ fn caps_and_floors_that_cannot_hold_the_batch_are_422_with_the_numbers() {
 
     client.put_job("floors", &JobSpec::new(64));
     for worker in 0..2 {
-        let request = JoinRequest {
-            worker: worker_id(worker),
-            device: None,
-            min_local_batch: Some(40),
-            max_local_batch: None,
-        };
+        let request = JoinRequest { min_local_batch: Some(40), ..JoinRequest::new(worker_id(worker)) };
         client.post("/v1/jobs/floors/workers", &request);
     }
     let problem = client.allocate(&ask("floors", 2, 0)).problem(422, "infeasible");

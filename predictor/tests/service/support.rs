@@ -50,31 +50,26 @@ pub fn join_all(client: &Client, job: &str, workers: usize) -> u64 {
 
 /// A request without reports.
 pub fn ask(job: &str, generation: u64, iteration: u64) -> AllocateRequest {
-    AllocateRequest { job_id: job_id(job), generation, iteration, global_batch: None, reports: vec![] }
+    AllocateRequest::new(job_id(job), generation, iteration)
 }
 
 /// How an iteration went for a worker that does this many samples per second.
 pub fn report(worker: usize, iteration: u64, local_batch: u64, speed: f64) -> WorkerReport {
     WorkerReport {
-        worker: worker_id(worker),
-        iteration,
-        local_batch,
-        compute_time_s: local_batch as f64 / speed,
         barrier_wait_s: Some(0.001),
-        loader_wait_s: None,
-        peak_memory_bytes: None,
         drivers: BTreeMap::from([
             ("psi_cpu_some".to_owned(), (iteration % 10) as f64 / 10.0),
             ("other_cpu".to_owned(), 1.0 / speed),
         ]),
+        ..WorkerReport::new(worker_id(worker), iteration, local_batch, local_batch as f64 / speed)
     }
 }
 
-/// A request that tells how the iteration before went for workers of these speeds, with even shares of 16 samples.
+/// A request that tells how the iteration before went for workers of these speeds, with even shares of 64 samples.
 pub fn ask_after(job: &str, generation: u64, iteration: u64, speeds: &[f64]) -> AllocateRequest {
     let mut request = ask(job, generation, iteration);
     if let Some(before) = iteration.checked_sub(1) {
-        let reports = speeds.iter().enumerate().map(|(worker, speed)| report(worker, before, 16, *speed));
+        let reports = speeds.iter().enumerate().map(|(worker, speed)| report(worker, before, 64, *speed));
         request.reports = reports.collect();
     }
     request

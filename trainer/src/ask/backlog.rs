@@ -96,16 +96,7 @@ mod tests {
     use super::*;
 
     fn report(iteration: u64) -> WorkerReport {
-        WorkerReport {
-            worker: WorkerId::new("node/0").unwrap(),
-            iteration,
-            local_batch: 1,
-            compute_time_s: 0.1,
-            barrier_wait_s: None,
-            loader_wait_s: None,
-            peak_memory_bytes: None,
-            drivers: Default::default(),
-        }
+        WorkerReport::new(WorkerId::new("node/0").unwrap(), iteration, 1, 0.1)
     }
 
     #[test]

@@ -50,12 +50,7 @@ impl Registration {
         self.client.put_job(&self.spec)?;
         let mut latest = None;
         for (worker, device) in self.workers.iter().zip(&self.devices) {
-            let request = JoinRequest {
-                worker: worker.clone(),
-                device: Some(device.clone()),
-                min_local_batch: None,
-                max_local_batch: None,
-            };
+            let request = JoinRequest { device: Some(device.clone()), ..JoinRequest::new(worker.clone()) };
             latest = Some(self.client.join(&request)?);
         }
         let mut joined = latest.ok_or_else(|| AskError::Unusable("there are no workers to join".into()))?;
@@ -121,11 +116,9 @@ impl Registration {
         reports: &[Vec<WorkerReport>],
     ) -> AllocateRequest {
         AllocateRequest {
-            job_id: self.client.job_id().clone(),
-            generation,
-            iteration,
             global_batch: global_batch.filter(|&size| size != self.spec.global_batch),
             reports: reports.iter().flatten().cloned().collect(),
+            ..AllocateRequest::new(self.client.job_id().clone(), generation, iteration)
         }
     }
 }

@@ -37,9 +37,7 @@ impl Step {
 }
 
 fn step_s(actual: &[f64], believed: &[f64], global_batch: u64) -> Result<f64, Infeasible> {
-    let share =
-        |speed: &f64| Share { curve: Curve::at_speed(*speed), communication_s: 0.0, floor: 0, cap: None };
-    let shares: Vec<Share> = believed.iter().map(share).collect();
+    let shares: Vec<Share> = believed.iter().map(|speed| Share::new(Curve::at_speed(*speed))).collect();
     let batches = allocate(&shares, global_batch, 1)?;
     Ok(batches.iter().zip(actual).map(|(batch, speed)| *batch as f64 / speed).fold(0.0, f64::max))
 }

@@ -38,8 +38,13 @@ pub struct JobForecaster<K: Ord> {
 /// A worker is known by its readings before it is known by its speed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Worker {
-    Unmeasured { readings: Vec<Option<f64>>, earlier: Option<Box<Earlier>> },
+    Unmeasured {
+        readings: Vec<Option<f64>>,
+        earlier: Option<Box<Earlier>>,
+    },
     Measured(Box<WorkerForecaster>),
+    /// It departed, and may be another when it is back: its last forecast stands until it is measured again.
+    Aged(Box<WorkerForecaster>),
 }
 
 /// What the models of one worker have learned, to lend to another on the same kind of device.
@@ -70,7 +75,7 @@ impl<K: Ord + Clone> JobForecaster<K> {
     /// Takes the drivers that were read before a worker's coming iteration, in the order of [`Self::drivers`].
     pub fn boundary(&mut self, worker: &K, readings: &[Option<f64>]) {
         match self.workers.get_mut(worker) {
-            Some(Worker::Measured(forecaster)) => forecaster.boundary(readings),
+            Some(Worker::Measured(forecaster) | Worker::Aged(forecaster)) => forecaster.boundary(readings),
             Some(Worker::Unmeasured { readings: known, .. }) => *known = readings.to_vec(),
             None => {
                 let unmeasured = Worker::Unmeasured { readings: readings.to_vec(), earlier: None };
@@ -87,6 +92,15 @@ impl<K: Ord + Clone> JobForecaster<K> {
             .or_insert(Worker::Unmeasured { readings: Vec::new(), earlier: None });
         if let Worker::Unmeasured { earlier, .. } = unmeasured {
             *earlier = Some(Box::new(from));
+        }
+    }
+
+    /// A worker has been away: what its models learned is lent to a new start, as from another on the same kind of device.
+    /// Until it is measured again its last forecast stands.
+    pub fn age(&mut self, worker: &K) {
+        if let Some(Worker::Measured(forecaster)) = self.workers.get(worker) {
+            let aged = Worker::Aged(forecaster.clone());
+            self.workers.insert(worker.clone(), aged);
         }
     }
 
@@ -117,11 +131,14 @@ impl<K: Ord + Clone> JobForecaster<K> {
                     forecaster.observe(&mut self.pool, expected, slope, seen);
                 }
                 (Some(Worker::Measured(_)), None) => {}
-                (Some(Worker::Unmeasured { .. }) | None, _) => {
+                (known, _) => {
                     let mut new = WorkerForecaster::new(&self.roster, &self.drivers, &self.pool, seen);
-                    if let Some(Worker::Unmeasured { earlier: Some(earlier), .. }) = self.workers.get(worker)
-                    {
-                        new.warm_start(&earlier.0);
+                    match known {
+                        Some(Worker::Aged(before)) => new.warm_start(before),
+                        Some(Worker::Unmeasured { earlier: Some(earlier), .. }) => {
+                            new.warm_start(&earlier.0);
+                        }
+                        _ => {}
                     }
                     self.workers.insert(worker.clone(), Worker::Measured(Box::new(new)));
                 }
@@ -162,7 +179,7 @@ impl<K: Ord + Clone> JobForecaster<K> {
 
     fn measured(&self, worker: &K) -> Option<&WorkerForecaster> {
         match self.workers.get(worker)? {
-            Worker::Measured(forecaster) => Some(forecaster),
+            Worker::Measured(forecaster) | Worker::Aged(forecaster) => Some(forecaster),
             Worker::Unmeasured { .. } => None,
         }
     }

@@ -209,3 +209,22 @@ fn a_network_joins_and_is_believed_where_it_is_better() {
     let narx = forecaster.experts(&0).into_iter().find(|expert| expert.name == "narx").unwrap();
     assert!(narx.weight > 0.9, "{narx:?}");
 }
+
+/// A worker that was away is forecast as before until it is measured; then its level is new at once, and so is its band.
+#[test]
+fn who_was_away_starts_anew_with_what_it_knew() {
+    let mut job = JobForecaster::new(DriverSet::default());
+    let seen = |speed: f64| [("w", Observation::new(speed, 1.0).unwrap())];
+    for k in 0..60 {
+        job.observe(&seen(100.0 + f64::from(k % 2)));
+    }
+    let before = job.forecast(&"w", None).unwrap();
+    job.age(&"w");
+    assert_eq!(job.forecast(&"w", None), Some(before));
+    job.observe(&seen(10.0));
+    let after = job.forecast(&"w", None).unwrap();
+    assert!((after.speed / 10.0 - 1.0).abs() < 0.05, "{after:?}");
+    assert!(after.upper / after.lower > 1.5, "{after:?}");
+    assert_eq!((job.observations(&"w"), job.residuals(&"w").count()), (1, 0));
+    job.age(&"unknown");
+}

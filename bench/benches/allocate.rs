@@ -1,0 +1,112 @@
+//! What a split costs: 10,000 workers and a global batch of a million, on curves of several forms, beside the greedy that hands
+//! out sample after sample.
+//!
+//! Aim: every exact split in under 1 ms.
+
+#![allow(clippy::expect_used, missing_docs, reason = "a benchmark ends where its set-up fails")]
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use evenstep_core::allocate::{Communication, Scenarios, Share, allocate, allocate_expected, finish_s};
+use evenstep_core::curve::Curve;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const WORKERS: usize = 10_000;
+const TOTAL: u64 = 1_000_000;
+const SEED: u64 = 1;
+
+fn shares(form: &str) -> Vec<Share> {
+    let mut random = ChaCha8Rng::seed_from_u64(SEED);
+    let mut one = |i: usize| {
+        let per_sample_s = 1e-4 * random.random_range(0.3..3.0);
+        let linear = Curve::linear(random.random_range(0.0..2e-3), per_sample_s);
+        let saturation = random.random_range(16..200);
+        let saturating = Curve::saturating(per_sample_s * saturation as f64, saturation, per_sample_s);
+        let points: Vec<(u64, f64)> = (0..8).map(|power| (1 << power, linear.time(1 << power))).collect();
+        let communication = Communication {
+            exposed_s: random.random_range(0.0..1e-3),
+            hidden_s: random.random_range(0.0..8e-3),
+            begins: random.random_range(0.1..0.6),
+        };
+        let cap = random.random_range(50..400);
+        match (form, i % 4) {
+            ("linear", _) => Share::new(linear),
+            ("saturating", _) => Share::new(saturating),
+            ("same_gpus", _) => Share::new(Curve::saturating(1e-2, 256, 4e-5)),
+            (_, 0) => Share { communication, floor: 1, cap: Some(cap), ..Share::new(linear) },
+            (_, 1) => Share { communication, floor: 1, cap: Some(cap), ..Share::new(saturating) },
+            (_, 2) => Share { communication, floor: 1, ..Share::new(saturating.accumulating(64)) },
+            _ => Share { floor: 1, ..Share::new(Curve::through(&points).expect("points")) },
+        }
+    };
+    (0..WORKERS).map(&mut one).collect()
+}
+
+/// What a first version would do: each sample to whoever would finish it first.
+fn greedy(shares: &[Share], total: u64) -> Vec<u64> {
+    let mut batches: Vec<u64> = shares.iter().map(|share| share.floor).collect();
+    let next = |i: usize, batch: u64| {
+        shares[i]
+            .cap
+            .is_none_or(|cap| batch < cap)
+            .then(|| Reverse((shares[i].finish_s(batch + 1).to_bits(), i)))
+    };
+    let mut heap: BinaryHeap<_> = (0..shares.len()).filter_map(|i| next(i, batches[i])).collect();
+    for _ in 0..total - batches.iter().sum::<u64>() {
+        let Some(Reverse((_, i))) = heap.pop() else { break };
+        batches[i] += 1;
+        heap.extend(next(i, batches[i]));
+    }
+    batches
+}
+
+fn exact(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("allocate");
+    for form in ["linear", "saturating", "mixed", "same_gpus"] {
+        let shares = shares(form);
+        let size = format!("{form}_{WORKERS}x{TOTAL}");
+        let ours = allocate(&shares, TOTAL, 1).expect("bounds that hold");
+        let greedy_s = finish_s(&shares, &greedy(&shares, TOTAL));
+        assert_eq!(finish_s(&shares, &ours).to_bits(), greedy_s.to_bits(), "{form}: both are exact");
+        group.bench_function(BenchmarkId::new("exact", &size), |bencher| {
+            bencher.iter(|| allocate(black_box(&shares), TOTAL, 1).expect("bounds that hold"));
+        });
+        group.bench_function(BenchmarkId::new("greedy", &size), |bencher| {
+            bencher.iter(|| greedy(black_box(&shares), TOTAL));
+        });
+    }
+    group.finish();
+}
+
+/// The split under uncertainty, on 64 scenarios.
+fn expected(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("allocate_expected");
+    let mut random = ChaCha8Rng::seed_from_u64(SEED);
+    for workers in [4, 16, 64, 256] {
+        let speeds: Vec<f64> = (0..workers).map(|_| random.random_range(500.0..2000.0)).collect();
+        let shares: Vec<Share> = speeds.iter().map(|speed| Share::new(Curve::at_speed(*speed))).collect();
+        let residuals: Vec<Vec<f64>> =
+            (0..workers).map(|_| (0..64).map(|_| random.random_range(-0.4..0.2)).collect()).collect();
+        let scenarios = Scenarios::from_residuals(&residuals);
+        let total = 128 * workers as u64;
+        group.bench_function(BenchmarkId::new("scenarios_64", format!("{workers}x{total}")), |bencher| {
+            bencher.iter(|| allocate_expected(black_box(&shares), &scenarios, total, 1).expect("no bounds"));
+        });
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = splits;
+    config = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_millis(1500));
+    targets = exact, expected
+}
+criterion_main!(splits);

@@ -1,0 +1,216 @@
+//! AdaScale: how much larger a step the noise of the gradients allows at a larger batch.
+//!
+//! Gradients of local batches differ by noise alone, so their spread tells the noise of one sample, `tr Sigma`, and what is
+//! left of the mean's norm tells the signal, `|G|^2`. With `sigma2 = tr Sigma / B_0` the noise at the base batch and
+//! `mu2 = |G|^2`, a batch of scale `k` is worth `r = (sigma2 + mu2) / (sigma2 / k + mu2)` steps: `k` where all is noise, 1
+//! where none is.
+
+use serde::{Deserialize, Serialize};
+
+use super::LearningRateError;
+
+/// The noise is taken to be at least this.
+const VARIANCE_MIN: f64 = 1e-6;
+/// Iterations at scale 1 that the averages remember.
+const MEMORY_ITERATIONS: f64 = 1000.0;
+
+/// Squared norms of the gradients of one iteration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GradientNorms {
+    /// Of each local batch's mean gradient.
+    pub locals: Vec<LocalNorm>,
+    /// Of the global mean, weighted by local batches.
+    pub global_squared: f64,
+}
+
+/// One worker's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LocalNorm {
+    /// Samples of its local batch; at least 1.
+    pub local_batch: u64,
+    /// Squared norm of its mean gradient.
+    pub squared: f64,
+}
+
+/// Noise and signal of gradients, estimated from one iteration; either may come out negative.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// `tr Sigma`: variance of one sample's gradient, summed over all parameters.
+    pub sample_variance: f64,
+    /// `|G|^2`: squared norm of the gradient without noise.
+    pub squared_norm: f64,
+}
+
+impl GradientNorms {
+    /// Estimates without bias, whether local batches are equal or not. With `g = sum (b_i / B) g_i`, `A` the mean of the
+    /// `|g_i|^2` and `h` that of the `1 / b_i`: `tr Sigma = (A - |g|^2) / (h - 1/B)` and `|G|^2 = |g|^2 - tr Sigma / B`.
+    ///
+    /// # Errors
+    /// [`LearningRateError`] where there are fewer than 2 local batches, one has no samples, or a norm is none.
+    pub fn estimate(&self) -> Result<Estimate, LearningRateError> {
+        let count = self.locals.len();
+        if count < 2 {
+            return Err(LearningRateError::TooFewGradients { count });
+        }
+        for value in self.locals.iter().map(|local| local.squared).chain([self.global_squared]) {
+            if !(value >= 0.0 && value.is_finite()) {
+                return Err(LearningRateError::Norm { value });
+            }
+        }
+        if self.locals.iter().any(|local| local.local_batch == 0) {
+            return Err(LearningRateError::NoSamples { which: "local batch" });
+        }
+        let mean = |of: fn(&LocalNorm) -> f64| self.locals.iter().map(of).sum::<f64>() / count as f64;
+        let total: f64 = self.locals.iter().map(|local| local.local_batch as f64).sum();
+        let spread = mean(|local| local.squared) - self.global_squared;
+        let sample_variance = spread / (mean(|local| 1.0 / local.local_batch as f64) - 1.0 / total);
+        Ok(Estimate { sample_variance, squared_norm: self.global_squared - sample_variance / total })
+    }
+}
+
+/// The gain of a batch of this scale, where the base batch has gradients of this noise and signal.
+pub fn gain(variance: f64, squared_norm: f64, scale: f64) -> f64 {
+    (variance + squared_norm) / (variance / scale + squared_norm)
+}
+
+/// Noise and signal, averaged over iterations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Averages {
+    /// `sigma2`: noise at the base batch.
+    variance: f64,
+    /// `mu2`: signal.
+    squared_norm: f64,
+    /// Iterations learned from.
+    count: u64,
+    /// The newest of them.
+    pub newest: Option<u64>,
+}
+
+impl Averages {
+    /// Takes the estimate of an iteration. The memory is `1000 / k` iterations: an exponential average with
+    /// `theta = max(1 - k / 1000, 0)`, and the plain mean until there are that many.
+    pub fn take(&mut self, iteration: u64, estimate: Estimate, base_global_batch: u64, scale: f64) {
+        self.newest = Some(iteration);
+        self.count += 1;
+        let new = (scale / MEMORY_ITERATIONS).min(1.0);
+        let weight = if (self.count as f64) < 1.0 / new { 1.0 / self.count as f64 } else { new };
+        let variance = (estimate.sample_variance / base_global_batch as f64).max(VARIANCE_MIN);
+        self.variance += weight * (variance - self.variance);
+        self.squared_norm += weight * (estimate.squared_norm.max(0.0) - self.squared_norm);
+    }
+
+    /// The gain at a scale: 1 before anything is known.
+    pub fn gain(&self, scale: f64) -> f64 {
+        if self.count == 0 { 1.0 } else { gain(self.variance, self.squared_norm, scale) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+
+    /// Norms of gradients given one by one, with their local batches.
+    fn norms(gradients: &[(u64, &[f64])]) -> GradientNorms {
+        let total: f64 = gradients.iter().map(|(batch, _)| *batch as f64).sum();
+        let squared = |gradient: &[f64]| gradient.iter().map(|value| value * value).sum::<f64>();
+        let mean: Vec<f64> = (0..gradients[0].1.len())
+            .map(|at| gradients.iter().map(|(batch, g)| *batch as f64 / total * g[at]).sum())
+            .collect();
+        let locals =
+            gradients.iter().map(|(batch, g)| LocalNorm { local_batch: *batch, squared: squared(g) });
+        GradientNorms { locals: locals.collect(), global_squared: squared(&mean) }
+    }
+
+    fn near(ours: f64, golden: f64) -> bool {
+        (ours - golden).abs() < 1e-9
+    }
+
+    #[test]
+    fn golden_equal_batches() {
+        let golden: [(&[&[f64]], f64, f64, f64); 2] = [
+            (&[&[1.0, 0.0], &[0.0, 1.0]], 1.0, 0.0, 2.0),
+            (&[&[3.0, 1.0], &[1.0, 1.0], &[2.0, 4.0], &[2.0, 2.0]], 8.0 / 3.0, 22.0 / 3.0, 1.25),
+        ];
+        for (gradients, variance, squared_norm, expected) in golden {
+            let workers = gradients.len() as f64;
+            // The base batch is a local batch: its noise is that of one local gradient.
+            for batch in [1, 8] {
+                let given: Vec<(u64, &[f64])> = gradients.iter().map(|g| (batch, *g)).collect();
+                let ours = norms(&given).estimate().unwrap();
+                assert!(near(ours.sample_variance / batch as f64, variance), "{ours:?}");
+                assert!(near(ours.squared_norm, squared_norm), "{ours:?}");
+                let mut averages = Averages::default();
+                averages.take(0, ours, batch, workers);
+                assert!(near(averages.gain(workers), expected), "{averages:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn golden_gains() {
+        for (scale, expected) in [(0.5, 0.6), (1.0, 1.0), (2.0, 1.5), (4.0, 2.0), (10.0, 2.5)] {
+            assert!(near(gain(2.0, 1.0, scale), expected));
+        }
+        assert!(near(gain(3.0, 1.0, 3.0), 2.0));
+        assert_eq!(Averages::default().gain(16.0), 1.0);
+    }
+
+    /// Local batches of 4, 8 and 20 samples whose gradients have variance 8.5 and squared norm 1.38 in all.
+    #[test]
+    fn unequal_batches_are_estimated_without_bias() {
+        const ITERATIONS: u32 = 60_000;
+        let deviations = [2.0f64, 1.5, 1.5]; // Squares sum to 8.5.
+        let signal = [1.0f64, 0.6, 0.141_421_356_237_309_5]; // Squares sum to 1.38.
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+        let mut mean = |batch: u64, at: usize| {
+            let noise: f64 = (0..batch).map(|_| 12f64.sqrt() * (rng.random::<f64>() - 0.5)).sum();
+            signal[at] + deviations[at] * noise / batch as f64
+        };
+        let (mut variance, mut squared) = (0.0, 0.0);
+        for _ in 0..ITERATIONS {
+            let gradients: Vec<(u64, [f64; 3])> =
+                [4, 8, 20].map(|batch| (batch, [0, 1, 2].map(|at| mean(batch, at)))).to_vec();
+            let given: Vec<(u64, &[f64])> =
+                gradients.iter().map(|(batch, g)| (*batch, g.as_slice())).collect();
+            let estimate = norms(&given).estimate().unwrap();
+            variance += estimate.sample_variance / f64::from(ITERATIONS);
+            squared += estimate.squared_norm / f64::from(ITERATIONS);
+        }
+        assert!((variance / 8.5 - 1.0).abs() < 0.01, "{variance}");
+        assert!((squared / 1.38 - 1.0).abs() < 0.01, "{squared}");
+    }
+
+    /// The plain mean at first, then an exponential one; by hand at a scale of 500: theta is .5, so it begins at two.
+    #[test]
+    fn averages_start_as_plain_means() {
+        let at = |variance: f64| Estimate { sample_variance: variance, squared_norm: 1.0 };
+        let mut averages = Averages::default();
+        for (iteration, variance) in [4.0, 8.0, 2.0].into_iter().enumerate() {
+            averages.take(iteration as u64, at(variance), 1, 500.0);
+        }
+        assert!(near(averages.variance, 4.0), "{averages:?}");
+        let mut averages = Averages::default();
+        for (iteration, variance) in [4.0, 8.0, 3.0].into_iter().enumerate() {
+            averages.take(iteration as u64, at(variance), 1, 2.0);
+        }
+        assert!(near(averages.variance, 5.0), "{averages:?}");
+    }
+
+    #[test]
+    fn what_is_no_norm_is_refused() {
+        let two = norms(&[(4, &[1.0]), (4, &[2.0])]);
+        let said = |norms: GradientNorms| norms.estimate().unwrap_err().to_string();
+        let nan = GradientNorms { global_squared: f64::NAN, ..two.clone() };
+        assert_eq!(said(nan), "squared gradient norm NaN: it must be finite and not negative");
+        let mut none = two.clone();
+        none.locals[1].local_batch = 0;
+        assert_eq!(said(none), "local batch 0: it must hold at least 1 sample");
+        let one = GradientNorms { locals: two.locals[..1].to_vec(), ..two };
+        assert_eq!(
+            said(one),
+            "gradients of 1 local batches: at least 2 are needed to tell signal from noise"
+        );
+    }
+}

@@ -1,0 +1,289 @@
+use proptest::prelude::*;
+
+use super::super::adascale::LocalNorm;
+use super::super::rule::{RampLength, legw_multiplier};
+use super::*;
+
+const DYNAMIC: Rule = Rule::DynamicSgd { ramp: RampLength::PerGrowth(8.0) };
+
+fn controller(rule: Rule) -> Controller {
+    Controller::new(rule, 100).unwrap()
+}
+
+fn multiplier(controller: &mut Controller, iteration: u64, batch: u64) -> f64 {
+    controller.instruct(iteration, batch).unwrap().lr_multiplier
+}
+
+fn near(ours: f64, golden: f64) -> bool {
+    (ours - golden).abs() < 1e-9
+}
+
+/// k = 4, T = 32.
+#[test]
+fn golden_ramp() {
+    let mut ours = controller(DYNAMIC);
+    assert_eq!(multiplier(&mut ours, 9, 100), 1.0);
+    let start = ours.instruct(10, 400).unwrap();
+    let ramp = Ramp { from: 1.0, to: 4.0, start_iteration: 10, iterations: 32 };
+    assert_eq!((start.lr_multiplier, start.ramp), (1.0, Some(ramp)));
+    for (t, expected) in [(1, 1.09375), (8, 1.75), (16, 2.5), (31, 3.90625), (32, 4.0), (33, 4.0), (900, 4.0)]
+    {
+        let instruction = ours.instruct(10 + t, 400).unwrap();
+        assert!(near(instruction.lr_multiplier, expected), "{t}: {instruction:?}");
+        assert_eq!(instruction.ramp, (t < 32).then_some(ramp));
+        assert_eq!(instruction.schedule_iteration, 10 + t);
+    }
+}
+
+#[test]
+fn growth_at_once_shrinking_at_once_and_no_change() {
+    for length in [RampLength::Iterations(0), RampLength::PerGrowth(0.0)] {
+        let mut ours = controller(Rule::DynamicSgd { ramp: length });
+        ours.instruct(0, 100).unwrap();
+        let jumped = ours.instruct(1, 400).unwrap();
+        assert_eq!((jumped.lr_multiplier, jumped.momentum_buffer_scale, jumped.ramp), (4.0, 4.0, None));
+    }
+    let mut ours = controller(DYNAMIC);
+    ours.instruct(0, 100).unwrap();
+    let still = ours.instruct(1, 100).unwrap();
+    assert_eq!((still.lr_multiplier, still.momentum_buffer_scale, still.ramp), (1.0, 1.0, None));
+    let shrunk = ours.instruct(2, 50).unwrap();
+    assert_eq!((shrunk.lr_multiplier, shrunk.momentum_buffer_scale, shrunk.ramp), (0.5, 0.5, None));
+}
+
+/// Half way to 4 the batch grows again: from 2.5 to 5 in 8 * 2 iterations. Then it shrinks.
+#[test]
+fn a_change_during_a_ramp_starts_from_where_it_is() {
+    let mut ours = controller(DYNAMIC);
+    ours.instruct(0, 100).unwrap();
+    ours.instruct(10, 400).unwrap();
+    let restarted = ours.instruct(26, 500).unwrap();
+    let ramp = Ramp { from: 2.5, to: 5.0, start_iteration: 26, iterations: 16 };
+    assert_eq!((restarted.lr_multiplier, restarted.ramp), (2.5, Some(ramp)));
+    assert!(near(multiplier(&mut ours, 34, 500), 3.75));
+    let shrunk = ours.instruct(35, 200).unwrap();
+    assert_eq!((shrunk.lr_multiplier, shrunk.ramp), (2.0, None));
+}
+
+#[test]
+fn plain_rules() {
+    for (rule, expected) in [(Rule::None, 1.0), (Rule::Linear, 4.0), (Rule::Sqrt, 2.0)] {
+        let mut ours = controller(rule);
+        assert_eq!(multiplier(&mut ours, 0, 100), 1.0);
+        let changed = ours.instruct(1, 400).unwrap();
+        assert_eq!((changed.lr_multiplier, changed.momentum_buffer_scale), (expected, expected));
+        assert_eq!(ours.instruct(2, 400).unwrap().momentum_buffer_scale, 1.0);
+    }
+}
+
+/// 10 epochs of 1,000 samples: the warm-up takes 100 iterations of the base batch at scale 1.
+#[test]
+fn golden_legw() {
+    let rule = Rule::Legw { warmup_epochs: 10.0, dataset_samples: 1000 };
+    let golden = [
+        (5.0, [1.0 / 20.0, 1.0 / 40.0, 1.0 / 60.0, 1.0 / 80.0, 1.0 / 100.0]),
+        (400.0, [1.0, 2.0, 4.0 / 3.0, 1.0, 0.8]),
+    ];
+    for (progress, expected) in golden {
+        for (scale, expected) in [1.0, 4.0, 9.0, 16.0, 25.0].into_iter().zip(expected) {
+            let ours = legw_multiplier(scale, progress, 10.0, 1000.0, 100.0);
+            assert!(near(ours, expected), "{scale} {progress}: {ours}");
+        }
+    }
+    // An iteration at scale k is progress by k, and counts itself: 5 are done in iteration 4, 400 at scale 16 in the 25th.
+    for (scale, iteration, expected) in [(1, 4, 1.0 / 20.0), (4, 99, 2.0), (16, 24, 1.0), (25, 15, 0.8)] {
+        let mut ours = controller(rule);
+        ours.instruct(0, 100 * scale).unwrap();
+        let ours = multiplier(&mut ours, iteration, 100 * scale);
+        assert!(near(ours, expected), "{scale} {iteration}: {ours}");
+    }
+}
+
+/// [[1, 0], [0, 1]] of 100 samples each: gain 2 at scale 2.
+#[test]
+fn adascale_counts_what_steps_gained() {
+    let local = |squared| LocalNorm { local_batch: 100, squared };
+    let norms = GradientNorms { locals: vec![local(1.0), local(1.0)], global_squared: 0.5 };
+    let mut ours = controller(Rule::AdaScale);
+    let first = ours.instruct(0, 200).unwrap();
+    assert_eq!((first.lr_multiplier, first.schedule_iteration), (1.0, 0));
+    ours.gradients(0, &norms).unwrap();
+    let second = ours.instruct(1, 200).unwrap();
+    assert!(near(second.lr_multiplier, 2.0) && near(second.momentum_buffer_scale, 2.0));
+    assert_eq!(second.schedule_iteration, 1);
+    // Two iterations later: 1 + 2 + 2.
+    assert_eq!(ours.instruct(3, 200).unwrap().schedule_iteration, 5);
+    assert_eq!(
+        ours.gradients(0, &norms).unwrap_err().to_string(),
+        "gradients of iteration 0: those of 0 were taken already"
+    );
+    assert_eq!(controller(Rule::Linear).gradients(0, &norms), Err(LearningRateError::NoGradientsTaken));
+}
+
+#[test]
+fn what_was_asked_stays_and_what_is_wrong_is_named() {
+    let mut ours = controller(DYNAMIC);
+    let early = ours.instruct(3, 100).unwrap();
+    ours.instruct(5, 400).unwrap();
+    ours.instruct(9, 800).unwrap();
+    assert_eq!(ours.instruct(3, 100), Ok(early));
+    let said = |result: Result<Instruction, LearningRateError>| result.unwrap_err().to_string();
+    assert_eq!(said(ours.instruct(4, 100)), "iteration 4: iterations must rise, and 9 was asked for already");
+    assert_eq!(
+        said(ours.instruct(5, 100)),
+        "iteration 5: it was asked for with a global batch of 400, now with 100"
+    );
+    assert_eq!(said(ours.instruct(10, 0)), "global batch 0: it must hold at least 1 sample");
+    assert!(Controller::new(DYNAMIC, 0).is_err());
+    for bad in [f64::NAN, -1.0, f64::INFINITY] {
+        assert!(Controller::new(Rule::DynamicSgd { ramp: RampLength::PerGrowth(bad) }, 1).is_err());
+        assert!(Controller::new(Rule::Legw { warmup_epochs: bad, dataset_samples: 1 }, 1).is_err());
+    }
+    assert!(Controller::new(Rule::Legw { warmup_epochs: 1.0, dataset_samples: 0 }, 1).is_err());
+}
+
+/// What nobody can have followed is as if it had never been asked for.
+#[test]
+fn voided_iterations_can_be_asked_for_again() {
+    let mut ours = controller(DYNAMIC);
+    ours.instruct(0, 100).unwrap();
+    let before = ours.clone();
+    for iteration in 1..8 {
+        ours.instruct(iteration, 400).unwrap();
+    }
+    ours.void_from(1).unwrap();
+    assert_eq!(ours, before);
+    for iteration in 1..=REMEMBERED_MAX as u64 {
+        ours.instruct(iteration, 100).unwrap();
+    }
+    assert_eq!(ours.void_from(1), Err(LearningRateError::Forgotten { iteration: 1 }));
+    assert_eq!(ours.void_from(2), Ok(()));
+}
+
+/// Batches over iterations: (iterations since the one before, batch).
+fn history() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    prop::collection::vec((1u64..6, prop::sample::select(vec![50u64, 100, 200, 400, 1600])), 2..60)
+}
+
+fn rules() -> impl Strategy<Value = Rule> {
+    prop::sample::select(vec![
+        Rule::None,
+        Rule::Linear,
+        Rule::Sqrt,
+        DYNAMIC,
+        Rule::DynamicSgd { ramp: RampLength::Iterations(7) },
+        Rule::Legw { warmup_epochs: 2.0, dataset_samples: 1500 },
+        Rule::AdaScale,
+    ])
+}
+
+fn some_norms(iteration: u64) -> GradientNorms {
+    let squared = |at: u64| 1.0 + (iteration * 7919 + at) as f64 % 13.0;
+    let locals = (1..5).map(|at| LocalNorm { local_batch: 10 * at, squared: squared(at) }).collect();
+    GradientNorms { locals, global_squared: 0.9 }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Both forms of momentum walk the same way down a quadratic, whatever the batch does.
+    #[test]
+    fn momentum_inside_or_outside_is_one(rule in rules(), history in history(), mu in 0.0f64..0.99) {
+        let mut ours = controller(rule);
+        let (eta, curvature) = (0.01, 0.7);
+        let (mut outside, mut inside) = ((1.0f64, 0.0f64), (1.0f64, 0.0f64));
+        let mut iteration = 0;
+        for (run, batch) in history {
+            for _ in 0..run {
+                let instruction = ours.instruct(iteration, batch).unwrap();
+                if rule == Rule::AdaScale {
+                    ours.gradients(iteration, &some_norms(iteration)).unwrap();
+                }
+                iteration += 1;
+                let rate = eta * instruction.lr_multiplier;
+                let (w, v) = outside;
+                let v = mu * (v * instruction.buffer_scale(MomentumForm::Outside)) + curvature * w;
+                outside = (w - rate * v, v);
+                let (w, v) = inside;
+                let v = mu * (v * instruction.buffer_scale(MomentumForm::Inside)) + rate * curvature * w;
+                inside = (w - v, v);
+                prop_assert!((outside.0 - inside.0).abs() <= 1e-9 * outside.0.abs().max(1.0));
+            }
+        }
+    }
+
+    /// Growth never jumps: no step is larger than the steepest ramp's, also where another change comes during one.
+    #[test]
+    fn a_ramp_restarted_is_continuous(batches in prop::collection::vec(1u64..40, 5..40)) {
+        let mut ours = controller(DYNAMIC);
+        let (mut last, mut grown) = (ours.instruct(0, 100).unwrap().lr_multiplier, 100);
+        for (at, more) in batches.iter().enumerate() {
+            grown += 25 * more;
+            for inner in 0..5 {
+                let next = ours.instruct(1 + 5 * at as u64 + inner, grown).unwrap();
+                let k = grown as f64 / 100.0;
+                prop_assert!(next.lr_multiplier >= last && next.lr_multiplier <= k);
+                // (k - m) / (8 k / m) is at most k / 32.
+                prop_assert!(next.lr_multiplier - last <= k / 32.0 + 1e-9, "{last} {next:?}");
+                last = next.lr_multiplier;
+            }
+        }
+    }
+
+    /// The batch of the schedule changes nothing, ever; and the beginning of a job does not matter.
+    #[test]
+    fn scale_one_is_no_change(rule in rules(), start in 0u64..50, steps in prop::collection::vec(1u64..9, 1..20)) {
+        prop_assume!(!matches!(rule, Rule::Legw { .. }));
+        let mut ours = controller(rule);
+        let mut iteration = start;
+        for step in steps {
+            let instruction = ours.instruct(iteration, 100).unwrap();
+            let expected = Instruction {
+                lr_multiplier: 1.0, momentum_buffer_scale: 1.0, schedule_iteration: iteration, ramp: None,
+            };
+            prop_assert_eq!(instruction, expected);
+            iteration += step;
+        }
+    }
+
+    /// From JSON at any point it goes on as if nothing had been, and iterations that are left out or asked for twice
+    /// change none of the others.
+    #[test]
+    fn restarts_repeats_and_gaps_change_nothing(rule in rules(), history in history(), restart in 0usize..60) {
+        let mut ours = controller(rule);
+        let mut asked_each = controller(rule);
+        let mut iteration = 0;
+        for (at, (run, batch)) in history.into_iter().enumerate() {
+            let given = ours.instruct(iteration, batch).unwrap();
+            if rule != Rule::AdaScale {
+                prop_assert_eq!(asked_each.instruct(iteration, batch).unwrap(), given);
+                for between in 1..run {
+                    asked_each.instruct(iteration + between, batch).unwrap();
+                }
+            } else {
+                ours.gradients(iteration, &some_norms(iteration)).unwrap();
+            }
+            prop_assert_eq!(ours.instruct(iteration, batch).unwrap(), given);
+            if at == restart {
+                let json = serde_json::to_string(&ours).unwrap();
+                let again: Controller = serde_json::from_str(&json).unwrap();
+                prop_assert_eq!(&again, &ours);
+                ours = again;
+            }
+            iteration += run;
+        }
+    }
+
+    /// A client that finishes its ramp alone is where the controller is.
+    #[test]
+    fn clients_can_finish_alone(rule in rules(), batch in prop::sample::select(vec![100u64, 200, 800])) {
+        prop_assume!(rule != Rule::AdaScale);
+        let mut ours = controller(rule);
+        ours.instruct(0, 100).unwrap();
+        let alone = ours.instruct(4, batch).unwrap();
+        for iteration in 5..120 {
+            let expected = alone.ramp.map_or(alone.lr_multiplier, |ramp| ramp.multiplier(iteration));
+            prop_assert_eq!(multiplier(&mut ours, iteration, batch), expected);
+        }
+    }
+}

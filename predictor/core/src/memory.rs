@@ -1,0 +1,129 @@
+//! How large a batch fits into a worker's memory: from the peaks that it reports, and from where it failed.
+//!
+//! Peak memory grows with the batch, `peak(x) = base + per_sample x` (weights, optimizer and workspaces; activations). Peaks are
+//! "the highest so far", so only the largest batch of a time says something about its own size: the model keeps the peak at the
+//! smallest and at the largest batch that ever raised it, and the line through both. While there is one size only, all of the
+//! peak is counted as samples: that gives a cap which is too low, never one that is too high.
+
+use serde::{Deserialize, Serialize};
+
+/// After a failure the cap is this share of the batch that failed, unless a larger one has worked.
+const AFTER_FAILURE: f64 = 0.9;
+/// What the cap leaves of a batch for which there is no evidence: at most this many times the largest that worked.
+const GROWTH_MAX: f64 = 2.0;
+
+/// What is known of one worker's memory.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryModel {
+    /// The smallest batch with a peak of its own, and the peak in bytes.
+    smallest: Option<(u64, u64)>,
+    /// The largest batch that raised the peak, and that peak in bytes.
+    largest: Option<(u64, u64)>,
+    /// The largest batch that worked.
+    worked: u64,
+}
+
+impl MemoryModel {
+    /// An iteration of `batch` samples at once worked; the worker's highest memory use so far is `peak_bytes`.
+    pub fn observe(&mut self, batch: u64, peak_bytes: Option<u64>) {
+        if batch == 0 {
+            return;
+        }
+        self.worked = self.worked.max(batch);
+        let Some(peak) = peak_bytes.filter(|peak| *peak > 0) else { return };
+        if self.smallest.is_none() {
+            self.smallest = Some((batch, peak));
+        }
+        // A higher peak at no larger a batch is the same size, better known: fragmentation, caches that fill.
+        match &mut self.largest {
+            Some((largest, highest)) if batch <= *largest => *highest = peak.max(*highest),
+            largest => *largest = Some((batch, peak.max(largest.map_or(0, |(_, highest)| highest)))),
+        }
+    }
+
+    /// The largest batch that should fit into `memory_bytes` of which the share `headroom` stays free; `None` where no peak was
+    /// reported. At least 1, and at most twice what has worked: a line is not to be trusted far beyond its points.
+    pub fn cap(&self, memory_bytes: u64, headroom: f64) -> Option<u64> {
+        let (largest, peak) = self.largest?;
+        let (smallest, low_peak) = self.smallest?;
+        let per_sample = if largest > smallest && peak > low_peak {
+            (peak - low_peak) as f64 / (largest - smallest) as f64
+        } else {
+            peak as f64 / largest as f64
+        };
+        let room = memory_bytes as f64 * (1.0 - headroom) - peak as f64;
+        let cap = largest as f64 + (room / per_sample).floor();
+        Some(cap.clamp(1.0, (self.worked as f64 * GROWTH_MAX).max(1.0)) as u64)
+    }
+
+    /// The cap after `batch` samples did not fit: the largest batch that worked below it, or nine tenths of it where that is
+    /// more, in multiples of `quantum` where there is one below it; at least 1 and always less than `batch`.
+    pub fn after_failure(&self, batch: u64, quantum: u64) -> u64 {
+        let proven = if self.worked < batch { self.worked } else { 0 };
+        let below = proven.max((batch as f64 * AFTER_FAILURE) as u64).min(batch.saturating_sub(1));
+        let whole = below - below % quantum.max(1);
+        if whole > 0 { whole } else { below.max(1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// By hand: 100 bytes base, 10 a sample, 1,000 bytes of memory, a tenth free: (900 - 100) / 10 = 80 samples.
+    #[test]
+    fn two_sizes_tell_base_and_slope_apart() {
+        let mut memory = MemoryModel::default();
+        assert_eq!(memory.cap(1000, 0.1), None);
+        memory.observe(10, Some(200));
+        assert_eq!(
+            memory.cap(1000, 0.1),
+            Some(20),
+            "one size: 45 by proportion, but no more than twice what worked"
+        );
+        memory.observe(50, Some(600));
+        memory.observe(20, Some(600));
+        assert_eq!(memory.cap(1000, 0.1), Some(80));
+        assert_eq!(memory.cap(500, 0.1), Some(35), "less memory than its peak");
+        assert_eq!(memory.cap(10, 0.1), Some(1));
+    }
+
+    #[test]
+    fn after_a_failure() {
+        let mut memory = MemoryModel::default();
+        assert_eq!(memory.after_failure(100, 1), 90);
+        assert_eq!(memory.after_failure(100, 16), 80);
+        assert_eq!(memory.after_failure(2, 16), 1);
+        memory.observe(96, None);
+        assert_eq!(memory.after_failure(100, 1), 96, "96 has worked");
+        memory.observe(128, None);
+        assert_eq!(memory.after_failure(100, 1), 90, "what worked before does not any more");
+    }
+
+    proptest! {
+        #[test]
+        fn a_cap_after_a_failure_is_below_it(worked in 0u64..300, failed in 2u64..300, quantum in 1u64..40) {
+            let mut memory = MemoryModel::default();
+            memory.observe(worked, None);
+            let cap = memory.after_failure(failed, quantum);
+            prop_assert!(cap >= 1 && cap < failed);
+        }
+
+        /// Of a worker that is as the model says, the cap always fits, and nearly fills its memory once sizes have varied.
+        #[test]
+        fn a_cap_fits(base in 1u64..10_000, per_sample in 1u64..1000, sizes in prop::collection::vec(1u64..64, 1..20),
+                      memory_bytes in 20_000u64..1_000_000) {
+            let mut memory = MemoryModel::default();
+            let mut peak = 0;
+            for &size in &sizes {
+                peak = peak.max(base + per_sample * size);
+                memory.observe(size, Some(peak));
+            }
+            prop_assume!(peak as f64 <= 0.9 * memory_bytes as f64);
+            let cap = memory.cap(memory_bytes, 0.1).unwrap();
+            prop_assert!((base + per_sample * cap) as f64 <= 0.9 * memory_bytes as f64 + 1.0, "{cap}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Who is slow for long, and why. A flag for people, never a reason to evict.
+//!
+//! A worker is held against its own best: the speed that it kept up for a while, slowly forgotten; and against the median of its
+//! peers on the same kind of device, where it has such peers. Shares follow speeds, so a device that is slow by nature is no
+//! straggler; one that is slower than it was, or than its like, is. The reason is read from the drivers, the loader's wait among
+//! them, against what they were while the worker was well.
+
+use serde::{Deserialize, Serialize};
+
+/// Iterations over which speed and drivers are averaged.
+const MEMORY: f64 = 20.0;
+/// By so much of itself a worker's best falls in each iteration towards what it does now: half of it in 700.
+const FORGETTING: f64 = 0.001;
+/// Below this share of what it should be it is slow; above the second it is well again.
+const SLOW: f64 = 0.75;
+const WELL: f64 = 0.85;
+/// It must be slow for so many iterations in a row to be flagged.
+const PERSISTENT: u64 = 20;
+/// A loader that takes this share of the iteration is a reason by itself.
+const LOADER_SHARE: f64 = 0.2;
+
+/// What was read beside one iteration; absent readings stay out of the averages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Signs {
+    /// SM clock of its GPU, in MHz.
+    pub sm_clock_mhz: Option<f64>,
+    /// Temperature of its GPU in degrees Celsius.
+    pub gpu_temperature_celsius: Option<f64>,
+    /// Share of time in which some task of the machine waited for a core.
+    pub cpu_stall: Option<f64>,
+    /// Time that the worker's threads waited for a core, per second.
+    pub run_queue_wait: Option<f64>,
+    /// Share of time in which some task waited for memory.
+    pub memory_stall: Option<f64>,
+    /// Share of the iteration in which it waited for data.
+    pub loader_share: Option<f64>,
+}
+
+impl Signs {
+    fn each(&mut self) -> [&mut Option<f64>; 6] {
+        [
+            &mut self.sm_clock_mhz,
+            &mut self.gpu_temperature_celsius,
+            &mut self.cpu_stall,
+            &mut self.run_queue_wait,
+            &mut self.memory_stall,
+            &mut self.loader_share,
+        ]
+    }
+
+    fn average(&mut self, mut now: Self) {
+        for (mean, now) in self.each().into_iter().zip(now.each()) {
+            *mean = match (*mean, *now) {
+                (Some(mean), Some(now)) => Some(mean + (now - mean) / MEMORY),
+                (mean, now) => now.or(mean),
+            };
+        }
+    }
+}
+
+/// Why a worker is slow.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Cause {
+    /// Its GPU runs at this share of the clock that it had when it was well.
+    Throttling {
+        /// Clock over what it was.
+        clock_ratio: f64,
+        /// Temperature in degrees Celsius, where known.
+        celsius: Option<f64>,
+    },
+    /// It waits for a core for this share of time.
+    CpuContention {
+        /// Share of time.
+        waiting: f64,
+    },
+    /// It waits for data for this share of its iteration.
+    LoaderWait {
+        /// Share of the iteration.
+        waiting: f64,
+    },
+    /// Its machine waits for memory for this share of time.
+    MemoryPressure {
+        /// Share of time.
+        waiting: f64,
+    },
+    /// No driver tells.
+    Unknown,
+}
+
+/// A worker that is slow for long.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Straggler {
+    /// Why, as far as the drivers tell now.
+    pub cause: Cause,
+    /// Its speed over what it should be.
+    pub speed_ratio: f64,
+    /// The iteration it began with.
+    pub since: u64,
+}
+
+/// Watches one worker.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Watch {
+    /// Log speed, averaged.
+    level: Option<f64>,
+    /// The best level, slowly forgotten.
+    best: f64,
+    observations: u64,
+    now: Signs,
+    /// Signs while it was well.
+    healthy: Signs,
+    /// Since when it is slow, and for how many iterations.
+    slow: Option<(u64, u64)>,
+    flagged: bool,
+}
+
+impl Watch {
+    /// Takes one iteration: its speed, and what was read beside it.
+    pub fn observe(&mut self, iteration: u64, speed: f64, signs: Signs) {
+        let log_speed = speed.ln();
+        self.observations += 1;
+        // The mean of all until there are enough for a moving one.
+        let weight = (1.0 / self.observations as f64).max(1.0 / MEMORY);
+        let level = self.level.map_or(log_speed, |level| level + weight * (log_speed - level));
+        self.level = Some(level);
+        self.best = if self.observations as f64 <= MEMORY {
+            level
+        } else {
+            level.max(self.best - FORGETTING * (self.best - level).max(0.0))
+        };
+        self.now.average(signs);
+        // Judged by the iteration itself: an average is still well while its readings are no longer.
+        if log_speed - self.best > WELL.ln() {
+            self.healthy.average(signs);
+        }
+        let waits = self.now.loader_share.is_some_and(|share| share > LOADER_SHARE);
+        let bound = if self.flagged { WELL } else { SLOW };
+        if self.ratio(None) < bound || waits {
+            let (since, count) = self.slow.unwrap_or((iteration, 0));
+            self.slow = Some((since, count + 1));
+            self.flagged |= count + 1 >= PERSISTENT;
+        } else {
+            self.slow = None;
+            self.flagged = false;
+        }
+    }
+
+    /// Its averaged speed, to be compared with that of its peers; `None` before it is measured.
+    pub fn speed(&self) -> Option<f64> {
+        self.level.map(f64::exp)
+    }
+
+    /// Whether it is a straggler, held against itself and against `peers`, the median speed of its like.
+    pub fn straggler(&self, peers: Option<f64>) -> Option<Straggler> {
+        let (settled, slower_than_peers) =
+            (self.observations >= PERSISTENT, peers.is_some() && self.ratio(peers) < SLOW);
+        let since = match self.slow.filter(|_| self.flagged) {
+            Some((since, _)) => since,
+            None if settled && slower_than_peers => 0,
+            None => return None,
+        };
+        Some(Straggler { cause: self.cause(), speed_ratio: self.ratio(peers), since })
+    }
+
+    /// Its speed over what it should be.
+    fn ratio(&self, peers: Option<f64>) -> f64 {
+        let Some(level) = self.level else { return 1.0 };
+        (level - peers.map_or(self.best, |peers| self.best.max(peers.ln()))).exp()
+    }
+
+    /// The first that holds, from the surest sign to the vaguest.
+    fn cause(&self) -> Cause {
+        let Signs {
+            sm_clock_mhz,
+            gpu_temperature_celsius,
+            cpu_stall,
+            run_queue_wait,
+            memory_stall,
+            loader_share,
+        } = self.now;
+        let risen = |now: Option<f64>, before: Option<f64>, least: f64| {
+            now.filter(|now| *now > least && *now > 1.5 * before.unwrap_or(0.0))
+        };
+        let clock_ratio = sm_clock_mhz.zip(self.healthy.sm_clock_mhz).map(|(now, before)| now / before);
+        if let Some(clock_ratio) = clock_ratio.filter(|ratio| *ratio < 0.93) {
+            return Cause::Throttling { clock_ratio, celsius: gpu_temperature_celsius };
+        }
+        if let Some(waiting) = loader_share.filter(|share| *share > LOADER_SHARE) {
+            return Cause::LoaderWait { waiting };
+        }
+        if let Some(waiting) = risen(memory_stall, self.healthy.memory_stall, 0.05) {
+            return Cause::MemoryPressure { waiting };
+        }
+        let waiting = [
+            risen(run_queue_wait, self.healthy.run_queue_wait, 0.1),
+            risen(cpu_stall, self.healthy.cpu_stall, 0.1),
+        ];
+        match waiting.into_iter().flatten().reduce(f64::max) {
+            Some(waiting) => Cause::CpuContention { waiting },
+            None => Cause::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk(watch: &mut Watch, iterations: std::ops::Range<u64>, speed: f64, signs: Signs) {
+        for iteration in iterations {
+            // Noise of 10 %, the same every time.
+            let noise = 1.0 + 0.1 * ((iteration * 7919 % 21) as f64 / 10.0 - 1.0);
+            watch.observe(iteration, speed * noise, signs);
+        }
+    }
+
+    #[test]
+    fn noise_is_no_straggler_and_nature_neither() {
+        let mut watch = Watch::default();
+        walk(&mut watch, 0..2000, 3.0, Signs::default());
+        assert_eq!(watch.straggler(None), None);
+        assert_eq!(watch.straggler(Some(3.2)), None);
+        assert_eq!(watch.straggler(Some(6.0)).unwrap().cause, Cause::Unknown, "its like are twice as fast");
+    }
+
+    #[test]
+    fn slower_than_it_was_for_long_and_well_again() {
+        let mut watch = Watch::default();
+        let well = Signs { run_queue_wait: Some(0.01), cpu_stall: Some(0.05), ..Signs::default() };
+        let ill = Signs { run_queue_wait: Some(0.6), cpu_stall: Some(0.7), ..Signs::default() };
+        walk(&mut watch, 0..200, 10.0, well);
+        walk(&mut watch, 200..215, 5.0, ill);
+        assert_eq!(watch.straggler(None), None, "a moment is no habit");
+        walk(&mut watch, 215..300, 5.0, ill);
+        let straggler = watch.straggler(None).unwrap();
+        assert!((200..240).contains(&straggler.since), "{straggler:?}");
+        assert!((straggler.speed_ratio - 0.5).abs() < 0.1);
+        assert!(matches!(straggler.cause, Cause::CpuContention { waiting } if waiting > 0.5));
+        walk(&mut watch, 300..400, 10.0, well);
+        assert_eq!(watch.straggler(None), None);
+    }
+
+    #[test]
+    fn reasons() {
+        let cause = |well: Signs, ill: Signs, speed: f64| {
+            let mut watch = Watch::default();
+            walk(&mut watch, 0..100, 10.0, well);
+            walk(&mut watch, 100..200, speed, ill);
+            watch.straggler(None).map(|straggler| straggler.cause)
+        };
+        let clock = |mhz, celsius| Signs {
+            sm_clock_mhz: Some(mhz),
+            gpu_temperature_celsius: Some(celsius),
+            ..Signs::default()
+        };
+        assert!(matches!(
+            cause(clock(1980.0, 60.0), clock(1200.0, 91.0), 6.0),
+            Some(Cause::Throttling { clock_ratio, celsius: Some(_) }) if clock_ratio < 0.7
+        ));
+        let memory = Signs { memory_stall: Some(0.4), cpu_stall: Some(0.3), ..Signs::default() };
+        assert!(matches!(cause(Signs::default(), memory, 5.0), Some(Cause::MemoryPressure { .. })));
+        let loader = Signs { loader_share: Some(0.5), ..Signs::default() };
+        assert!(matches!(cause(Signs::default(), loader, 10.0), Some(Cause::LoaderWait { .. })));
+        assert_eq!(cause(Signs::default(), Signs::default(), 10.0), None);
+        assert_eq!(cause(Signs::default(), Signs::default(), 5.0), Some(Cause::Unknown));
+    }
+}

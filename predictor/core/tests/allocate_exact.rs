@@ -1,0 +1,178 @@
+//! The splits against every split that there is: exact on all kinds of curves, communication and bounds.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where its set-up fails")]
+
+use evenstep_core::allocate::{Communication, Share, allocate, allocate_sizes, finish_s, partition};
+use evenstep_core::curve::Curve;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// The best finish time over all splits into batches that `allowed` accepts within the floors and caps.
+fn brute_force(shares: &[Share], total: u64, allowed: &dyn Fn(u64) -> bool) -> Option<f64> {
+    let Some((share, rest)) = shares.split_first() else { return (total == 0).then_some(0.0) };
+    let cap = share.cap.unwrap_or(total).min(total);
+    let mut best: Option<f64> = None;
+    for batch in (share.floor..=cap).filter(|batch| allowed(*batch)) {
+        let Some(others_s) = brute_force(rest, total - batch, allowed) else { continue };
+        let time_s = others_s.max(share.finish_s(batch));
+        best = Some(best.map_or(time_s, |best| best.min(time_s)));
+    }
+    best
+}
+
+/// As [`brute_force`] with a quantum: floors and caps are rounded inwards, and one batch takes the remainder.
+fn brute_force_quantum(shares: &[Share], total: u64, quantum: u64) -> Option<f64> {
+    let rounded = |share: &Share| Share {
+        floor: share.floor.next_multiple_of(quantum),
+        cap: share.cap.map(|cap| cap - cap % quantum),
+        ..share.clone()
+    };
+    let shares: Vec<Share> = shares.iter().map(rounded).collect();
+    let remainder = total % quantum;
+    if remainder == 0 {
+        return brute_force(&shares, total, &|batch| batch % quantum == 0);
+    }
+    let odd_one = |i: usize| {
+        let share = &shares[i];
+        let rest: Vec<Share> =
+            shares.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, s)| s.clone()).collect();
+        let cap = share.cap.unwrap_or(total).min(total);
+        let batches = (share.floor..=cap).filter(|batch| batch % quantum == remainder);
+        let with = |batch: u64| {
+            let others_s = brute_force(&rest, total - batch, &|batch| batch % quantum == 0)?;
+            Some(others_s.max(share.finish_s(batch)))
+        };
+        batches.filter_map(with).min_by(f64::total_cmp)
+    };
+    (0..shares.len()).filter_map(odd_one).min_by(f64::total_cmp)
+}
+
+/// Coarse values, so that ties and plateaus are common.
+fn curve(random: &mut impl Rng) -> Curve {
+    let unit = |random: &mut dyn Rng, most: u32| f64::from(random.random_range(0..=most)) * 0.25;
+    let curve = match random.random_range(0..4) {
+        0 => Curve::at_speed(f64::from(random.random_range(1..9u32))),
+        1 => Curve::linear(unit(random, 8), 0.25 + unit(random, 6)),
+        2 => Curve::saturating(unit(random, 8), random.random_range(0..8), 0.25 + unit(random, 4)),
+        _ => {
+            let count = random.random_range(1..5);
+            let points: Vec<(u64, f64)> =
+                (0..count).map(|_| (random.random_range(1..20), 0.25 + unit(random, 20))).collect();
+            Curve::through(&points).unwrap()
+        }
+    };
+    let curve = if random.random_bool(0.3) { curve.scaled(random.random_range(0.3..3.0)) } else { curve };
+    if random.random_bool(0.25) { curve.accumulating(random.random_range(1..7)) } else { curve }
+}
+
+fn share(random: &mut impl Rng) -> Share {
+    let part = |random: &mut dyn Rng| f64::from(random.random_range(0..5u32)) * 0.25;
+    let communication = match random.random_range(0..4) {
+        0 | 1 => Communication::default(),
+        2 => Communication { exposed_s: part(random), ..Communication::default() },
+        _ => Communication { exposed_s: part(random), hidden_s: part(random), begins: part(random).min(1.0) },
+    };
+    Share {
+        communication,
+        floor: if random.random_bool(0.4) { random.random_range(0..4) } else { 0 },
+        cap: random.random_bool(0.4).then(|| random.random_range(0..14)),
+        ..Share::new(curve(random))
+    }
+}
+
+fn within_bounds(shares: &[Share], batches: &[u64]) -> bool {
+    let within =
+        |(share, batch): (&Share, &u64)| *batch >= share.floor && share.cap.is_none_or(|cap| *batch <= cap);
+    shares.len() == batches.len() && shares.iter().zip(batches).all(within)
+}
+
+#[test]
+fn the_split_is_as_good_as_any() {
+    let random = &mut ChaCha8Rng::seed_from_u64(1);
+    let mut solved = 0;
+    for case in 0..80_000 {
+        let shares: Vec<Share> = (0..random.random_range(1..5)).map(|_| share(random)).collect();
+        let (total, quantum) = (random.random_range(0..22), random.random_range(1..5));
+        let best = brute_force_quantum(&shares, total, quantum);
+        let Ok(batches) = allocate(&shares, total, quantum) else {
+            assert_eq!(best, None, "case {case}: {shares:?}, {total} in {quantum}");
+            continue;
+        };
+        solved += 1;
+        assert_eq!(batches.iter().sum::<u64>(), total, "case {case}");
+        assert!(within_bounds(&shares, &batches), "case {case}: {batches:?}");
+        assert!(
+            batches.iter().filter(|batch| *batch % quantum != 0).count() <= 1,
+            "case {case}: {batches:?}"
+        );
+        assert_eq!(Some(finish_s(&shares, &batches)), best, "case {case}: {batches:?} of {shares:?}");
+    }
+    assert!(solved > 30_000, "only {solved} cases could be solved");
+}
+
+#[test]
+fn allowed_sizes_are_as_good_as_any() {
+    let random = &mut ChaCha8Rng::seed_from_u64(2);
+    let mut solved = 0;
+    for case in 0..20_000 {
+        let shares: Vec<Share> = (0..random.random_range(1..5)).map(|_| share(random)).collect();
+        let sizes: Vec<u64> = (0..random.random_range(1..6)).map(|_| random.random_range(0..12)).collect();
+        let total = random.random_range(0..22);
+        let best = brute_force(&shares, total, &|batch| sizes.contains(&batch));
+        let Ok(batches) = allocate_sizes(&shares, total, &sizes) else {
+            assert_eq!(best, None, "case {case}: {shares:?}, {total} in {sizes:?}");
+            continue;
+        };
+        solved += 1;
+        assert_eq!(batches.iter().sum::<u64>(), total, "case {case}");
+        assert!(within_bounds(&shares, &batches), "case {case}: {batches:?}");
+        assert!(batches.iter().all(|batch| sizes.contains(batch)), "case {case}: {batches:?} of {sizes:?}");
+        assert_eq!(Some(finish_s(&shares, &batches)), best, "case {case}: {batches:?} of {shares:?}");
+    }
+    assert!(solved > 3_000, "only {solved} cases could be solved");
+}
+
+/// When a stretch of samples is done, for every way to cut them.
+fn brute_force_partition(shares: &[Share], costs: &[f64]) -> Option<f64> {
+    let Some((share, rest)) = shares.split_first() else { return costs.is_empty().then_some(0.0) };
+    let cap = share.cap.unwrap_or(u64::MAX).min(costs.len() as u64);
+    let ending = |batch: u64| {
+        let (own, others) = costs.split_at(batch as usize);
+        Some(brute_force_partition(rest, others)?.max(cost_finish_s(share, own)))
+    };
+    (share.floor..=cap).filter_map(ending).min_by(f64::total_cmp)
+}
+
+fn cost_finish_s(share: &Share, costs: &[f64]) -> f64 {
+    share.communication.finish_s(share.curve.time_of(costs.iter().sum()))
+}
+
+#[test]
+fn partitions_are_as_good_as_any() {
+    let random = &mut ChaCha8Rng::seed_from_u64(3);
+    let mut solved = 0;
+    for case in 0..20_000 {
+        let shares: Vec<Share> = (0..random.random_range(1..5)).map(|_| share(random)).collect();
+        // Sums of quarters are exact.
+        let costs: Vec<f64> = (0..random.random_range(0..16))
+            .map(|_| f64::from(random.random_range(0..12u32)) * 0.25)
+            .collect();
+        let best = brute_force_partition(&shares, &costs);
+        let Ok(batches) = partition(&shares, &costs) else {
+            assert_eq!(best, None, "case {case}: {shares:?}, {costs:?}");
+            continue;
+        };
+        solved += 1;
+        assert_eq!(batches.iter().sum::<u64>(), costs.len() as u64, "case {case}");
+        assert!(within_bounds(&shares, &batches), "case {case}: {batches:?}");
+        let mut left = costs.as_slice();
+        let mut finish_s = 0.0f64;
+        for (share, batch) in shares.iter().zip(&batches) {
+            let (own, others) = left.split_at(*batch as usize);
+            finish_s = finish_s.max(cost_finish_s(share, own));
+            left = others;
+        }
+        assert_eq!(Some(finish_s), best, "case {case}: {batches:?} of {shares:?}, {costs:?}");
+    }
+    assert!(solved > 8_000, "only {solved} cases could be solved");
+}

@@ -1,0 +1,80 @@
+//! How much a worker may get: what the job, the worker, an operator and its memory say, and which of them rules.
+
+use evenstep_protocol::{CapReason, WorkerId};
+
+use super::state::JobState;
+
+/// Bounds of one worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// It takes at least so many samples.
+    pub floor: u64,
+    /// It takes at most so many samples.
+    pub cap: Option<u64>,
+    /// It computes at most so many at once, where the job lets it accumulate.
+    pub micro_batch: Option<u64>,
+    /// The tightest cap, and whose it is.
+    pub tightest: Option<(u64, CapReason)>,
+}
+
+impl JobState {
+    /// The bounds of a worker in a whole iteration.
+    pub fn bounds(&self, id: &WorkerId) -> Bounds {
+        let spec = &self.spec;
+        let Some(worker) = self.workers.get(id) else {
+            return Bounds { floor: 0, cap: spec.max_local_batch, micro_batch: None, tightest: None };
+        };
+        let operator = worker.operator_override.clone().unwrap_or_default();
+        let said = [
+            (spec.max_local_batch, CapReason::Job),
+            (worker.request.max_local_batch, CapReason::Worker),
+            (operator.max_local_batch, CapReason::Operator),
+        ];
+        let learned = [
+            (worker.oom_cap, CapReason::OutOfMemory),
+            (self.peak_cap(id, worker.request.memory_bytes), CapReason::PeakMemory),
+        ];
+        let tightest = |caps: &[(Option<u64>, CapReason)]| {
+            caps.iter().filter_map(|(cap, because)| Some(((*cap)?, *because))).min_by_key(|(cap, _)| *cap)
+        };
+        let fits = tightest(&learned);
+        let mut bounds = Bounds {
+            floor: self.floor().max(worker.request.min_local_batch.unwrap_or(0)),
+            cap: None,
+            micro_batch: None,
+            tightest: [tightest(&said), fits].into_iter().flatten().min_by_key(|(cap, _)| *cap),
+        };
+        bounds.floor = operator.min_local_batch.unwrap_or(bounds.floor);
+        if spec.accumulation {
+            bounds.micro_batch = bounds.tightest.map(|(cap, _)| cap);
+            bounds.cap = operator.max_local_batch;
+        } else {
+            bounds.cap = bounds.tightest.map(|(cap, _)| cap);
+        }
+        let most = if spec.accumulation { None } else { fits.map(|(cap, _)| cap) };
+        if let Some(pinned) = operator.pinned_local_batch {
+            bounds.floor = pinned;
+            bounds.cap = Some(pinned);
+        }
+        if operator.paused {
+            (bounds.floor, bounds.cap) = (0, Some(0));
+        }
+        if let Some(most) = most {
+            // What does not fit does not fit, whoever wants it: a learned cap stands above every floor.
+            let whole = if spec.allowed_sizes.is_empty() { most - most % spec.quantum } else { most };
+            bounds.floor = bounds.floor.min(whole);
+            bounds.cap = Some(bounds.cap.map_or(whole, |cap| cap.min(whole)));
+        }
+        bounds
+    }
+
+    /// The floor of every worker.
+    fn floor(&self) -> u64 {
+        let usual = if self.spec.allowed_sizes.is_empty() { self.spec.quantum } else { 0 };
+        self.spec.min_local_batch.unwrap_or(usual)
+    }
+
+    fn peak_cap(&self, id: &WorkerId, memory_bytes: Option<u64>) -> Option<u64> {
+        self.models.worker(id)?.memory.cap(memory_bytes?, self.spec.memory_headroom)
+    }
+}

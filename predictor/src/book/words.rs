@@ -1,0 +1,78 @@
+//! Decisions in words.
+
+use evenstep_core::plan::Reason;
+use evenstep_core::plan::calm::Hold;
+use evenstep_core::straggler::{Cause, Straggler};
+use evenstep_protocol::{DecisionKind, StragglerReason, StragglerView, WorkerId};
+
+/// The kind of a decision.
+pub fn kind(reason: &Reason) -> DecisionKind {
+    match reason {
+        Reason::Unmeasured { .. } => DecisionKind::ColdStart,
+        Reason::Profiling { .. } => DecisionKind::Profiling,
+        Reason::FirstMeasured | Reason::SpeedChanged { .. } | Reason::ByCost => DecisionKind::Rebalanced,
+        Reason::Unchanged | Reason::Held(_) => DecisionKind::Held,
+    }
+}
+
+/// Why, for people. `live` are the workers in rank order.
+pub fn in_words(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
+    match *reason {
+        Reason::Unmeasured { workers } if workers < live.len() => {
+            format!("{workers} of {} workers unmeasured: at most an even share for each of them", live.len())
+        }
+        Reason::Unmeasured { workers } => {
+            format!("{workers} of {} workers unmeasured: even shares", live.len())
+        }
+        Reason::Profiling { step, of } => format!("step {step} of {of} of the profile of batch curves"),
+        Reason::FirstMeasured => "first shares by measured speed".into(),
+        Reason::SpeedChanged { rank, ratio } => {
+            let (direction, percent) = if ratio < 1.0 {
+                ("slowed", (1.0 - ratio) * 100.0)
+            } else {
+                ("sped up", (ratio - 1.0) * 100.0)
+            };
+            live.get(rank)
+                .map_or_else(String::new, |worker| format!("{worker} {direction} by {percent:.0} %"))
+        }
+        Reason::ByCost => "ranges cut by what each sample costs".into(),
+        Reason::Unchanged => "the shares in force are the best".into(),
+        Reason::Held(Hold::GainTooSmall { gain }) => format!(
+            "a change would save {:.1} % of the step, under the minimum of {:.1} %",
+            gain * 100.0,
+            min_gain * 100.0
+        ),
+        Reason::Held(Hold::Doubtful { gain, doubt }) => format!(
+            "a change would save {:.1} % of the step, and forecasts err by too much to be sure of less than {:.1} %",
+            gain * 100.0,
+            doubt * 100.0
+        ),
+        Reason::Held(Hold::DeadBand { change }) => {
+            format!("no share would change by more than {:.0} %: within the dead-band", change * 100.0)
+        }
+        Reason::Held(Hold::Dwelling { left }) => {
+            format!("the shares in force stay for {left} more iterations")
+        }
+        Reason::Held(Hold::Costs { saves_s }) => {
+            format!("a change would save {:.1} ms a step: too little so far for what it costs", saves_s * 1e3)
+        }
+    }
+}
+
+/// A straggler, for people.
+pub fn straggler(straggler: &Straggler) -> StragglerView {
+    let share = |what: &str, waiting: f64| format!("waits for {what} {:.0} % of the time", waiting * 100.0);
+    let (reason, detail) = match straggler.cause {
+        Cause::Throttling { clock_ratio, celsius } => {
+            let heat =
+                celsius.map_or_else(String::new, |celsius| format!(", at {celsius:.0} degrees Celsius"));
+            let detail = format!("its GPU runs at {:.0} % of its usual clock{heat}", clock_ratio * 100.0);
+            (StragglerReason::ThermalThrottling, detail)
+        }
+        Cause::CpuContention { waiting } => (StragglerReason::CpuContention, share("a core", waiting)),
+        Cause::LoaderWait { waiting } => (StragglerReason::LoaderWait, share("its data", waiting)),
+        Cause::MemoryPressure { waiting } => (StragglerReason::MemoryPressure, share("memory", waiting)),
+        Cause::Unknown => (StragglerReason::Unknown, "no driver tells why".into()),
+    };
+    StragglerView { reason, speed_ratio: straggler.speed_ratio, since_iteration: straggler.since, detail }
+}

@@ -1,0 +1,75 @@
+//! What is learned of one worker beside the forecast of its speed.
+
+use std::collections::BTreeMap;
+
+use evenstep_core::allocate::Communication;
+use evenstep_core::curve::CurveLearner;
+use evenstep_core::memory::MemoryModel;
+use evenstep_core::straggler::{Signs, Watch};
+use evenstep_protocol::{WorkerReport, driver};
+use serde::{Deserialize, Serialize};
+
+/// Weight of the newest report in the averages of communication.
+const COMMUNICATION_WEIGHT: f64 = 0.2;
+
+/// What was learned from one worker's reports.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct WorkerModel {
+    /// The newest iteration taken.
+    pub newest: Option<u64>,
+    /// How often each driver was missing.
+    pub missing: BTreeMap<String, u64>,
+    /// Observations at the latest fit of a network, or try at one.
+    pub fitted_at: u64,
+    /// How its time grows with its batch.
+    pub curve: CurveLearner,
+    /// How large a batch fits.
+    pub memory: MemoryModel,
+    /// Whether it is slow for long.
+    pub watch: Watch,
+    /// Whether its reports count by cost and not by samples.
+    pub counts_cost: bool,
+    exposed_s: Option<f64>,
+    overlapped_s: Option<f64>,
+}
+
+impl WorkerModel {
+    /// What it needs beside its compute; `begins` is the share of the compute after which gradients can travel.
+    pub fn communication(&self, begins: f64) -> Communication {
+        Communication {
+            exposed_s: self.exposed_s.unwrap_or(0.0),
+            hidden_s: self.overlapped_s.unwrap_or(0.0),
+            begins,
+        }
+    }
+
+    /// Takes what a report says beside its speed. `at_once` is the most that was in memory together.
+    pub fn take(&mut self, report: &WorkerReport, at_once: u64) {
+        self.newest = Some(report.iteration);
+        for name in driver::ALL.iter().filter(|name| !report.drivers.contains_key(**name)) {
+            *self.missing.entry((*name).into()).or_default() += 1;
+        }
+        self.memory.observe(at_once, report.peak_memory_bytes);
+        average(&mut self.exposed_s, report.communication_s);
+        average(&mut self.overlapped_s, report.overlapped_communication_s);
+    }
+}
+
+fn average(mean: &mut Option<f64>, now: Option<f64>) {
+    if let Some(now) = now {
+        *mean = Some(mean.map_or(now, |mean| mean + COMMUNICATION_WEIGHT * (now - mean)));
+    }
+}
+
+/// The signs of a report that tell why a worker is slow.
+pub fn signs(report: &WorkerReport) -> Signs {
+    let reading = |name: &str| report.drivers.get(name).copied();
+    Signs {
+        sm_clock_mhz: reading(driver::SM_CLOCK_MHZ),
+        gpu_temperature_celsius: reading(driver::GPU_TEMPERATURE_CELSIUS),
+        cpu_stall: reading(driver::PSI_CPU_SOME),
+        run_queue_wait: reading(driver::RUN_QUEUE_WAIT),
+        memory_stall: reading(driver::PSI_MEMORY_SOME),
+        loader_share: report.loader_wait_s.map(|wait_s| wait_s / (wait_s + report.compute_time_s)),
+    }
+}

@@ -1,0 +1,200 @@
+//! What shapes an allocation beside speed: memory, operators, sizes, costs, profiles.
+
+use evenstep_protocol::{
+    AllocateAnswer, CapReason, JobSpec, JoinRequest, OomAnswer, OomReport, WorkerOverride, WorkerView,
+    WorkersView,
+};
+use evenstep_tests::Client;
+
+use crate::support::{Service, ask, ask_after, join_all, report, worker_id};
+
+fn batches(answer: &AllocateAnswer) -> Vec<u64> {
+    answer.allocations.iter().map(|share| share.local_batch).collect()
+}
+
+fn workers(client: &Client) -> Vec<WorkerView> {
+    client.get("/v1/jobs/job/workers").json::<WorkersView>().workers
+}
+
+/// Trains for some iterations at these speeds and returns the last answer.
+fn train(
+    client: &Client,
+    generation: u64,
+    iterations: std::ops::Range<u64>,
+    speeds: &[f64],
+) -> AllocateAnswer {
+    let mut last = None;
+    for iteration in iterations {
+        last = Some(client.allocate(&ask_after("job", generation, iteration, speeds)).json());
+    }
+    last.unwrap()
+}
+
+#[test]
+fn out_of_memory_is_remembered_and_planned_again_at_once() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(60));
+    let client = &service.client;
+    let generation = join_all(client, "job", 2);
+    assert_eq!(batches(&client.allocate(&ask("job", generation, 0)).json()), [30, 30]);
+    client.allocate(&ask("job", generation, 1));
+
+    let oom = |client: &Client, iteration, local_batch| {
+        client.post("/v1/jobs/job/workers/node%2F1/oom", &OomReport { iteration, local_batch })
+    };
+    let capped: OomAnswer = oom(client, 0, 30).json();
+    assert_eq!((capped.max_local_batch, capped.generation), (27, generation + 1));
+    assert_eq!(oom(client, 0, 30).json::<OomAnswer>(), capped, "reporting again changes nothing");
+    client.allocate(&ask("job", generation, 0)).problem(409, "stale-generation");
+    let again: AllocateAnswer = client.allocate(&ask("job", capped.generation, 0)).json();
+    assert_eq!((batches(&again), again.generation), (vec![33, 27], capped.generation));
+
+    service.kill_and_restart();
+    let client = &service.client;
+    assert_eq!(client.allocate(&ask("job", capped.generation, 0)).json::<AllocateAnswer>(), again);
+    let cap = workers(client)[1].cap.unwrap();
+    assert_eq!((cap.max_local_batch, cap.because), (27, CapReason::OutOfMemory));
+
+    // It fails again, lower down; and in the end nothing holds the batch.
+    let lower: OomAnswer = oom(client, 0, 20).json();
+    assert_eq!(lower.max_local_batch, 18);
+    client.put_job("job", &JobSpec { max_local_batch: Some(40), ..JobSpec::new(60) });
+    let problem = client.allocate(&ask("job", lower.generation, 0)).problem(422, "infeasible");
+    assert_eq!((problem.global_batch, problem.sum_of_caps), (Some(60), Some(58)));
+    // Unless workers may accumulate: then caps bound what is in memory at once.
+    let accumulating = JobSpec { max_local_batch: Some(40), accumulation: true, ..JobSpec::new(60) };
+    client.put_job("job", &accumulating);
+    let answer: AllocateAnswer = client.allocate(&ask("job", lower.generation, 0)).json();
+    assert_eq!(batches(&answer), [30, 30]);
+    let micro: Vec<Option<u64>> = answer.allocations.iter().map(|share| share.micro_batch).collect();
+    assert_eq!(micro, [None, Some(18)]);
+
+    oom(client, 5, 20).problem(422, "invalid");
+    oom(client, 0, 1).problem(422, "invalid");
+    client
+        .post("/v1/jobs/job/workers/node%2F9/oom", &OomReport { iteration: 0, local_batch: 9 })
+        .problem(404, "unknown-worker");
+}
+
+/// 100 bytes and 10 a sample in 1,000 bytes, a tenth of it free: 80 samples, once two sizes were seen.
+#[test]
+fn caps_follow_from_reported_peaks() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(200));
+    for worker in 0..2 {
+        let request = JoinRequest { memory_bytes: Some(1000), ..JoinRequest::new(worker_id(worker)) };
+        client.post("/v1/jobs/job/workers", &request);
+    }
+    for (iteration, batch) in [(1, 20), (2, 50)] {
+        let mut request = ask("job", 2, iteration);
+        request.reports = vec![report(0, iteration - 1, batch, 100.0)];
+        request.reports[0].peak_memory_bytes = Some(100 + 10 * batch);
+        assert_eq!(client.allocate(&request).status, 200);
+    }
+    let cap = workers(client)[0].cap.unwrap();
+    assert_eq!((cap.max_local_batch, cap.because), (80, CapReason::PeakMemory));
+    let answer: AllocateAnswer = client.allocate(&ask("job", 2, 3)).json();
+    assert_eq!(batches(&answer), [80, 120]);
+}
+
+#[test]
+fn an_operator_pins_pauses_and_lifts() {
+    let mut service = Service::start();
+    let url = "/v1/jobs/job/workers/node%2F1/override";
+    service.client.put_job("job", &JobSpec { quantum: 4, ..JobSpec::new(120) });
+    let generation = join_all(&service.client, "job", 3);
+    let pinned = WorkerOverride { pinned_local_batch: Some(8), ..WorkerOverride::default() };
+    assert_eq!(service.client.put(url, &pinned).status, 204);
+    service.client.allocate(&ask("job", generation, 0));
+    service.kill_and_restart();
+    let client = &service.client;
+    assert_eq!(workers(client)[1].operator_override, Some(pinned.clone()));
+    let answer = train(client, generation, 0..8, &[100.0, 100.0, 100.0]);
+    assert_eq!(batches(&answer), [56, 8, 56]);
+
+    let paused = WorkerOverride { paused: true, ..WorkerOverride::default() };
+    assert_eq!(client.put(url, &paused).status, 204);
+    assert_eq!(batches(&client.allocate(&ask("job", generation, 8)).json()), [60, 0, 60]);
+    assert_eq!(client.delete(url).status, 204);
+    assert_eq!(batches(&client.allocate(&ask("job", generation, 9)).json()), [40, 40, 40]);
+
+    for (bad, word) in [
+        (WorkerOverride { pinned_local_batch: Some(7), ..WorkerOverride::default() }, "quantum"),
+        (WorkerOverride { paused: true, ..pinned }, "paused"),
+        (
+            WorkerOverride {
+                min_local_batch: Some(9),
+                max_local_batch: Some(8),
+                ..WorkerOverride::default()
+            },
+            "min_local_batch",
+        ),
+    ] {
+        let problem = client.put(url, &bad).problem(422, "invalid");
+        assert!(problem.detail.contains(word), "{}", problem.detail);
+    }
+    client.put("/v1/jobs/job/workers/node%2F7/override", &paused).problem(404, "unknown-worker");
+}
+
+#[test]
+fn sizes_may_be_few_or_given() {
+    let service = Service::start();
+    let client = &service.client;
+    let allowed = JobSpec { allowed_sizes: vec![0, 16, 32, 64], ..JobSpec::new(96) };
+    client.put_job("job", &allowed);
+    let generation = join_all(client, "job", 3);
+    let mut first = batches(&client.allocate(&ask("job", generation, 0)).json());
+    first.sort_unstable();
+    assert!(first == [0, 32, 64] || first == [16, 16, 64] || first == [32, 32, 32], "{first:?}");
+    let answer = train(client, generation, 1..8, &[100.0, 100.0, 400.0]);
+    assert_eq!(batches(&answer), [16, 16, 64]);
+    let bad = JobSpec { allowed_sizes: vec![32, 16], ..JobSpec::new(96) };
+    client.put("/v1/jobs/job", &bad).problem(422, "invalid");
+    client.put_job("job", &JobSpec { allowed_sizes: vec![64], ..JobSpec::new(96) });
+    let problem = client.allocate(&ask("job", generation, 8)).problem(422, "invalid");
+    assert!(problem.detail.contains("96"), "{}", problem.detail);
+
+    client.put_job("job", &JobSpec { distinct_sizes: Some(2), ..JobSpec::new(96) });
+    let answer: AllocateAnswer = client.allocate(&ask("job", generation, 8)).json();
+    let sizes: std::collections::BTreeSet<u64> = batches(&answer).into_iter().collect();
+    assert!(sizes.len() <= 2, "{answer:?}");
+}
+
+#[test]
+fn ranges_are_cut_by_cost() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(8));
+    let generation = join_all(client, "job", 3);
+    let mut request = ask("job", generation, 0);
+    request.cost_per_sample = vec![8.0, 1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0];
+    let answer: AllocateAnswer = client.allocate(&request).json();
+    assert_eq!(batches(&answer), [1, 5, 2]);
+    let costs: Vec<Option<f64>> = answer.allocations.iter().map(|share| share.cost).collect();
+    assert_eq!(costs, [Some(8.0), Some(8.0), Some(8.0)]);
+
+    // Worker 1 takes twice as long for its cost.
+    for iteration in 1..4 {
+        let mut request = ask("job", generation, iteration);
+        request.cost_per_sample = vec![1.0; 8];
+        request.reports = (0..3)
+            .map(|worker| {
+                let mut report = report(worker, iteration - 1, 4, if worker == 1 { 2.0 } else { 4.0 });
+                report.cost = Some(8.0);
+                report
+            })
+            .collect();
+        let answer: AllocateAnswer = client.allocate(&request).json();
+        if iteration == 3 {
+            assert_eq!(batches(&answer), [3, 2, 3]);
+        }
+    }
+    let problem = client.allocate(&ask("job", generation, 9)).problem(422, "invalid");
+    assert!(problem.detail.contains("cost_per_sample"), "{}", problem.detail);
+    let mut short = ask("job", generation, 9);
+    short.cost_per_sample = vec![1.0; 7];
+    client.allocate(&short).problem(422, "invalid");
+    short.cost_per_sample = vec![-1.0; 8];
+    client.allocate(&short).problem(422, "invalid");
+}

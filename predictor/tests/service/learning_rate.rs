@@ -1,0 +1,105 @@
+//! The learning rate follows the global batch.
+
+use evenstep_protocol::{AllocateAnswer, JobSpec, LearningRateRule, LearningRateSettings};
+
+use crate::support::{Service, ask, join_all, report};
+
+fn multiplier(service: &Service, generation: u64, iteration: u64) -> f64 {
+    let answer: AllocateAnswer = service.client.allocate(&ask("job", generation, iteration)).json();
+    answer.optimizer.lr_multiplier
+}
+
+/// The golden ramp of Dynamic SGD: k = 4 over 32 iterations, through a restart of the service.
+#[test]
+fn the_ramp_of_a_job_that_grows() {
+    let mut service = Service::start();
+    let spec = JobSpec { per_worker_batch: Some(16), ..JobSpec::new(16) };
+    service.client.put_job("job", &spec);
+    assert_eq!(join_all(&service.client, "job", 1), 1);
+    assert_eq!((multiplier(&service, 1, 0), multiplier(&service, 1, 9)), (1.0, 1.0));
+    assert_eq!(join_all(&service.client, "job", 4), 4);
+    let answer: AllocateAnswer = service.client.allocate(&ask("job", 4, 10)).json();
+    assert_eq!((answer.global_batch, answer.optimizer.lr_multiplier), (64, 1.0));
+    let ramp = answer.optimizer.ramp.unwrap();
+    assert_eq!((ramp.from, ramp.to, ramp.start_iteration, ramp.iterations), (1.0, 4.0, 10, 32));
+    assert_eq!(multiplier(&service, 4, 11), 1.09375);
+    assert_eq!(multiplier(&service, 4, 18), 1.75);
+    service.kill_and_restart();
+    assert_eq!(multiplier(&service, 4, 26), 2.5);
+    assert_eq!(multiplier(&service, 4, 41), 3.90625);
+    let flat: AllocateAnswer = service.client.allocate(&ask("job", 4, 42)).json();
+    assert_eq!((flat.optimizer.lr_multiplier, flat.optimizer.ramp), (4.0, None));
+    // Shrinking snaps, and what was answered for the departed is answered anew.
+    assert_eq!(multiplier(&service, 4, 43), 4.0);
+    service.client.leave("job", "node/3");
+    let answer: AllocateAnswer = service.client.allocate(&ask("job", 5, 43)).json();
+    assert_eq!((answer.global_batch, answer.optimizer.lr_multiplier), (48, 3.0));
+    // What is left of the epoch is a bound.
+    let mut last = ask("job", 5, 44);
+    last.global_batch = Some(1000);
+    assert_eq!(service.client.allocate(&last).json::<AllocateAnswer>().global_batch, 48);
+    let mut last = ask("job", 5, 45);
+    last.global_batch = Some(20);
+    let answer: AllocateAnswer = service.client.allocate(&last).json();
+    assert_eq!((answer.global_batch, answer.optimizer.lr_multiplier), (20, 3.0));
+}
+
+#[test]
+fn a_new_global_batch_ramps_too() {
+    let service = Service::start();
+    let spec = |global_batch| JobSpec {
+        learning_rate: LearningRateSettings { ramp_iterations: Some(2), ..LearningRateSettings::default() },
+        ..JobSpec::new(global_batch)
+    };
+    service.client.put_job("job", &spec(32));
+    join_all(&service.client, "job", 2);
+    assert_eq!(multiplier(&service, 2, 0), 1.0);
+    assert_eq!(service.client.put("/v1/jobs/job", &spec(64)).status, 200);
+    let multipliers: Vec<f64> = (1..5).map(|iteration| multiplier(&service, 2, iteration)).collect();
+    assert_eq!(multipliers, [1.0, 1.5, 2.0, 2.0]);
+}
+
+/// The golden of AdaScale: gradients [[1,0],[0,1]] of two equal batches say noise only: a gain of 2.
+#[test]
+fn adascale_learns_from_the_norms_in_reports() {
+    let mut service = Service::start();
+    // Each worker holds a base batch: S = 2.
+    let spec = JobSpec { rule: LearningRateRule::Adascale, per_worker_batch: Some(8), ..JobSpec::new(8) };
+    service.client.put_job("job", &spec);
+    assert_eq!(join_all(&service.client, "job", 2), 2);
+    assert_eq!(multiplier(&service, 2, 0), 1.0);
+    for iteration in 1..3 {
+        let mut request = ask("job", 2, iteration);
+        request.reports = (0..2)
+            .map(|worker| {
+                let mut report = report(worker, iteration - 1, 8, 100.0);
+                report.gradient_sqr = Some(1.0);
+                report.global_gradient_sqr = Some(0.5);
+                report
+            })
+            .collect();
+        let answer: AllocateAnswer = service.client.allocate(&request).json();
+        assert!((answer.optimizer.lr_multiplier - 2.0).abs() < 1e-9, "{answer:?}");
+        service.kill_and_restart();
+    }
+    let answer: AllocateAnswer = service.client.allocate(&ask("job", 2, 3)).json();
+    assert!((answer.optimizer.lr_multiplier - 2.0).abs() < 1e-9, "{answer:?}");
+    assert_eq!(answer.optimizer.schedule_iteration, Some(5.0), "1 + 2 + 2 steps of the schedule");
+}
+
+#[test]
+fn settings_are_checked() {
+    let service = Service::start();
+    let legw = JobSpec { rule: LearningRateRule::Legw, ..JobSpec::new(32) };
+    let problem = service.client.put("/v1/jobs/job", &legw).problem(422, "invalid");
+    assert!(problem.detail.contains("warmup_epochs"), "{}", problem.detail);
+    for (spec, word) in [
+        (JobSpec { per_worker_batch: Some(0), ..JobSpec::new(32) }, "per_worker_batch"),
+        (JobSpec { flap_cooldown_s: -1.0, ..JobSpec::new(32) }, "flap_cooldown_s"),
+        (JobSpec { memory_headroom: 1.0, ..JobSpec::new(32) }, "memory_headroom"),
+        (JobSpec { distinct_sizes: Some(1), ..JobSpec::new(32) }, "distinct_sizes"),
+    ] {
+        let problem = service.client.put("/v1/jobs/job", &spec).problem(422, "invalid");
+        assert!(problem.detail.contains(word), "{}", problem.detail);
+    }
+}
