@@ -1,8 +1,8 @@
 //! What shapes an allocation beside speed: memory, operators, sizes, costs, profiles.
 
 use evenstep_protocol::{
-    AllocateAnswer, CapReason, JobSpec, JoinRequest, OomAnswer, OomReport, WorkerOverride, WorkerView,
-    WorkersView,
+    AllocateAnswer, CapReason, JobSpec, JoinRequest, OomAnswer, OomReport, StragglerReason, WorkerOverride,
+    WorkerView, WorkersView,
 };
 use evenstep_tests::Client;
 
@@ -197,4 +197,48 @@ fn ranges_are_cut_by_cost() {
     client.allocate(&short).problem(422, "invalid");
     short.cost_per_sample = vec![-1.0; 8];
     client.allocate(&short).problem(422, "invalid");
+}
+
+/// By hand: 100 samples at 100 a second each, and worker 0 needs .2 s beside its compute: (100 + 20) / 200 = .6 s for both.
+#[test]
+fn unequal_links_are_paid_for() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(100));
+    let generation = join_all(client, "job", 2);
+    let mut last = None;
+    for iteration in 0..4 {
+        let mut request = ask_after("job", generation, iteration, &[100.0, 100.0]);
+        if let Some(first) = request.reports.first_mut() {
+            first.communication_s = Some(0.2);
+        }
+        last = Some(client.allocate(&request).json());
+    }
+    assert_eq!(batches(&last.unwrap()), [40, 60]);
+}
+
+#[test]
+fn who_is_slow_for_long_is_told_with_the_reason() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(60));
+    let generation = join_all(&service.client, "job", 2);
+    for iteration in 0..120 {
+        let is_ill = iteration > 50;
+        let speeds = [100.0, if is_ill { 50.0 } else { 100.0 }];
+        let mut request = ask_after("job", generation, iteration, &speeds);
+        for (worker, report) in request.reports.iter_mut().enumerate() {
+            let waits = if is_ill && worker == 1 { 0.7 } else { 0.02 };
+            report.drivers.insert("run_queue_wait".into(), waits);
+        }
+        assert_eq!(service.client.allocate(&request).status, 200);
+        if iteration == 50 {
+            assert!(workers(&service.client).iter().all(|worker| worker.straggler.is_none()));
+        }
+    }
+    service.kill_and_restart();
+    let workers = workers(&service.client);
+    assert_eq!(workers[0].straggler, None);
+    let straggler = workers[1].straggler.as_ref().unwrap();
+    assert_eq!(straggler.reason, StragglerReason::CpuContention);
+    assert!((straggler.speed_ratio - 0.5).abs() < 0.1 && straggler.since_iteration >= 50, "{straggler:?}");
 }

@@ -9,6 +9,7 @@
 //! of its multiples: the one that finishes it first.
 
 mod expected;
+mod few;
 mod partition;
 mod problem;
 mod scenarios;
@@ -17,11 +18,12 @@ mod share;
 mod sizes;
 
 pub use expected::{MAX_WORKERS, allocate_expected};
+pub use few::few_sizes;
 pub use partition::partition;
 pub use problem::Infeasible;
 pub use scenarios::{MAX_SCENARIOS, MIN_SCENARIOS, Scenarios};
 pub use share::{Communication, Share};
-pub use sizes::{NoSplit, allocate_sizes, few_sizes};
+pub use sizes::{NoSplit, allocate_sizes};
 
 use crate::curve::Curve;
 use problem::Problem;

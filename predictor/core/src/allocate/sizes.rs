@@ -1,6 +1,9 @@
-//! Splits into batches of given sizes, or of few different ones.
+//! Splits into batches of given sizes.
 
-use super::{Infeasible, Share, allocate, even, finish_s};
+use super::{Share, allocate};
+
+/// The most steps, of 64 sums each, that a search may take: some tens of milliseconds.
+const MAX_STEPS: u64 = 1 << 26;
 
 /// No batches of the allowed sizes make the total.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +20,8 @@ pub enum NoSplit {
     },
     /// The search would take too long.
     #[error(
-        "{total} samples over {workers} workers in {sizes} sizes is too large a search: fewer sizes, or a larger common divisor"
+        "{total} samples over {workers} workers in {sizes} sizes is too large a search: \
+         allow fewer sizes, or sizes with a larger common divisor"
     )]
     TooLarge {
         /// What was to be split.
@@ -29,55 +33,105 @@ pub enum NoSplit {
     },
 }
 
-/// Splits `total` samples into batches that are each one of `sizes`.
+/// Splits `total` samples into batches that are each one of `sizes` (0 among them, or not), such that the last worker
+/// finishes first: the exact optimum. Of the splits that finish then, one near the unrestricted one is taken.
+///
+/// The finish time is one of those of a worker with an allowed size; for each that is tried, the sums that the first i
+/// workers can make by then are a set of bits (a subset sum, shifted and joined in words).
 ///
 /// # Errors
 /// [`NoSplit`].
 pub fn allocate_sizes(shares: &[Share], total: u64, sizes: &[u64]) -> Result<Vec<u64>, NoSplit> {
     let none = || NoSplit::NoSum { total, workers: shares.len(), sizes: sizes.to_vec() };
-    fn go(shares: &[Share], left: u64, sizes: &[u64]) -> Option<(f64, Vec<u64>)> {
-        let Some((share, rest)) = shares.split_last() else { return (left == 0).then(|| (0.0, Vec::new())) };
-        let fits = |size: &&u64| **size >= share.floor && **size <= share.cap.unwrap_or(left).min(left);
-        let with = |size: &u64| {
-            let (time_s, mut batches) = go(rest, left - size, sizes)?;
-            batches.push(*size);
-            Some((time_s.max(share.finish_s(*size)), batches))
-        };
-        sizes.iter().filter(fits).filter_map(with).min_by(|a, b| a.0.total_cmp(&b.0))
+    let mut usable: Vec<u64> = sizes.iter().copied().filter(|size| *size <= total).collect();
+    usable.sort_unstable();
+    usable.dedup();
+    let unit = usable.iter().copied().fold(0, gcd).max(1);
+    if shares.is_empty() || !total.is_multiple_of(unit) {
+        return Err(none());
     }
-    go(shares, total, sizes).map(|(_, batches)| batches).ok_or_else(none)
+    let mut options: Vec<Vec<Choice>> = Vec::with_capacity(shares.len());
+    for share in shares {
+        let within = |size: &&u64| **size >= share.floor && share.cap.is_none_or(|cap| **size <= cap);
+        let choice = |size: &u64| Choice { size: *size, units: size / unit, finish_s: share.finish_s(*size) };
+        options.push(usable.iter().filter(within).map(choice).collect());
+    }
+    let mut times: Vec<f64> = options.iter().flatten().map(|choice| choice.finish_s).collect();
+    times.sort_by(f64::total_cmp);
+    times.dedup();
+    let units = total / unit;
+    let tries = u64::from(times.len().max(1).ilog2()) + 2;
+    let steps = (units / 64 + 1).saturating_mul((shares.len() * usable.len()) as u64).saturating_mul(tries);
+    if steps > MAX_STEPS {
+        return Err(NoSplit::TooLarge { total, workers: shares.len(), sizes: usable.len() });
+    }
+    let made = |time_s: f64| sums(&options, time_s, units);
+    let first = times.partition_point(|time_s| made(*time_s).is_none());
+    let Some((time_s, reached)) = times.get(first).and_then(|time_s| Some((*time_s, made(*time_s)?))) else {
+        return Err(none());
+    };
+    let ideal =
+        allocate(shares, total, 1).unwrap_or_else(|_| vec![total / shares.len() as u64; shares.len()]);
+    let mut left = units;
+    let mut batches = Vec::with_capacity(shares.len());
+    for ((options, before), ideal) in options.iter().zip(&reached).zip(&ideal).rev() {
+        let fits = |choice: &&Choice| {
+            choice.finish_s <= time_s && choice.units <= left && has(before, left - choice.units)
+        };
+        let Some(nearest) = options.iter().filter(fits).min_by_key(|choice| choice.size.abs_diff(*ideal))
+        else {
+            return Err(none());
+        };
+        batches.push(nearest.size);
+        left -= nearest.units;
+    }
+    batches.reverse();
+    Ok(batches)
 }
 
-/// Splits `total` samples into batches of at most `distinct` different sizes where the bounds allow it, and as few as
-/// were found where they do not: for compilers and kernel tuners, that take each new size as a new program.
-///
-/// The plain split is made on ever coarser grids, the quantum doubled each time: the sizes of the coarse grids are among those of the
-/// fine ones, so that few come up over time too. Of all grids that give few sizes the one that finishes first is taken;
-/// the even split is among them.
-///
-/// # Errors
-/// As [`allocate`].
-pub fn few_sizes(
-    shares: &[Share],
-    total: u64,
-    quantum: u64,
-    distinct: usize,
-) -> Result<Vec<u64>, Infeasible> {
-    let quantum = quantum.max(1);
-    let finest = allocate(shares, total, quantum)?;
-    let bounds: Vec<(u64, Option<u64>)> = shares.iter().map(|share| (share.floor, share.cap)).collect();
-    let grids = std::iter::successors(quantum.checked_mul(2), |grid| grid.checked_mul(2));
-    let coarser =
-        grids.take_while(|grid| *grid <= total).filter_map(|grid| allocate(shares, total, grid).ok());
-    let candidates = std::iter::once(finest).chain(even(&bounds, total, quantum)).chain(coarser);
-    let judged = candidates.map(|batches| {
-        let sizes = distinct_sizes(&batches);
-        (sizes.saturating_sub(distinct.max(1)), finish_s(shares, &batches), batches)
-    });
-    let best = judged.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    Ok(best.map(|(_, _, batches)| batches).unwrap_or_default())
+/// A size that a worker may take.
+struct Choice {
+    size: u64,
+    /// The size in units of the common divisor.
+    units: u64,
+    finish_s: f64,
 }
 
-fn distinct_sizes(batches: &[u64]) -> usize {
-    batches.iter().collect::<std::collections::BTreeSet<_>>().len()
+/// A set of sums, a bit each.
+type Sums = Vec<u64>;
+
+/// The sums that the first 0, 1, 2, .. workers can make by `time_s`; `None` where all together do not make `units`.
+fn sums(options: &[Vec<Choice>], time_s: f64, units: u64) -> Option<Vec<Sums>> {
+    let words = (units / 64 + 1) as usize;
+    let mut empty = vec![0; words];
+    empty[0] = 1;
+    let mut reached = vec![empty];
+    for options in options {
+        let before = reached.last()?;
+        let mut sums = vec![0; words];
+        for choice in options.iter().filter(|choice| choice.finish_s <= time_s) {
+            join_shifted(&mut sums, before, choice.units);
+        }
+        reached.push(sums);
+    }
+    has(reached.last()?, units).then_some(reached)
+}
+
+/// Adds to `sums` every sum of `before` plus `units`; what passes the end is dropped.
+fn join_shifted(sums: &mut [u64], before: &[u64], units: u64) {
+    let (words, bits) = ((units / 64) as usize, units % 64);
+    for (i, word) in before.iter().enumerate().take(sums.len().saturating_sub(words)) {
+        sums[i + words] |= word << bits;
+        if bits > 0 && i + words + 1 < sums.len() {
+            sums[i + words + 1] |= word >> (64 - bits);
+        }
+    }
+}
+
+fn has(sums: &[u64], sum: u64) -> bool {
+    sums.get((sum / 64) as usize).is_some_and(|word| word >> (sum % 64) & 1 == 1)
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }

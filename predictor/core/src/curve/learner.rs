@@ -1,13 +1,26 @@
 //! Learning the form of a curve from what a job runs.
+//!
+//! `t = s * curve(x)`, and s, the contention, is strongly autocorrelated. An allocator evens out times, so a worker's batches
+//! are small exactly while it is slow: a regression of times on batches would find that time hardly depends on the batch.
+//! So forms are judged by prediction error (Ljung, *System Identification*, 1999, chapter 13 on closed loops): under each form of a grid
+//! the times seen imply a contention, a small model of its own forecasts that one step ahead, and the form whose forecasts
+//! are best is believed. What a batch was chosen by lies in the past, which the forecast knows too, so its error
+//! does not depend on the choice, and the loop does not bias the answer.
+//!
+//! Errors count by a Student t likelihood, so that outliers say little; weights are exponential in the sum of their
+//! logarithms, over a prior that favours proportional; the answer is the posterior mean within the best family.
 
 use serde::{Deserialize, Serialize};
 
-use super::Curve;
+use super::posterior::Posterior;
+use super::{BadPoints, Curve};
 
 /// The form of a worker's curve, learned while it runs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CurveLearner {
-    largest: u64,
+    micro_batch: Option<u64>,
+    profile: Option<Curve>,
+    learned: Option<Posterior>,
 }
 
 /// What is known of a worker's curve.
@@ -20,7 +33,7 @@ pub enum Knowledge {
     Identified {
         /// The form that predicts best.
         kind: Kind,
-        /// Share of the time at the reference batch (the first one seen) that does not depend on the batch.
+        /// Share of the time at the reference batch (the first one seen) that no batch size changes.
         fixed_share: f64,
         /// Samples up to which time is flat; `None` where it grows from the first.
         saturation: Option<u64>,
@@ -37,7 +50,7 @@ pub enum Kind {
     Linear,
     /// Flat up to the saturation point, then linear.
     Saturating,
-    /// Straight lines through measured sizes.
+    /// Straight lines through profiled sizes.
     Measured,
 }
 
@@ -47,31 +60,63 @@ impl CurveLearner {
         Self::default()
     }
 
-    /// Takes what a batch took; a batch of 0, or a time that is not positive and finite, says nothing.
-    pub fn observe(&mut self, batch: u64, compute_time_s: f64) {
-        if compute_time_s.is_finite() && compute_time_s > 0.0 {
-            self.largest = self.largest.max(batch);
+    /// A worker that accumulates gradients over micro-batches of this size (at least 1): every form is made a staircase.
+    pub fn accumulating(micro_batch: u64) -> Self {
+        Self { micro_batch: Some(micro_batch.max(1)), ..Self::default() }
+    }
+
+    /// Takes a short profile: times of several batches, one after the other, under the same contention. The curve through
+    /// them competes with the other forms from now on, a little ahead of them; it replaces an earlier profile.
+    ///
+    /// # Errors
+    /// As [`Curve::through`].
+    pub fn profile(&mut self, points: &[(u64, f64)]) -> Result<(), BadPoints> {
+        let profile = Curve::through(points)?;
+        if let Some(learned) = &mut self.learned {
+            learned.add_profile(&profile);
         }
+        self.profile = Some(profile);
+        Ok(())
+    }
+
+    /// Takes what a batch took; a batch of 0, or a time that is not positive and finite, says nothing. The first
+    /// iteration of a worker, and the first of each class of sizes, are left out: caches fill and kernels are tuned.
+    pub fn observe(&mut self, batch: u64, compute_time_s: f64) {
+        if batch == 0 || !compute_time_s.is_finite() || compute_time_s <= 0.0 {
+            return;
+        }
+        let learned = self
+            .learned
+            .get_or_insert_with(|| Posterior::new(batch, self.micro_batch, self.profile.as_ref()));
+        learned.observe(batch, compute_time_s.ln());
     }
 
     /// Samples at the reference batch (the first one seen) that take as long as this batch: `batch` itself while time
-    /// is taken as proportional, and always at the reference. `work(x) / t` is a speed that does not depend on the batch.
+    /// is taken as proportional, and always at the reference, so that what was measured there keeps its level when the
+    /// form moves. `work(x) / t` is a speed that does not depend on the batch.
     pub fn work(&self, batch: u64) -> f64 {
-        batch as f64
+        self.belief().map_or(batch as f64, |(_, curve)| curve.time(batch))
     }
 
-    /// The curve of a worker that does `speed` units of [`work`](Self::work) per second.
+    /// The curve of a worker that does `speed` units of [`work`](Self::work) per second; positive and finite.
     pub fn curve_at(&self, speed: f64) -> Curve {
-        Curve::at_speed(speed)
+        match self.belief() {
+            Some((_, curve)) => curve.clone().scaled(1.0 / speed),
+            None => Curve::at_speed(speed),
+        }
     }
 
     /// The largest batch measured; 0 before the first.
     pub fn largest(&self) -> u64 {
-        self.largest
+        self.learned.as_ref().map_or(0, Posterior::largest)
     }
 
     /// What is known of the form.
     pub fn knowledge(&self) -> Knowledge {
-        Knowledge::OneSize
+        self.belief().map_or(Knowledge::OneSize, |(knowledge, _)| *knowledge)
+    }
+
+    fn belief(&self) -> Option<&(Knowledge, Curve)> {
+        self.learned.as_ref()?.belief()
     }
 }

@@ -4,9 +4,12 @@
 //! cap (LB-BSP, arXiv 1806.02508); gradient accumulation makes a staircase of either; and where sizes were measured one
 //! by one any monotone form can be drawn through the points. [`CurveLearner`] learns the form while a job runs.
 
+mod contention;
+mod form;
 mod inverse;
 mod isotonic;
 mod learner;
+mod posterior;
 
 pub use inverse::largest;
 pub use learner::{CurveLearner, Kind, Knowledge};

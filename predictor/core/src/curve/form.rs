@@ -1,0 +1,57 @@
+//! The forms of curve that are weighed against each other.
+
+use serde::{Deserialize, Serialize};
+
+use super::Curve;
+
+/// Fixed shares of a linear form.
+const FIXED_SHARES: [f64; 12] = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95];
+
+/// Fixed shares of a form that saturates: how flat it is beyond its saturation point.
+const FIXED_SHARES_SATURATING: [f64; 3] = [0.0, 0.25, 0.5];
+
+/// Saturation points lie at the reference times the square root of 2 to the power of -STEPS to STEPS.
+const SATURATION_STEPS: i32 = 8;
+
+/// What a fixed share of 1 would cost in log likelihood before anything was seen: proportional is what is believed first.
+const PRIOR_FIXED: f64 = 3.0;
+
+/// What a saturation point costs before anything was seen.
+const PRIOR_SATURATING: f64 = 2.0;
+
+/// `time(x) / time(unit) = f + (1 - f) max(x, s) / max(unit, s)`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Form {
+    /// f: share of the time at the unit that is fixed.
+    pub fixed_share: f64,
+    /// s: samples up to which time is flat; 0 for a straight line.
+    pub saturation: u64,
+}
+
+impl Form {
+    /// All forms around a unit, in a fixed order: lines first.
+    pub fn all(unit: u64) -> impl Iterator<Item = Self> {
+        let lines = FIXED_SHARES.map(|fixed_share| Self { fixed_share, saturation: 0 });
+        let saturating = (-SATURATION_STEPS..=SATURATION_STEPS).flat_map(move |step| {
+            let saturation = (unit as f64 * 2.0f64.powf(f64::from(step) / 2.0)).round() as u64;
+            FIXED_SHARES_SATURATING.map(|fixed_share| Self { fixed_share, saturation: saturation.max(1) })
+        });
+        lines.into_iter().chain(saturating)
+    }
+
+    /// Its cost in log likelihood before anything was seen.
+    pub fn prior(&self) -> f64 {
+        PRIOR_FIXED * self.fixed_share + if self.saturates() { PRIOR_SATURATING } else { 0.0 }
+    }
+
+    pub fn saturates(&self) -> bool {
+        self.saturation > 0
+    }
+
+    /// The curve of this form that takes 1 for `unit` samples.
+    pub fn curve(&self, unit: u64) -> Curve {
+        let (unit, saturation) = (unit as f64, self.saturation as f64);
+        let per_sample = (1.0 - self.fixed_share) / unit.max(saturation);
+        Curve::saturating(self.fixed_share + per_sample * saturation, self.saturation, per_sample)
+    }
+}

@@ -1,0 +1,246 @@
+//! The forms of a curve with their records, and what follows from them.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::Curve;
+use super::contention::Contention;
+use super::form::Form;
+use super::learner::{Kind, Knowledge};
+
+/// Degrees of freedom of the errors.
+const FREEDOM: f64 = 4.0;
+
+/// The scale of log errors: at first, its smallest value, and the step of its average.
+const SCALE_FIRST: f64 = 0.1;
+const SCALE_MIN: f64 = 0.005;
+const SCALE_STEP: f64 = 0.05;
+
+/// Errors beyond so many scales count as this many for the scale.
+const SCALE_CLIP: f64 = 4.0;
+
+/// After an error of more than so many scales the next one is not counted. Most outliers are alone, and the allocator has answered
+/// them with a batch that is far too small: what comes after would speak for whatever makes small batches cheap.
+const JUMP: f64 = 4.0;
+
+/// A normal distribution's standard deviation over its mean absolute error.
+const NORMAL_SCALE: f64 = 1.253;
+
+/// What is known of the forms fades by this factor at each change of batch; while the batch stays it says nothing new.
+const FORGETTING: f64 = 0.998;
+
+/// No form falls further behind than this, in log likelihood: what changes can be learned again.
+const MAX_LOSS: f64 = 30.0;
+
+/// What was measured on purpose is believed before forms that nothing speaks for: its lead in log likelihood.
+const LEAD_OF_PROFILE: f64 = 1.0;
+
+/// Changes from one class of sizes to another before a form is believed.
+const MIN_CHANGES: u32 = 4;
+
+/// A smaller fixed share is called proportional.
+const FIXED_SHARE_MIN: f64 = 0.05;
+
+/// What a worker that has run knows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Posterior {
+    /// The first batch seen: work is counted in its samples.
+    reference: u64,
+    micro_batch: Option<u64>,
+    /// Smallest and largest batch seen.
+    range: (u64, u64),
+    /// Classes of sizes seen: powers of the square root of 2, around the reference.
+    classes: BTreeSet<i32>,
+    /// Batch of the latest iteration that counted.
+    latest: Option<u64>,
+    /// Changes of class between iterations that counted.
+    changes: u32,
+    scale: f64,
+    /// The latest error was so large that nobody can say whether its cause stays.
+    jumped: bool,
+    candidates: Vec<Candidate>,
+    /// The belief: time in units of work; `None` is proportional.
+    belief: Option<(Knowledge, Curve)>,
+}
+
+/// A form and its record.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Candidate {
+    /// `None` is the profile.
+    form: Option<Form>,
+    /// Work of a batch under this form.
+    curve: Curve,
+    contention: Option<Contention>,
+    /// Negative log likelihood of what was seen, the prior included.
+    loss: f64,
+}
+
+impl Posterior {
+    pub fn new(reference: u64, micro_batch: Option<u64>, profile: Option<&Curve>) -> Self {
+        let mut learned = Self {
+            reference,
+            micro_batch,
+            range: (reference, reference),
+            classes: BTreeSet::new(),
+            latest: None,
+            changes: 0,
+            scale: SCALE_FIRST,
+            jumped: false,
+            candidates: Vec::new(),
+            belief: None,
+        };
+        let candidate = |form: Form| Candidate {
+            form: Some(form),
+            curve: learned.work_of(form),
+            contention: None,
+            loss: form.prior(),
+        };
+        learned.candidates = Form::all(learned.unit()).map(candidate).collect();
+        if let Some(profile) = profile {
+            learned.add_profile(profile);
+        }
+        learned
+    }
+
+    pub fn add_profile(&mut self, profile: &Curve) {
+        self.candidates.retain(|candidate| candidate.form.is_some());
+        let best = self.candidates.iter().min_by(|a, b| a.loss.total_cmp(&b.loss));
+        let loss = best.map_or(0.0, |best| best.loss) - LEAD_OF_PROFILE;
+        let curve = work_curve(profile.clone(), self.reference);
+        self.candidates.push(Candidate { form: None, curve, contention: None, loss });
+        self.believe();
+    }
+
+    /// The batch that forms are relative to: under accumulation they are those of a micro-batch.
+    fn unit(&self) -> u64 {
+        self.micro_batch.map_or(self.reference, |micro_batch| micro_batch.min(self.reference))
+    }
+
+    fn work_of(&self, form: Form) -> Curve {
+        let curve = form.curve(self.unit());
+        let curve = match self.micro_batch {
+            Some(micro_batch) => curve.accumulating(micro_batch),
+            None => curve,
+        };
+        work_curve(curve, self.reference)
+    }
+
+    /// What is believed, with work against batch; `None` is proportional.
+    pub fn belief(&self) -> Option<&(Knowledge, Curve)> {
+        self.belief.as_ref()
+    }
+
+    /// The largest batch seen.
+    pub fn largest(&self) -> u64 {
+        self.range.1
+    }
+
+    fn class(&self, batch: u64) -> i32 {
+        (2.0 * (batch as f64 / self.reference as f64).log2()).round() as i32
+    }
+
+    pub fn observe(&mut self, batch: u64, log_time: f64) {
+        self.range = (self.range.0.min(batch), self.range.1.max(batch));
+        if self.classes.insert(self.class(batch)) {
+            return;
+        }
+        let changed = self.latest.is_some_and(|latest| latest != batch);
+        if self.latest.is_some_and(|latest| self.class(latest) != self.class(batch)) {
+            self.changes = self.changes.saturating_add(1);
+        }
+        self.latest = Some(batch);
+        let (scale, counts) = (self.scale, !self.jumped);
+        let mut best = (f64::INFINITY, None);
+        for candidate in &mut self.candidates {
+            let before = candidate.loss;
+            let level = log_time - candidate.curve.time(batch).ln();
+            let error = candidate.observe(level, scale);
+            if let Some(error) = error.filter(|_| counts) {
+                candidate.score(error / scale, changed);
+            }
+            if before < best.0 {
+                best = (before, error);
+            }
+        }
+        if let (_, Some(error)) = best {
+            let seen = NORMAL_SCALE * error.min(SCALE_CLIP * scale);
+            self.jumped = error > JUMP * scale;
+            self.scale = (scale + SCALE_STEP * (seen - scale)).max(SCALE_MIN);
+        }
+        let least = self.candidates.iter().map(|candidate| candidate.loss).fold(f64::INFINITY, f64::min);
+        for candidate in &mut self.candidates {
+            candidate.loss = (candidate.loss - least).min(MAX_LOSS);
+        }
+        self.believe();
+    }
+
+    /// The posterior mean within the family of the most likely form.
+    fn believe(&mut self) {
+        let (smallest, largest) = self.range;
+        // Saturation outside of what was seen is no other than a line.
+        let open = |candidate: &&Candidate| {
+            let inside = |form: Form| !form.saturates() || (smallest..largest).contains(&form.saturation);
+            candidate.form.is_none_or(inside)
+        };
+        let Some(best) = self.candidates.iter().filter(open).min_by(|a, b| a.loss.total_cmp(&b.loss)) else {
+            return;
+        };
+        if best.form.is_some() && self.changes < MIN_CHANGES {
+            return;
+        }
+        let Some(form) = best.form else {
+            let fixed_share = best.curve.time(1) / best.curve.time(self.reference);
+            let knowledge = Knowledge::Identified { kind: Kind::Measured, fixed_share, saturation: None };
+            self.belief = Some((knowledge, best.curve.clone()));
+            return;
+        };
+        let family = self.candidates.iter().filter(open).filter_map(|candidate| {
+            let member = candidate.form.filter(|member| member.saturates() == form.saturates())?;
+            Some((member, (best.loss - candidate.loss).exp()))
+        });
+        let (mut weights, mut fixed, mut log_saturation) = (0.0, 0.0, 0.0);
+        for (member, weight) in family {
+            weights += weight;
+            fixed += weight * member.fixed_share;
+            log_saturation += weight * (member.saturation.max(1) as f64).ln();
+        }
+        let saturation = form.saturates().then(|| (log_saturation / weights).exp().round() as u64);
+        let mean = Form { fixed_share: fixed / weights, saturation: saturation.unwrap_or(0) };
+        let kind = match saturation {
+            Some(_) => Kind::Saturating,
+            None if mean.fixed_share < FIXED_SHARE_MIN => Kind::Proportional,
+            None => Kind::Linear,
+        };
+        let knowledge = Knowledge::Identified { kind, fixed_share: mean.fixed_share, saturation };
+        self.belief = Some((knowledge, self.work_of(mean)));
+    }
+}
+
+impl Candidate {
+    /// Takes the contention that a time implies, and answers how far off its forecast was.
+    fn observe(&mut self, level: f64, scale: f64) -> Option<f64> {
+        let Some(contention) = &mut self.contention else {
+            self.contention = Some(Contention::new(level));
+            return None;
+        };
+        let error = level - contention.forecast();
+        contention.observe(level, scale);
+        Some(error.abs())
+    }
+
+    /// Counts an error, in scales; where the batch `changed`, what is older fades.
+    fn score(&mut self, error: f64, changed: bool) {
+        if changed {
+            let prior = self.form.map_or(0.0, |form| form.prior());
+            self.loss = prior + FORGETTING * (self.loss - prior);
+        }
+        self.loss += 0.5 * (FREEDOM + 1.0) * (error * error / FREEDOM).ln_1p();
+    }
+}
+
+/// The curve in units of work: `reference` at the reference.
+fn work_curve(curve: Curve, reference: u64) -> Curve {
+    let factor = reference as f64 / curve.time(reference);
+    curve.scaled(factor)
+}

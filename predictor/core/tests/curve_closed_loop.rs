@@ -1,0 +1,216 @@
+//! Curves learned in closed loop: the allocator makes batches small exactly where workers are slow.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where its set-up fails")]
+
+use evenstep_core::allocate::{Share, allocate};
+use evenstep_core::curve::{Curve, CurveLearner, Kind, Knowledge};
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const WORKERS: usize = 4;
+const TOTAL: u64 = 256;
+/// The even share, and what each worker runs first.
+const REFERENCE: u64 = TOTAL / WORKERS as u64;
+
+/// A normal number, as the sum of twelve uniform ones.
+fn normal(random: &mut ChaCha8Rng) -> f64 {
+    (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0
+}
+
+/// Contention of workers: AR(1) on the log scale, independent noise, and now and then an outlier.
+struct Cluster {
+    random: ChaCha8Rng,
+    persistence: f64,
+    outliers: f64,
+    levels: [f64; WORKERS],
+}
+
+const SPREAD: f64 = 0.3;
+const NOISE: f64 = 0.03;
+
+impl Cluster {
+    fn new(seed: u64, persistence: f64, outliers: f64) -> Self {
+        Self { random: ChaCha8Rng::seed_from_u64(seed), persistence, outliers, levels: [0.0; WORKERS] }
+    }
+
+    fn step(&mut self) -> [f64; WORKERS] {
+        let innovation = SPREAD * (1.0 - self.persistence * self.persistence).sqrt();
+        self.levels =
+            self.levels.map(|level| self.persistence * level + innovation * normal(&mut self.random));
+        let outlier = |random: &mut ChaCha8Rng| if random.random_bool(self.outliers) { 4.0 } else { 1.0 };
+        self.levels.map(|level| (level + NOISE * normal(&mut self.random)).exp() * outlier(&mut self.random))
+    }
+}
+
+/// What the workers of a job ran, and what was learned of it.
+struct Run {
+    learners: Vec<CurveLearner>,
+    seen: Vec<(u64, f64)>,
+}
+
+/// Runs a job: speeds by an EMA of what was seen, batches by the allocator on the curves as they are learned.
+fn run(curve: &Curve, learner: CurveLearner, cluster: &mut Cluster, iterations: usize) -> Run {
+    let mut run = Run { learners: vec![learner; WORKERS], seen: Vec::new() };
+    let mut speeds = [REFERENCE as f64 / curve.time(REFERENCE); WORKERS];
+    for _ in 0..iterations {
+        let share = |(learner, speed): (&CurveLearner, f64)| Share {
+            floor: 1,
+            ..Share::new(learner.curve_at(speed))
+        };
+        let shares: Vec<Share> = run.learners.iter().zip(speeds).map(share).collect();
+        let batches = allocate(&shares, TOTAL, 1).unwrap();
+        for (i, contention) in cluster.step().into_iter().enumerate() {
+            let time_s = contention * curve.time(batches[i]);
+            run.learners[i].observe(batches[i], time_s);
+            run.seen.push((batches[i], time_s));
+            let speed = run.learners[i].work(batches[i]) / time_s;
+            speeds[i] *= (speed / speeds[i]).powf(0.7);
+        }
+    }
+    run
+}
+
+/// How far the learned curves are off, at half and at twice the reference, where the truth is 1: the worst of the workers and their mean.
+fn errors(curve: &Curve, learners: &[CurveLearner]) -> (f64, f64) {
+    let error = |learner: &CurveLearner, batch: u64| {
+        let truth = curve.time(batch) / curve.time(REFERENCE);
+        (learner.work(batch) / learner.work(REFERENCE) / truth).ln()
+    };
+    let each: Vec<f64> = learners
+        .iter()
+        .flat_map(|learner| [REFERENCE / 2, 2 * REFERENCE].map(|batch| error(learner, batch).abs()))
+        .collect();
+    (each.iter().copied().fold(0.0, f64::max), each.iter().sum::<f64>() / each.len() as f64)
+}
+
+fn truths() -> [(Kind, Curve); 5] {
+    [
+        (Kind::Proportional, Curve::linear(0.0, 1e-3)),
+        (Kind::Linear, Curve::linear(0.016, 1e-3)),
+        (Kind::Linear, Curve::linear(0.064, 1e-3)),
+        (Kind::Linear, Curve::linear(0.256, 1e-3)),
+        (Kind::Saturating, Curve::saturating(0.064, 64, 1e-3)),
+    ]
+}
+
+#[test]
+fn the_form_is_found_in_closed_loop() {
+    for persistence in [0.7, 0.95] {
+        for (kind, curve) in truths() {
+            let run = run(&curve, CurveLearner::new(), &mut Cluster::new(7, persistence, 0.0), 1000);
+            let (worst, mean) = errors(&curve, &run.learners);
+            assert!(worst < 0.16 && mean < 0.07, "{kind:?}, {persistence}: {worst:.3}, {mean:.3}");
+            if kind == Kind::Saturating {
+                for learner in &run.learners {
+                    let Knowledge::Identified { saturation: Some(at), .. } = learner.knowledge() else {
+                        panic!("no saturation: {:?}", learner.knowledge());
+                    };
+                    assert!((48..=90).contains(&at), "{at}");
+                }
+            }
+        }
+    }
+}
+
+/// The trap that the learner avoids: regress times on batches, and half of the work seems to be fixed although
+/// nothing is, because the slow have small batches.
+#[test]
+fn a_regression_of_times_would_be_fooled() {
+    let curve = Curve::linear(0.0, 1e-3);
+    let run = run(&curve, CurveLearner::new(), &mut Cluster::new(7, 0.95, 0.0), 1000);
+    let count = run.seen.len() as f64;
+    let mean = |of: fn(&(u64, f64)) -> f64| run.seen.iter().map(of).sum::<f64>() / count;
+    let (batch, time_s) = (mean(|seen| seen.0 as f64), mean(|seen| seen.1));
+    let product = mean(|seen| seen.0 as f64 * seen.1);
+    let square = mean(|seen| (seen.0 as f64).powi(2));
+    let slope = (product - batch * time_s) / (square - batch * batch);
+    let fixed_share = 1.0 - slope * batch / time_s;
+    assert!(fixed_share > 0.5, "{fixed_share}");
+    assert!(errors(&curve, &run.learners).1 < 0.07);
+}
+
+#[test]
+fn outliers_do_not_matter() {
+    for (kind, curve) in truths() {
+        let run = run(&curve, CurveLearner::new(), &mut Cluster::new(8, 0.9, 0.03), 1000);
+        let (worst, mean) = errors(&curve, &run.learners);
+        assert!(worst < 0.25 && mean < 0.1, "{kind:?}: {worst:.3}, {mean:.3}");
+    }
+}
+
+#[test]
+fn a_staircase_is_learned_by_who_knows_its_step() {
+    let curve = Curve::linear(0.016, 1e-3).accumulating(16);
+    let run = run(&curve, CurveLearner::accumulating(16), &mut Cluster::new(9, 0.9, 0.0), 1000);
+    for learner in &run.learners {
+        for batch in [16, 17, 40, 63, 100] {
+            let truth = curve.time(batch) / curve.time(REFERENCE) * REFERENCE as f64;
+            assert!((learner.work(batch) / truth).ln().abs() < 0.2, "{batch}: {:?}", learner.knowledge());
+        }
+    }
+}
+
+/// A profile of four sizes is used at once where it is right, and given up where it is wrong.
+#[test]
+fn a_profile_is_believed_while_it_predicts() {
+    let curve = Curve::saturating(0.04, 40, 1e-3);
+    let points = [16, 32, 64, 128].map(|batch| (batch, curve.time(batch)));
+    let mut right = CurveLearner::new();
+    right.profile(&points).unwrap();
+    right.observe(REFERENCE, 1.0);
+    assert!(matches!(right.knowledge(), Knowledge::Identified { kind: Kind::Measured, .. }));
+    assert_eq!(right.work(128), 128.0, "time at 128 is twice that at 64");
+    let mut wrong = CurveLearner::new();
+    wrong.profile(&[(32, 1.0), (64, 1.01), (128, 1.02)]).unwrap();
+    let run = run(&curve, wrong, &mut Cluster::new(10, 0.9, 0.0), 500);
+    for learner in &run.learners {
+        assert!(!matches!(learner.knowledge(), Knowledge::Identified { kind: Kind::Measured, .. }));
+    }
+    assert!(CurveLearner::new().profile(&[]).is_err());
+}
+
+#[test]
+fn one_size_says_nothing_of_the_form() {
+    let mut cluster = Cluster::new(11, 0.9, 0.0);
+    let mut learner = CurveLearner::new();
+    assert_eq!((learner.largest(), learner.knowledge()), (0, Knowledge::OneSize));
+    for iteration in 0..200u64 {
+        // Sizes within a few percent are one class.
+        let batch = 64 + iteration % 5;
+        learner.observe(batch, cluster.step()[0] * 0.01 * batch as f64);
+    }
+    assert_eq!((learner.largest(), learner.knowledge()), (68, Knowledge::OneSize));
+    assert_eq!((learner.work(64), learner.work(500)), (64.0, 500.0));
+    assert_eq!(learner.curve_at(4.0), Curve::at_speed(4.0));
+    let before = learner.clone();
+    learner.observe(0, 1.0);
+    learner.observe(64, f64::NAN);
+    learner.observe(64, 0.0);
+    assert_eq!(learner, before);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Whatever was seen: work never falls, is itself at the reference, and is the curve's time at speed 1.
+    #[test]
+    fn work_is_a_curve_through_the_reference(
+        seen in prop::collection::vec((1u64..2000, 1e-4f64..10.0), 1..80), micro in prop::option::of(1u64..100)
+    ) {
+        let mut learner = micro.map_or_else(CurveLearner::new, CurveLearner::accumulating);
+        for (batch, time_s) in &seen {
+            learner.observe(*batch, *time_s);
+        }
+        let reference = seen[0].0;
+        prop_assert!((learner.work(reference) / reference as f64 - 1.0).abs() < 1e-12);
+        prop_assert_eq!(learner.largest(), seen.iter().map(|seen| seen.0).max().unwrap());
+        let sizes = [1, 2, 3, 5, 10, 50, 99, 100, 500, 1000, 3000];
+        prop_assert!(sizes.is_sorted_by_key(|batch| learner.work(*batch)));
+        let curve = learner.curve_at(8.0);
+        for batch in sizes {
+            prop_assert!((curve.time(batch) * 8.0 / learner.work(batch) - 1.0).abs() < 1e-12);
+        }
+        let stored: CurveLearner = serde_json::from_str(&serde_json::to_string(&learner).unwrap()).unwrap();
+        prop_assert_eq!(stored.knowledge(), learner.knowledge());
+    }
+}
