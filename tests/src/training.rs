@@ -73,6 +73,31 @@ impl Training {
         children.split_whitespace().map(|pid| pid.parse().expect("a process id")).collect()
     }
 
+    /// Process id of the living worker in a slot.
+    ///
+    /// # Panics
+    /// Where there is none for too long.
+    pub fn worker(&self, slot: usize) -> u32 {
+        let argument = format!("--rank={slot}");
+        until("the worker lives", || {
+            self.workers().into_iter().find(|pid| {
+                // Gone since, or not yet the program that it will be.
+                let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                command.split('\0').any(|word| word == argument)
+            })
+        })
+    }
+
+    /// Bytes of the record so far: it grows with every iteration, at once where the run is elastic.
+    pub fn record_bytes(&self) -> u64 {
+        fs::metadata(self.folder.join("record.jsonl")).map_or(0, |file| file.len())
+    }
+
+    /// How an elastic run regrouped, in order.
+    pub fn regroups(&self) -> Vec<Value> {
+        self.record("regroup")
+    }
+
     /// The iterations of a policy, in order.
     pub fn iterations(&self, policy: &str) -> Vec<Value> {
         let mut lines = self.record("iteration");
@@ -97,9 +122,10 @@ impl Training {
         self.sample_counts(policy).values().sum()
     }
 
-    /// How often each (epoch, sample) was computed under a policy, over all workers; nothing before the first one.
+    /// How often each (epoch, sample) was trained under a policy, over all workers; nothing before the first one. An
+    /// iteration was trained in the last round in which some worker finished it.
     pub fn sample_counts(&self, policy: &str) -> BTreeMap<(u64, u64), u64> {
-        let mut counts = BTreeMap::new();
+        let (mut computed, mut trained_in) = (Vec::new(), BTreeMap::new());
         for file in fs::read_dir(self.folder.join("samples")).into_iter().flatten() {
             let path = file.expect("a file").path();
             if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&format!("{policy}-")))
@@ -110,9 +136,28 @@ impl Training {
             // The last line may be half written while training goes on.
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
             for line in whole.lines() {
-                let (epoch, index) = line.split_once(' ').expect("epoch and index");
-                let key = (epoch.parse().expect("an epoch"), index.parse().expect("an index"));
-                *counts.entry(key).or_insert(0) += 1;
+                let (kind, rest) = line.split_once(' ').expect("a kind of line");
+                let numbers: Vec<u64> =
+                    rest.split(' ').map(|number| number.parse().expect("a number")).collect();
+                match (kind, &numbers[..]) {
+                    ("finished", &[round, iteration]) => {
+                        let last = trained_in.entry(iteration).or_insert(round);
+                        *last = round.max(*last);
+                    }
+                    ("computed", [round, iteration, epoch, indices @ ..]) => {
+                        computed.push((*round, *iteration, *epoch, indices.to_vec()));
+                    }
+                    _ => panic!("no line of a sample log: {line}"),
+                }
+            }
+        }
+        let mut counts = BTreeMap::new();
+        // What was computed for an all-reduce that failed everywhere was not trained; somebody computed it again.
+        for (round, iteration, epoch, indices) in computed {
+            if trained_in.get(&iteration) == Some(&round) {
+                for index in indices {
+                    *counts.entry((epoch, index)).or_insert(0) += 1;
+                }
             }
         }
         counts

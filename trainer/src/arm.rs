@@ -1,7 +1,7 @@
 //! One policy's replica of the training: everything that differs between policies that take turns.
 
 use evenstep_c10d::Group;
-use tch::Tensor;
+use tch::{Device, Tensor, no_grad};
 
 use crate::cli::Policy;
 use crate::collective::Bucket;
@@ -30,21 +30,29 @@ pub struct Arm {
 }
 
 impl Arm {
-    /// Makes every rank begin with rank 0's numbers.
+    /// Gives every rank the numbers of rank `source`: all of them or, where that fails, none.
     ///
     /// # Errors
     /// A rank is gone.
-    pub fn align(&mut self, group: &Group, on: tch::Device) -> evenstep_c10d::Result<()> {
-        let align = |tensor: &mut Tensor| {
-            let mut moved = tensor.detach().to_device(on);
-            group.broadcast(&mut moved, 0)?;
-            tch::no_grad(|| tensor.copy_(&moved));
-            Ok(())
-        };
-        for parameter in self.model.parameters() {
-            align(&mut parameter.shallow_clone())?;
+    pub fn align(&mut self, group: &Group, source: usize, on: Device) -> evenstep_c10d::Result<()> {
+        let parts: Vec<Tensor> = self.parts().map(|part| part.detach().view(-1)).collect();
+        let mut flat = Tensor::cat(&parts, 0).to_device(on);
+        group.broadcast(&mut flat, source)?;
+        if group.rank() != source {
+            let mut start = 0;
+            for mut part in self.parts() {
+                let size = part.numel() as i64;
+                no_grad(|| part.copy_(&flat.narrow(0, start, size).view_as(&part)));
+                start += size;
+            }
         }
-        align(self.optimizer.velocity_mut())
+        Ok(())
+    }
+
+    /// Parameters and velocity.
+    fn parts(&self) -> impl Iterator<Item = Tensor> {
+        let parameters = self.model.parameters().iter().map(Tensor::shallow_clone);
+        parameters.chain([self.optimizer.velocity().shallow_clone()])
     }
 
     /// The largest difference between the all-reduced gradient and that of one process over the whole global batch,

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::load::LoadKind;
 use crate::model::Architecture;
 use crate::plan::GLOBAL_BATCH_MAX;
+use crate::record::is_table;
 use crate::report::ReportArgs;
 
 /// Data-parallel training that asks the evenstep predictor for its batches.
@@ -48,6 +49,9 @@ pub struct LaunchArgs {
     /// Load each worker's core by itself, in a way of its own; pins one worker to each core
     #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes")]
     pub contend: Option<LoadKind>,
+    /// With --elastic: a worker that dies is started again, so many times in the whole run
+    #[arg(long, default_value_t = 10, env = "EVENSTEP_MAX_RESTARTS")]
+    pub max_restarts: u32,
     /// What is trained, and how.
     #[command(flatten)]
     pub train: TrainArgs,
@@ -71,6 +75,9 @@ pub struct JoinArgs {
     /// Pin this worker to a core
     #[arg(long)]
     pub core: Option<usize>,
+    /// How often the launcher started this worker before
+    #[arg(long, hide = true)]
+    pub life: Option<u32>,
     /// Say in the record that the machine was loaded on purpose, and how
     #[arg(long, hide = true)]
     pub contended: Option<LoadKind>,
@@ -204,6 +211,15 @@ pub struct TrainArgs {
     /// Go on from the latest checkpoint
     #[arg(long, requires = "checkpoint_dir")]
     pub resume: bool,
+    /// Live through workers that come and go: the others regroup and go on from the last finished iteration
+    #[arg(long, env = "EVENSTEP_ELASTIC")]
+    pub elastic: bool,
+    /// With --elastic: with fewer workers the training pauses until one is back
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), env = "EVENSTEP_MIN_WORKERS")]
+    pub min_workers: u32,
+    /// With --elastic: regrouping, a pause included, that takes longer ends the run
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub pause_timeout_s: u64,
     /// A worker that stalls for longer is an error on all others
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout_s: u64,
@@ -340,6 +356,36 @@ impl TrainArgs {
         {
             format!("--pace {pace}: must be a finite number of at least 0.001")
         } else {
+            return self.check_elastic(world_size);
+        };
+        Err(InvalidArgs(wrong))
+    }
+
+    fn check_elastic(&self, world_size: usize) -> Result<(), InvalidArgs> {
+        let fewest = u64::from(self.min_workers);
+        let room = self.max_local_batch.map(|cap| (cap / self.quantum * self.quantum).saturating_mul(fewest));
+        let wrong = if !self.elastic {
+            if self.min_workers == 1 {
+                return Ok(());
+            }
+            format!("--min-workers {fewest}: needs --elastic, without which every worker must live")
+        } else if self.policy.len() > 1 {
+            format!(
+                "--elastic with --policy {:?}: policies take turns only among workers that stay",
+                self.policy
+            )
+        } else if fewest > world_size as u64 {
+            format!("--min-workers {fewest}: the run begins with {world_size} workers")
+        } else if self.record.as_deref().is_some_and(is_table) {
+            "--elastic with a --record that ends in .csv: a trace for backtests needs workers that stay"
+                .to_owned()
+        } else if room.is_some_and(|room| room < self.global_batch) {
+            format!(
+                "--min-workers {fewest}: so few, with at most {} samples each, cannot hold --global-batch {}",
+                self.max_local_batch.unwrap_or(0),
+                self.global_batch
+            )
+        } else {
             return Ok(());
         };
         Err(InvalidArgs(wrong))
@@ -416,6 +462,13 @@ mod tests {
             (&["--pace", "1,0"], "--pace"),
             (&["--momentum", "1"], "--momentum"),
             (&["--lr", "NaN"], "--lr"),
+            (&["--min-workers", "2"], "--elastic"),
+            (&["--elastic", "--min-workers", "2"], ""),
+            (&["--elastic", "--min-workers", "3"], "--min-workers"),
+            (&["--elastic", "--policy", "even,evenstep"], "--policy"),
+            (&["--elastic", "--record", "run.csv"], ".csv"),
+            (&["--elastic", "--max-local-batch", "300"], "--min-workers"),
+            (&["--elastic", "--min-workers", "2", "--max-local-batch", "300"], ""),
         ] {
             let checked = train(extra).check(2);
             if word.is_empty() {

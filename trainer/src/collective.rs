@@ -1,6 +1,6 @@
 //! The one all-reduce of an iteration: gradients, and everything that ranks tell each other, in one flat sum.
 //!
-//! `[gradients .. | samples, loss sum, stops | reports of each rank .. | news of the plan ..]`
+//! `[gradients .. | samples, loss sum, wishes | reports of each rank .. | news of the plan ..]`
 //!
 //! Each number that belongs to one rank has a slot of its own, where all others add zero: a sum hands it out exactly.
 
@@ -14,8 +14,8 @@ use crate::drivers;
 use crate::model::Model;
 use crate::plan::Plan;
 
-/// Samples, loss sum, ranks that want to stop.
-const TOTALS: usize = 3;
+/// Samples, loss sum, ranks with each wish.
+const TOTALS: usize = 5;
 /// Local batch, compute time, loader wait, busy time, missed paces; then the drivers.
 const OWN_SLOTS: usize = 5;
 const REPORT_SLOTS: usize = OWN_SLOTS + drivers::NAMES.len();
@@ -27,10 +27,32 @@ pub struct Contribution {
     pub report: RankReport,
     /// Its loss, summed over its samples.
     pub loss_sum: f64,
-    /// Whether it was told to stop.
-    pub stop: bool,
+    /// What it wants when the iteration is done.
+    pub wishes: Wishes,
     /// A newer plan, from rank 0.
     pub news: Option<Plan>,
+}
+
+/// What a rank wants when an iteration is done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// It was told to stop the run.
+    pub stop: bool,
+    /// It was told to leave the run.
+    pub leave: bool,
+    /// It saw somebody who waits to take part.
+    pub regroup: bool,
+}
+
+/// How many ranks have each wish.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wished {
+    /// Those who were told to stop the run.
+    pub stop: usize,
+    /// Those who were told to leave it.
+    pub leave: usize,
+    /// Those who saw somebody who waits to take part.
+    pub regroup: usize,
 }
 
 /// How an iteration went for one rank.
@@ -57,8 +79,8 @@ pub struct Reduced {
     pub samples: u64,
     /// Mean loss over them.
     pub loss: f64,
-    /// Whether some rank was told to stop.
-    pub stop: bool,
+    /// What ranks want now.
+    pub wished: Wished,
     /// Each rank's report.
     pub reports: Vec<RankReport>,
     /// A newer plan.
@@ -144,7 +166,9 @@ impl Bucket {
 
 fn encode(own: &Contribution, rank: usize, world_size: usize) -> Vec<f64> {
     let report = &own.report;
-    let mut slots = vec![report.local_batch as f64, own.loss_sum, f64::from(u8::from(own.stop))];
+    let Wishes { stop, leave, regroup } = own.wishes;
+    let mut slots = vec![report.local_batch as f64, own.loss_sum];
+    slots.extend([stop, leave, regroup].map(|wish| f64::from(u8::from(wish))));
     slots.resize(TOTALS + world_size * REPORT_SLOTS, 0.0);
     let mine = &mut slots[TOTALS + rank * REPORT_SLOTS..][..REPORT_SLOTS];
     mine[..OWN_SLOTS].copy_from_slice(&[
@@ -176,7 +200,7 @@ fn decode(sums: &[f64], world_size: usize, all_reduce_s: f64) -> Reduced {
     Reduced {
         samples: totals[0] as u64,
         loss: totals[1] / totals[0],
-        stop: totals[2] > 0.0,
+        wished: Wished { stop: totals[2] as usize, leave: totals[3] as usize, regroup: totals[4] as usize },
         reports,
         news: Plan::decode(news),
         all_reduce_s,
@@ -200,7 +224,7 @@ mod tests {
                 drivers: [("other_cpu".to_owned(), rank as f64)].into(),
             },
             loss_sum: 10.0,
-            stop: rank == 1,
+            wishes: Wishes { stop: rank == 1, leave: rank > 0, regroup: false },
             news: (rank == 0).then(|| plan.clone()),
         };
         let mut sums = vec![0.0; encode(&own(0), 0, 3).len()];
@@ -210,7 +234,7 @@ mod tests {
             }
         }
         let reduced = decode(&sums, 3, 0.0);
-        assert_eq!((reduced.samples, reduced.stop), (91, true));
+        assert_eq!((reduced.samples, reduced.wished), (91, Wished { stop: 1, leave: 2, regroup: 0 }));
         assert_eq!(reduced.loss, 30.0 / 91.0);
         assert_eq!(reduced.reports, [own(0).report, own(1).report, own(2).report]);
         assert_eq!(reduced.news, Some(plan));

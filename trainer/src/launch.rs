@@ -20,6 +20,7 @@ use crate::contend::clock_s;
 use crate::load::Load;
 use crate::output::Output;
 use crate::pin;
+use crate::supervise::{Bounds, Supervisor};
 
 /// The store waits this long for its own port.
 const STORE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -28,7 +29,7 @@ const WATCH_EVERY: Duration = Duration::from_millis(20);
 /// Time that the others get to say what they saw when one failed.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 /// Time that workers get to finish their iteration when told to stop.
-const STOP_GRACE: Duration = Duration::from_secs(20);
+pub const STOP_GRACE: Duration = Duration::from_secs(20);
 
 /// How a launch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,20 +65,29 @@ pub fn run(args: &LaunchArgs, matches: &ArgMatches) -> Result<Ended> {
             cores.as_deref().unwrap_or(&[])
         ));
     }
-    let mut crew = Crew::default();
     let passed = passed_on(matches);
-    for rank in 0..workers {
+    let worker = |rank: usize, life: Option<u32>| -> Result<Command> {
         let mut command = Command::new(std::env::current_exe().context("finding this program")?);
         command.args(["join".into(), format!("--rank={rank}"), format!("--world-size={workers}")]);
         command.arg(format!("--store=127.0.0.1:{}", store.port()));
         command.args(cores.as_ref().map(|cores| format!("--core={}", cores[rank])));
+        command.args(life.map(|life| format!("--life={life}")));
         command.args(&contended);
         command.args(&passed).stdin(Stdio::null()).env(TIED, "1");
         if std::env::var_os("TORCH_CPP_LOG_LEVEL").is_none() {
             // c10d's own log repeats, with C++ frames, what our errors say.
             command.env("TORCH_CPP_LOG_LEVEL", "FATAL");
         }
-        crew.start(command)?;
+        Ok(command)
+    };
+    if args.train.elastic {
+        let bounds = Bounds { max_restarts: args.max_restarts, min_workers: args.train.min_workers as usize };
+        let next = |slot, life| worker(slot, Some(life));
+        return Supervisor::start(workers, &next, &store, bounds, &output)?.watch(&signals);
+    }
+    let mut crew = Crew::default();
+    for rank in 0..workers {
+        crew.start(worker(rank, None)?)?;
     }
     crew.watch(&signals, &output)
 }
@@ -209,9 +219,7 @@ impl Crew {
 
     fn signal(&self, signal: Signal) {
         for member in self.0.iter().filter(|member| member.ended.is_none()) {
-            // Not reaped yet, so the number is still its own; one that just ended needs no signal.
-            let pid = i32::try_from(member.child.id()).ok().and_then(Pid::from_raw);
-            let _ = pid.map(|pid| kill_process(pid, signal));
+            send(&member.child, signal);
         }
     }
 
@@ -230,7 +238,15 @@ impl Drop for Crew {
     }
 }
 
-fn describe(status: ExitStatus) -> String {
+/// Sends a signal to a child that was not waited for.
+pub fn send(child: &Child, signal: Signal) {
+    // Not reaped yet, so the number is still its own; one that just ended needs no signal.
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let _ = pid.map(|pid| kill_process(pid, signal));
+}
+
+/// How a process ended, in words.
+pub fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("failed with exit code {code}"),
         (None, Some(signal)) => format!("was killed by signal {signal}"),

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod append;
 mod arm;
 pub mod ask;
 pub mod checkpoint;
@@ -9,12 +10,14 @@ pub mod compute;
 pub mod contend;
 pub mod data;
 mod drivers;
+pub mod elastic;
 pub mod figures;
 mod identity;
 pub mod launch;
 pub mod load;
 pub mod model;
 mod narrator;
+mod opening;
 pub mod optimizer;
 mod output;
 pub mod pace;
@@ -26,5 +29,6 @@ pub mod report;
 mod sample_log;
 mod setup;
 pub mod store;
+mod supervise;
 mod table;
 pub mod worker;

@@ -12,7 +12,7 @@ use crate::collective::Reduced;
 use crate::figures::Tally;
 use crate::output::{Output, Progress};
 use crate::planner::{Planned, queue_reports};
-use crate::record::{EndLine, IterationLine, Line, Recorder, WorkerLine};
+use crate::record::{EndLine, IterationLine, Line, Recorder, RegroupLine, WorkerLine};
 
 /// The account.
 #[derive(Debug)]
@@ -92,6 +92,15 @@ impl Narrator {
                 batches.join("/")
             )
         });
+        Ok(())
+    }
+
+    /// Tells how an elastic run went on with other workers.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn regrouped(&mut self, line: RegroupLine) -> Result<()> {
+        self.recorder.as_mut().map_or(Ok(()), |recorder| recorder.write(&Line::Regroup(line)))?;
         Ok(())
     }
 

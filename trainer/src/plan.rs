@@ -78,7 +78,8 @@ impl Plan {
         Self { shares, lr_multiplier }
     }
 
-    /// Checks an answer and puts it in our rank order.
+    /// Checks an answer and puts it in our rank order. Asked in `generation`: an answer that was given in an earlier one
+    /// may leave out a worker that joined since, which then computes nothing in that iteration.
     ///
     /// # Errors
     /// It names other workers than ours, or its shares do not cover `global_batch` exactly once.
@@ -86,6 +87,7 @@ impl Plan {
         answer: &AllocateAnswer,
         workers: &[WorkerId],
         global_batch: u64,
+        generation: u64,
     ) -> Result<Self, PlanError> {
         let named = answer.allocations.len();
         let mut shares = vec![None; workers.len()];
@@ -101,6 +103,11 @@ impl Plan {
                 }
             }
         }
+        if answer.generation < generation {
+            for left_out in shares.iter_mut().filter(|share| share.is_none()) {
+                *left_out = Some(Share::default());
+            }
+        }
         let shares: Option<Vec<Share>> = shares.into_iter().collect();
         let shares =
             shares.ok_or(PlanError::Workers { named, foreign: String::new(), ours: workers.len() })?;
@@ -113,6 +120,31 @@ impl Plan {
             return Ok(plan);
         }
         Err(PlanError::Cover { expected: global_batch, shares: plan.shares })
+    }
+
+    /// What a regrouped run begins with: the shares that the members had, as weights, and for those who had none the mean
+    /// of them; an even split where that breaks the cap or nobody had any.
+    pub fn regrouped(
+        shares: &[Option<u64>],
+        global_batch: u64,
+        quantum: u64,
+        cap: Option<u64>,
+        lr_multiplier: f64,
+    ) -> Self {
+        let even = Self { lr_multiplier, ..Self::even(global_batch, shares.len(), quantum) };
+        let known: Vec<u64> = shares.iter().copied().flatten().collect();
+        let sum: u64 = known.iter().sum();
+        if sum == 0 {
+            return even;
+        }
+        let mean = sum.div_ceil(known.len() as u64);
+        let weights: Vec<u64> = shares.iter().map(|share| share.unwrap_or(mean)).collect();
+        let quanta = Self::in_rank_order(&weights, lr_multiplier).resized(global_batch / quantum);
+        let batches: Vec<u64> = quanta.shares.iter().map(|share| share.local_batch * quantum).collect();
+        if cap.is_some_and(|cap| batches.iter().any(|&batch| batch > cap)) {
+            return even;
+        }
+        Self::in_rank_order(&batches, lr_multiplier)
     }
 
     fn covers(&self, global_batch: u64) -> bool {
@@ -294,13 +326,27 @@ mod tests {
     }
 
     #[test]
+    fn a_regrouped_run_begins_with_the_shares_that_its_members_had() {
+        let batches = |shares: &[Option<u64>], quantum, cap| -> Vec<u64> {
+            let plan = Plan::regrouped(shares, 96, quantum, cap, 0.5);
+            assert_eq!((plan.global_batch(), plan.lr_multiplier()), (96, 0.5));
+            plan.shares().iter().map(|share| share.local_batch).collect()
+        };
+        assert_eq!(batches(&[Some(20), Some(40)], 1, None), [32, 64]);
+        assert_eq!(batches(&[Some(20), Some(40), None], 1, None), [21, 43, 32]);
+        assert_eq!(batches(&[Some(20), Some(40), None], 16, None), [16, 48, 32]);
+        assert_eq!(batches(&[Some(20), Some(40)], 1, Some(60)), [48, 48]);
+        assert_eq!(batches(&[None, Some(0)], 32, None), [64, 32]);
+    }
+
+    #[test]
     fn no_news_is_no_plan() {
         assert_eq!(Plan::decode(&Plan::encode(None, 3)), None);
     }
 
     #[test]
     fn an_answer_is_put_in_our_rank_order() {
-        let plan = Plan::from_answer(&answer(&[(1, 30, 0), (0, 10, 30)]), &workers(2), 40).unwrap();
+        let plan = Plan::from_answer(&answer(&[(1, 30, 0), (0, 10, 30)]), &workers(2), 40, 1).unwrap();
         assert_eq!(
             plan.shares(),
             [Share { local_batch: 10, offset: 30 }, Share { local_batch: 30, offset: 0 }]
@@ -310,14 +356,16 @@ mod tests {
 
     #[test]
     fn answers_that_cannot_be_followed_are_refused() {
-        let foreign = Plan::from_answer(&answer(&[(0, 10, 0), (7, 30, 10)]), &workers(2), 40);
+        let foreign = Plan::from_answer(&answer(&[(0, 10, 0), (7, 30, 10)]), &workers(2), 40, 1);
         assert!(matches!(foreign, Err(PlanError::Workers { foreign, .. }) if foreign == "node/7"));
-        let twice = Plan::from_answer(&answer(&[(0, 10, 0), (0, 30, 10)]), &workers(2), 40);
+        let twice = Plan::from_answer(&answer(&[(0, 10, 0), (0, 30, 10)]), &workers(2), 40, 1);
         assert!(matches!(twice, Err(PlanError::Workers { .. })));
-        let left_out = Plan::from_answer(&answer(&[(0, 40, 0)]), &workers(2), 40);
+        let left_out = Plan::from_answer(&answer(&[(0, 40, 0)]), &workers(2), 40, 1);
         assert!(matches!(left_out, Err(PlanError::Workers { .. })));
+        let joined_since = Plan::from_answer(&answer(&[(0, 40, 0)]), &workers(2), 40, 2).unwrap();
+        assert_eq!(joined_since.shares(), [Share { local_batch: 40, offset: 0 }, Share::default()]);
         for shares in [[(0, 10, 0), (1, 29, 10)], [(0, 10, 0), (1, 30, 9)], [(0, 10, 0), (1, 30, 11)]] {
-            let wrong = Plan::from_answer(&answer(&shares), &workers(2), 40);
+            let wrong = Plan::from_answer(&answer(&shares), &workers(2), 40, 1);
             assert!(matches!(wrong, Err(PlanError::Cover { .. })), "{shares:?}");
         }
     }

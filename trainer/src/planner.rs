@@ -55,16 +55,23 @@ impl Planner {
         Self { in_force, source: Source::Even { quantum }, device: Device::Cpu }
     }
 
-    /// What the predictor says, from an even split on; `link` on rank 0 only, `device` is where the group broadcasts.
-    pub fn asking(mode: AskMode, link: Option<Link>, even: Plan, device: Device) -> Self {
+    /// What the predictor says, and until then what is in force; `link` on rank 0 only, `device` is where the group
+    /// broadcasts.
+    pub fn asking(mode: AskMode, link: Option<Link>, in_force: Plan, device: Device) -> Self {
         let source = match mode {
-            AskMode::Boundary => Source::Boundary { rank0: link },
-            AskMode::Ahead => {
-                let rank0 = link.map(|link| Ahead { asker: AheadAsker::new(link), rode: None });
-                Source::Ahead { rank0, next: None }
-            }
+            AskMode::Boundary => Source::Boundary { rank0: None },
+            AskMode::Ahead => Source::Ahead { rank0: None, next: None },
         };
-        Self { in_force: even, source, device }
+        let mut planner = Self { in_force, source, device };
+        if let Some(link) = link {
+            planner.connect(link);
+        }
+        planner
+    }
+
+    /// A rank's share of what is in force, and the learning-rate multiplier with it.
+    pub fn in_force(&self, rank: usize) -> (u64, f64) {
+        (self.in_force.share(rank).local_batch, self.in_force.lr_multiplier())
     }
 
     /// Asking ahead only: wants the first iterations of the run, which no all-reduce came before.
@@ -127,12 +134,21 @@ impl Planner {
         }
     }
 
+    /// On rank 0: asks through this line from now on. Under even splits nobody is asked.
+    pub fn connect(&mut self, link: Link) {
+        match &mut self.source {
+            Source::Even { .. } => {}
+            Source::Boundary { rank0 } => *rank0 = Some(link),
+            Source::Ahead { rank0, .. } => *rank0 = Some(Ahead { asker: AheadAsker::new(link), rode: None }),
+        }
+    }
+
     /// Delivers the last reports and leaves the job; `next_size` is the size of the iteration that would come next.
-    pub fn close(self, next_size: u64) {
-        let link = match self.source {
+    pub fn close(&mut self, next_size: u64) {
+        let link = match &mut self.source {
             Source::Even { .. } => None,
-            Source::Boundary { rank0 } => rank0,
-            Source::Ahead { rank0, .. } => rank0.and_then(|ahead| ahead.asker.end()),
+            Source::Boundary { rank0 } => rank0.take(),
+            Source::Ahead { rank0, .. } => rank0.take().and_then(|ahead| ahead.asker.end()),
         };
         if let Some(link) = link {
             link.close(next_size);

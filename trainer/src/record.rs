@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use evenstep_protocol::{Decision, JobId, Readings, WorkerId};
 use serde::{Deserialize, Serialize};
 
+use crate::append;
 use crate::cli::{AskMode, Policy};
 use crate::load::Timeline;
 use crate::table::Table;
@@ -19,6 +20,8 @@ pub enum Line {
     Run(RunLine),
     /// How one iteration went.
     Iteration(Box<IterationLine>),
+    /// Workers came or went.
+    Regroup(RegroupLine),
     /// The last of each policy.
     End(EndLine),
 }
@@ -126,6 +129,26 @@ pub struct WorkerLine {
     pub drivers: Readings,
 }
 
+/// How an elastic run went on with other workers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RegroupLine {
+    /// The round that its group came from.
+    pub round: u64,
+    /// The first iteration of the group.
+    pub iteration: u64,
+    /// When that was done, in seconds since the begin of the run.
+    pub at_s: f64,
+    /// From the failure, or the end of the last iteration of the group before, to the end of the first of this one, as
+    /// rank 0 saw it.
+    pub regroup_s: f64,
+    /// Workers of the group before that died or left; one that came back at once is in `joined` too.
+    pub gone: Vec<WorkerId>,
+    /// Workers that the group before did not have.
+    pub joined: Vec<WorkerId>,
+    /// All of them, in rank order.
+    pub workers: Vec<WorkerId>,
+}
+
 /// How a policy's training ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EndLine {
@@ -206,6 +229,16 @@ impl Recorder {
         Ok(recorder)
     }
 
+    /// Goes on with the lines that another process began, without the half one that it may have left.
+    ///
+    /// # Errors
+    /// The file cannot be opened or cut.
+    pub fn go_on(path: &Path) -> Result<Self, RecordError> {
+        let file =
+            append::open(path).map_err(|source| RecordError::File { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), form: Form::Lines(BufWriter::new(file)) })
+    }
+
     /// Adds a line, or the rows that it makes.
     ///
     /// # Errors
@@ -216,8 +249,8 @@ impl Recorder {
                 .map_err(io::Error::from)
                 .and_then(|()| file.write_all(b"\n")),
             (Form::Table(table), Line::Iteration(iteration)) => table.add(iteration),
-            // Neither is a row: the run's line made the header.
-            (Form::Table(_), Line::Run(_) | Line::End(_)) => Ok(()),
+            // None of them is a row: the run's line made the header.
+            (Form::Table(_), Line::Run(_) | Line::Regroup(_) | Line::End(_)) => Ok(()),
         };
         written.map_err(|source| self.failed(source))
     }
@@ -239,7 +272,8 @@ impl Recorder {
     }
 }
 
-fn is_table(path: &Path) -> bool {
+/// Whether a record by this name is a table.
+pub fn is_table(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"))
 }
 

@@ -1,8 +1,7 @@
 //! One worker: the training loop.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -13,9 +12,10 @@ use tch::Device;
 use crate::arm::Arm;
 use crate::checkpoint::{self, Identity, State, Tensors};
 use crate::cli::{JoinArgs, Policy};
-use crate::collective::{Contribution, RankReport};
+use crate::collective::{Contribution, RankReport, Wished, Wishes};
 use crate::compute::Compute;
 use crate::data::{Dataset, HELD_OUT_SAMPLES};
+use crate::elastic::{self, Told};
 use crate::narrator::{Narrator, Step};
 use crate::pace::Pace;
 use crate::sample_log::SampleLog;
@@ -25,8 +25,6 @@ use crate::setup;
 pub struct Worker<'a> {
     /// What was asked for.
     pub args: &'a JoinArgs,
-    /// The ranks.
-    pub group: Group,
     /// What is trained on.
     pub data: Dataset,
     /// Where it computes.
@@ -35,8 +33,12 @@ pub struct Worker<'a> {
     pub compute: Compute,
     /// Reads the machine at the boundary of an iteration.
     pub drivers: Boundary,
-    /// Set when the process is told to stop.
-    pub stop: Arc<AtomicBool>,
+    /// What it was told from outside.
+    pub told: Told,
+    /// Whether somebody waits to take part.
+    pub called: bool,
+    /// Whether it told the others that it leaves.
+    pub leaving: bool,
     /// What it computed, where that is wanted.
     pub sample_log: Option<SampleLog>,
     /// Rank 0's record, reports and progress.
@@ -48,7 +50,10 @@ pub struct Worker<'a> {
 /// # Errors
 /// Values that do not go together, data that cannot be used, a worker that is gone, a gradient that is wrong.
 pub fn run(args: &JoinArgs) -> Result<()> {
-    let (mut worker, mut arms) = setup::prepare(args)?;
+    if args.train.elastic {
+        return elastic::run(args);
+    }
+    let (mut worker, group, mut arms) = setup::prepare(args)?;
     let last = worker.iterations();
     let mut stopped = false;
     'rounds: while arms.iter().any(|arm| arm.iteration < last) {
@@ -56,33 +61,42 @@ pub fn run(args: &JoinArgs) -> Result<()> {
         let block = if arms.len() > 1 { args.train.block } else { 1 };
         for arm in &mut arms {
             while arm.iteration < last.min(begun + block) {
-                let step = worker.step(arm);
-                let context = || format!("iteration {} ({})", arm.iteration, arm.policy);
-                if step.with_context(context)? {
+                if worker.step(&group, arm)?.stop > 0 {
                     stopped = true;
                     break 'rounds;
                 }
             }
         }
-        let every = args.train.checkpoint_every;
-        if every.is_some_and(|every| begun / every < arms[0].iteration / every) {
-            worker.checkpoint(&arms)?;
-        }
+        worker.checkpoint_since(begun, &arms)?;
     }
-    worker.finish(arms, stopped)
+    if stopped {
+        worker.checkpoint(&arms)?;
+    }
+    group.barrier().context("waiting for the others to finish")?;
+    worker.conclude(&arms, stopped)?;
+    worker.close(&mut arms);
+    Ok(())
 }
 
 impl Worker<'_> {
-    /// One iteration of one replica; true when some worker was told to stop.
-    fn step(&mut self, arm: &mut Arm) -> Result<bool> {
+    /// One iteration of one replica; returns what ranks want when it is done.
+    ///
+    /// # Errors
+    /// A rank is gone, a gradient is wrong, something cannot be written.
+    pub fn step(&mut self, group: &Group, arm: &mut Arm) -> Result<Wished> {
+        let iteration = arm.iteration;
+        self.iterate(group, arm).with_context(|| format!("iteration {iteration} ({})", arm.policy))
+    }
+
+    fn iterate(&mut self, group: &Group, arm: &mut Arm) -> Result<Wished> {
         let train = &self.args.train;
         let size = arm.cursor.size(train.global_batch, 0);
 
         let started = Instant::now();
-        let planned = arm.planner.plan(&self.group, arm.iteration, size)?;
+        let planned = arm.planner.plan(group, arm.iteration, size)?;
 
         let begun = Instant::now();
-        let share = planned.plan.share(self.group.rank());
+        let share = planned.plan.share(group.rank());
         let indices = arm.cursor.slice(share.offset, share.local_batch);
         let batch = self.data.train.gather(indices, arm.model.kind(), self.device);
         let loader_wait_s = begun.elapsed().as_secs_f64();
@@ -98,16 +112,20 @@ impl Worker<'_> {
             pace_missed: self.compute.pace.as_ref().map_or(0, Pace::missed),
             drivers: reading.readings,
         };
-        let own = Contribution {
-            report,
-            loss_sum: computed.loss_sum,
-            stop: self.stop.load(Ordering::Relaxed),
-            news: arm.planner.news(),
+        self.leaving = self.told.leave.load(Ordering::Relaxed);
+        let wishes = Wishes {
+            stop: self.told.stop.load(Ordering::Relaxed),
+            leave: self.leaving,
+            regroup: self.called,
         };
-        let reduced = arm.bucket.all_reduce(&self.group, &arm.model, &own)?;
+        let own = Contribution { report, loss_sum: computed.loss_sum, wishes, news: arm.planner.news() };
+        if let Some(log) = &mut self.sample_log {
+            log.computed(arm.policy, arm.iteration, arm.cursor.epoch(), indices)?;
+        }
+        let reduced = arm.bucket.all_reduce(group, &arm.model, &own)?;
 
         let verifying = Instant::now();
-        let gradient_difference = self.verify(arm, size)?;
+        let gradient_difference = self.verify(group, arm, size)?;
         let verified_s = verifying.elapsed().as_secs_f64();
 
         let learning_rate = train.lr * planned.plan.lr_multiplier();
@@ -115,7 +133,7 @@ impl Worker<'_> {
         let step_time_s = started.elapsed().as_secs_f64() - verified_s;
 
         if let Some(log) = &mut self.sample_log {
-            log.write(arm.policy, arm.cursor.epoch(), indices)?;
+            log.finished(arm.policy, arm.iteration)?;
         }
         if let Some(narrator) = &mut self.narrator {
             let step = Step { planned: &planned, reduced: &reduced, size, step_time_s, gradient_difference };
@@ -124,13 +142,13 @@ impl Worker<'_> {
         arm.planner.learn(arm.iteration, &reduced, &arm.cursor);
         arm.cursor.advance(size);
         arm.iteration += 1;
-        Ok(reduced.stop)
+        Ok(reduced.wished)
     }
 
     /// On rank 0, in the iterations that were chosen: the gradient of uneven shares against that of one process.
-    fn verify(&self, arm: &Arm, size: u64) -> Result<Option<f64>> {
+    fn verify(&self, group: &Group, arm: &Arm, size: u64) -> Result<Option<f64>> {
         let due = self.args.train.verify_gradient.is_some_and(|every| arm.iteration.is_multiple_of(every));
-        if !due || self.group.rank() != 0 {
+        if !due || group.rank() != 0 {
             return Ok(None);
         }
         let whole = self.data.train.gather(arm.cursor.slice(0, size), arm.model.kind(), self.device);
@@ -164,11 +182,26 @@ impl Worker<'_> {
         }
     }
 
-    /// Rank 0 writes a checkpoint; all replicas stand at the same iteration.
-    fn checkpoint(&mut self, arms: &[Arm]) -> Result<()> {
+    /// Writes a checkpoint where one is due after iteration `before`.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn checkpoint_since(&mut self, before: u64, arms: &[Arm]) -> Result<()> {
+        let due = |every: u64| before / every < arms[0].iteration / every;
+        if self.args.train.checkpoint_every.is_some_and(due) { self.checkpoint(arms) } else { Ok(()) }
+    }
+
+    /// Rank 0 writes a checkpoint, where all replicas stand at the same iteration.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn checkpoint(&mut self, arms: &[Arm]) -> Result<()> {
         let (Some(narrator), Some(folder)) = (&mut self.narrator, &self.args.train.checkpoint_dir) else {
             return Ok(());
         };
+        if arms.iter().any(|arm| arm.iteration != arms[0].iteration) {
+            return Ok(());
+        }
         narrator.flush()?;
         let job_id = narrator.job_id().cloned();
         let identity = self.identity();
@@ -185,23 +218,25 @@ impl Worker<'_> {
         )
     }
 
-    fn finish(mut self, arms: Vec<Arm>, stopped: bool) -> Result<()> {
-        if stopped && arms.iter().all(|arm| arm.iteration == arms[0].iteration) {
-            self.checkpoint(&arms)?;
+    /// Rank 0 tells how it ended.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn conclude(&mut self, arms: &[Arm], stopped: bool) -> Result<()> {
+        let Some(mut narrator) = self.narrator.take() else { return Ok(()) };
+        let held_out = self.data.held_out.head(HELD_OUT_SAMPLES, arms[0].model.kind(), self.device);
+        for arm in arms {
+            narrator.end(arm, arm.model.evaluate(&held_out), held_out.len())?;
         }
-        self.group.barrier().context("waiting for the others to finish")?;
-        if let Some(mut narrator) = self.narrator.take() {
-            let held_out = self.data.held_out.head(HELD_OUT_SAMPLES, arms[0].model.kind(), self.device);
-            for arm in &arms {
-                narrator.end(arm, arm.model.evaluate(&held_out), held_out.len())?;
-            }
-            narrator.finish(stopped)?;
-        }
+        narrator.finish(stopped)
+    }
+
+    /// Rank 0 delivers the last reports and takes the workers out of the job.
+    pub fn close(&self, arms: &mut [Arm]) {
         for arm in arms {
             let next_size = arm.cursor.size(self.args.train.global_batch, 0);
             arm.planner.close(next_size);
         }
-        Ok(())
     }
 }
 

@@ -10,4 +10,6 @@ mod membership;
 
 mod losses;
 
+mod elastic;
+
 mod delivery;

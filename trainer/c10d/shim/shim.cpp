@@ -71,6 +71,20 @@ int evenstep_store_add(Store* store, const char* key, int64_t amount, int64_t* t
   return guard([&] { *total = (*store)->add(key, amount); });
 }
 
+// Sets the key to `desired` where it holds `expected`, or where it is absent and `expected` is empty; what it holds
+// afterwards comes back.
+int evenstep_store_compare_set(Store* store, const char* key, const uint8_t* expected, size_t expected_size,
+                               const uint8_t* desired, size_t desired_size, uint8_t* value, size_t capacity,
+                               size_t* size) {
+  return guard([&] {
+    auto held = (*store)->compareSet(key, std::vector<uint8_t>(expected, expected + expected_size),
+                                     std::vector<uint8_t>(desired, desired + desired_size));
+    if (held.size() > capacity) throw std::runtime_error("the value is longer than the longest allowed");
+    *size = held.size();
+    std::memcpy(value, held.data(), held.size());
+  });
+}
+
 int evenstep_store_check(Store* store, const char* key, int* present) {
   return guard([&] { *present = (*store)->check({key}) ? 1 : 0; });
 }
@@ -109,20 +123,22 @@ void evenstep_group_free(Group* group) {
   guard([&] { delete group; });
 }
 
-int evenstep_all_reduce_sum(Group* group, at::Tensor* tensor) {
+int evenstep_all_reduce_sum(Group* group, at::Tensor* tensor, int64_t timeout_ms) {
   return guard([&] {
     std::vector<at::Tensor> tensors{*tensor};
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::SUM;
+    options.timeout = milliseconds(timeout_ms);
     (*group)->allreduce(tensors, options)->wait();
   });
 }
 
-int evenstep_broadcast(Group* group, at::Tensor* tensor, int root) {
+int evenstep_broadcast(Group* group, at::Tensor* tensor, int root, int64_t timeout_ms) {
   return guard([&] {
     std::vector<at::Tensor> tensors{*tensor};
     c10d::BroadcastOptions options;
     options.rootRank = root;
+    options.timeout = milliseconds(timeout_ms);
     (*group)->broadcast(tensors, options)->wait();
   });
 }

@@ -53,6 +53,17 @@ unsafe extern "C" {
         amount: i64,
         total: *mut i64,
     ) -> c_int;
+    pub(crate) fn evenstep_store_compare_set(
+        store: *mut RawStore,
+        key: *const c_char,
+        expected: *const u8,
+        expected_size: usize,
+        desired: *const u8,
+        desired_size: usize,
+        value: *mut u8,
+        capacity: usize,
+        size: *mut usize,
+    ) -> c_int;
     pub(crate) fn evenstep_store_check(
         store: *mut RawStore,
         key: *const c_char,
@@ -76,8 +87,17 @@ unsafe extern "C" {
         out: *mut *mut RawGroup,
     ) -> c_int;
     pub(crate) fn evenstep_group_free(group: *mut RawGroup);
-    pub(crate) fn evenstep_all_reduce_sum(group: *mut RawGroup, tensor: *mut C_tensor) -> c_int;
-    pub(crate) fn evenstep_broadcast(group: *mut RawGroup, tensor: *mut C_tensor, root: c_int) -> c_int;
+    pub(crate) fn evenstep_all_reduce_sum(
+        group: *mut RawGroup,
+        tensor: *mut C_tensor,
+        timeout_ms: i64,
+    ) -> c_int;
+    pub(crate) fn evenstep_broadcast(
+        group: *mut RawGroup,
+        tensor: *mut C_tensor,
+        root: c_int,
+        timeout_ms: i64,
+    ) -> c_int;
     pub(crate) fn evenstep_barrier(group: *mut RawGroup, timeout_ms: i64) -> c_int;
     pub(crate) fn evenstep_load_cuda() -> c_int;
 }

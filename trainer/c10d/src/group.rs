@@ -106,6 +106,13 @@ impl Group {
         Ok(Self { raw, rank, world_size, timeout })
     }
 
+    /// The same group with another bound on its operations: joining and working may be given different patience.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
     /// This process's position, from 0.
     pub fn rank(&self) -> usize {
         self.rank
@@ -124,7 +131,9 @@ impl Group {
         const OPERATION: &str = "all-reduce";
         dense(OPERATION, tensor)?;
         // SAFETY: both handles are live; the tensor is borrowed mutably until the operation has ended.
-        let code = unsafe { ffi::evenstep_all_reduce_sum(self.raw.as_ptr(), tensor.as_mut_ptr()) };
+        let code = unsafe {
+            ffi::evenstep_all_reduce_sum(self.raw.as_ptr(), tensor.as_mut_ptr(), milliseconds(self.timeout))
+        };
         check(OPERATION, code)
     }
 
@@ -137,7 +146,9 @@ impl Group {
         dense(OPERATION, tensor)?;
         let (root, _) = positions(OPERATION, root, self.world_size)?;
         // SAFETY: both handles are live; the tensor is borrowed mutably until the operation has ended.
-        let code = unsafe { ffi::evenstep_broadcast(self.raw.as_ptr(), tensor.as_mut_ptr(), root) };
+        let code = unsafe {
+            ffi::evenstep_broadcast(self.raw.as_ptr(), tensor.as_mut_ptr(), root, milliseconds(self.timeout))
+        };
         check(OPERATION, code)
     }
 

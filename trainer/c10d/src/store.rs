@@ -7,7 +7,7 @@ use crate::ffi::{self, RawStore, c_string, check, milliseconds};
 use crate::{Error, Result};
 
 /// The longest value of a key, in bytes.
-pub const VALUE_BYTES_MAX: usize = 64 * 1024;
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
 /// A TCPStore: one process hosts it, the others connect.
 #[derive(Debug)]
@@ -86,10 +86,7 @@ impl Store {
     /// The value is longer than [`VALUE_BYTES_MAX`], or the store is gone.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         const OPERATION: &str = "setting a key of the store";
-        if value.len() > VALUE_BYTES_MAX {
-            let reason = format!("{} bytes for {key:?}: at most {VALUE_BYTES_MAX} are allowed", value.len());
-            return Err(Error::Invalid { operation: OPERATION, reason });
-        }
+        bounded(OPERATION, key, value)?;
         let key = c_string(OPERATION, key)?;
         // SAFETY: the handle is live, `key` is NUL-terminated, and `value` is valid for reading its length.
         let code =
@@ -137,6 +134,41 @@ impl Store {
         Ok(total)
     }
 
+    /// Sets a key that nobody has set, and returns what it holds afterwards: atomic over all ranks, so that of several
+    /// values one wins and everybody learns which.
+    ///
+    /// # Errors
+    /// The value is empty or longer than [`VALUE_BYTES_MAX`], or the store is gone.
+    pub fn set_once(&self, key: &str, value: &[u8]) -> Result<Vec<u8>> {
+        const OPERATION: &str = "setting a key of the store once";
+        bounded(OPERATION, key, value)?;
+        if value.is_empty() {
+            let reason = format!("{key:?}: an empty value cannot be told from none");
+            return Err(Error::Invalid { operation: OPERATION, reason });
+        }
+        let key = c_string(OPERATION, key)?;
+        let mut held = vec![0; VALUE_BYTES_MAX];
+        let mut size = 0;
+        // SAFETY: the handle is live, `key` is NUL-terminated, nothing is read of the empty expectation, `value` is
+        // valid for reading its length, `held` for writing the capacity given, and the shim never writes more.
+        let code = unsafe {
+            ffi::evenstep_store_compare_set(
+                self.as_raw(),
+                key.as_ptr(),
+                value.as_ptr(),
+                0,
+                value.as_ptr(),
+                value.len(),
+                held.as_mut_ptr(),
+                held.len(),
+                &mut size,
+            )
+        };
+        check(OPERATION, code)?;
+        held.truncate(size);
+        Ok(held)
+    }
+
     /// Whether a key is set.
     ///
     /// # Errors
@@ -154,6 +186,14 @@ impl Store {
     pub(crate) fn as_raw(&self) -> *mut RawStore {
         self.raw.as_ptr()
     }
+}
+
+fn bounded(operation: &'static str, key: &str, value: &[u8]) -> Result<()> {
+    if value.len() <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    let reason = format!("{} bytes for {key:?}: at most {VALUE_BYTES_MAX} are allowed", value.len());
+    Err(Error::Invalid { operation, reason })
 }
 
 impl Drop for Store {

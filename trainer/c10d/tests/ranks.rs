@@ -86,6 +86,46 @@ fn a_store_keeps_counts_and_prefixes_apart() {
 }
 
 #[test]
+fn of_several_values_for_a_key_one_wins_and_all_learn_it() {
+    let server = Store::host(LOOPBACK, 0, TIMEOUT).unwrap();
+    let port = server.port();
+    let claimants: Vec<_> = (0..4_u8)
+        .map(|number| {
+            thread::spawn(move || {
+                let store = Store::connect(LOOPBACK, port, TIMEOUT).unwrap().prefix("round").unwrap();
+                store.set_once("list", &[number; 3]).unwrap()
+            })
+        })
+        .collect();
+    let held: Vec<Vec<u8>> = claimants.into_iter().map(|claimant| claimant.join().unwrap()).collect();
+    assert!(held.iter().all(|value| *value == held[0]), "{held:?}");
+    assert_eq!(server.get("round/list", TIMEOUT).unwrap(), held[0]);
+    assert!(matches!(server.set_once("empty", b""), Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn an_operation_keeps_to_the_timeout_given_after_joining() {
+    let server = Store::host(LOOPBACK, 0, TIMEOUT).unwrap();
+    let port = server.port();
+    let join = move |rank| {
+        let store = Store::connect(LOOPBACK, port, TIMEOUT).unwrap();
+        Group::gloo(&store, rank, 2, LOOPBACK, TIMEOUT).unwrap()
+    };
+    let (given_up, waiting) = std::sync::mpsc::channel::<()>();
+    let stalled = thread::spawn(move || {
+        let _group = join(1);
+        waiting.recv().unwrap();
+    });
+    let group = join(0).with_timeout(Duration::from_millis(300));
+    let mut tensor = Tensor::zeros([1], (Kind::Float, Device::Cpu));
+    let started = Instant::now();
+    assert!(matches!(group.all_reduce_sum(&mut tensor), Err(Error::C10d { .. })));
+    assert!(started.elapsed() < TIMEOUT / 4, "{:?}", started.elapsed());
+    given_up.send(()).unwrap();
+    stalled.join().unwrap();
+}
+
+#[test]
 fn a_missing_peer_or_store_is_an_error_within_the_timeout() {
     let timeout = Duration::from_secs(2);
     let server = Store::host(LOOPBACK, 0, timeout).unwrap();

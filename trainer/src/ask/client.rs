@@ -93,11 +93,11 @@ impl Client {
     ///
     /// # Errors
     /// No answer, or a refusal.
-    pub fn leave(&self, worker: &WorkerId) -> Result<(), AskError> {
+    pub fn leave(&self, worker: &WorkerId) -> Result<JoinAnswer, AskError> {
         // Of the characters that an id may hold only the slash means something in a path.
         let worker = worker.as_str().replace('/', "%2F");
         let url = format!("{}/v1/jobs/{}/workers/{worker}", self.server, self.job_id);
-        read(self.agent.delete(url).call()).map(|_: serde::de::IgnoredAny| ())
+        read(self.agent.delete(url).call())
     }
 
     /// Asks for the batches of an iteration.

@@ -75,6 +75,13 @@ impl Link {
         Ok(link)
     }
 
+    /// Makes a changed set of workers known, in the background: training goes on meanwhile with what is in force.
+    pub fn reopen(registration: Registration, backlog: Backlog, output: Output) -> Self {
+        let mut link = Self { registration, backlog, state: State::Off, known: true, refusals: 0, output };
+        link.go_down();
+        link
+    }
+
     /// Asks for an iteration of `global_batch` samples and delivers waiting reports along with it. None: there is no
     /// answer now, and what was in force stays so.
     pub fn ask(&mut self, iteration: u64, global_batch: u64) -> Option<Answered> {
@@ -82,7 +89,7 @@ impl Link {
         let taken = self.backlog.take(iteration);
         let request = self.registration.request(generation, iteration, Some(global_batch), &taken);
         let answered = self.registration.client.allocate(&request).and_then(|timed| {
-            let plan = Plan::from_answer(&timed.answer, &self.registration.workers, global_batch);
+            let plan = Plan::from_answer(&timed.answer, &self.registration.workers, global_batch, generation);
             let plan = plan.map_err(|error| AskError::Unusable(error.to_string()))?;
             Ok(Answered { plan, timed })
         });
@@ -132,7 +139,7 @@ impl Link {
         }
         if self.generation().is_some() {
             let (client, workers) = (&self.registration.client, &self.registration.workers);
-            if let Err(error) = workers.iter().try_for_each(|worker| client.leave(worker)) {
+            if let Err(error) = workers.iter().try_for_each(|worker| client.leave(worker).map(drop)) {
                 self.output.say(&format!("leaving the job: {error}; the leases will run out instead"));
             }
         }

@@ -1,5 +1,9 @@
 //! How a run makes itself known to the predictor, and catches up after silence.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use evenstep_protocol::{AllocateRequest, JobSpec, JoinAnswer, JoinRequest, WorkerId, WorkerReport};
 
 use super::backlog::Backlog;
@@ -16,6 +20,11 @@ pub struct Registration {
     pub workers: Vec<WorkerId>,
     /// What each computes on, in rank order.
     pub devices: Vec<String>,
+    /// Workers that took part in this run once: where the predictor still counts on one that is not among `workers`, it is
+    /// told that it left.
+    pub former: BTreeSet<WorkerId>,
+    /// Set once others take part than these: nobody joins them again.
+    pub outdated: Arc<AtomicBool>,
     /// The iteration that this run began with, and whether it goes on from a checkpoint.
     pub begin: Begin,
 }
@@ -35,13 +44,20 @@ impl Registration {
     /// # Errors
     /// No answer, a refusal, or a job that is not ours alone.
     pub fn register(&self) -> Result<JoinAnswer, AskError> {
+        if self.outdated.load(Ordering::Relaxed) {
+            return Err(AskError::Silent("others take part now".into()));
+        }
         self.client.put_job(&self.spec)?;
         let mut latest = None;
         for (worker, device) in self.workers.iter().zip(&self.devices) {
             let request = JoinRequest { device: Some(device.clone()), ..JoinRequest::new(worker.clone()) };
             latest = Some(self.client.join(&request)?);
         }
-        let joined = latest.ok_or_else(|| AskError::Unusable("there are no workers to join".into()))?;
+        let mut joined = latest.ok_or_else(|| AskError::Unusable("there are no workers to join".into()))?;
+        let stays = |worker: &WorkerId| self.workers.contains(worker) || !self.former.contains(worker);
+        for gone in joined.workers.clone().iter().filter(|worker| !stays(worker)) {
+            joined = self.client.leave(gone)?;
+        }
         if let Some(other) = joined.workers.iter().find(|worker| !self.workers.contains(worker)) {
             let job = self.client.job_id();
             return Err(AskError::Refused(format!(

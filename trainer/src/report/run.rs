@@ -167,6 +167,9 @@ fn check_run(run: RunLine) -> Result<RunLine, String> {
 fn take(run: &RunLine, partial: &mut [Partial], line: Line) -> Result<(), String> {
     let policy = match &line {
         Line::Run(_) => return Err("a second line of kind run: a record tells of one run".to_owned()),
+        Line::Regroup(_) => {
+            return Err("is of an elastic run: reports need workers that stay".to_owned());
+        }
         Line::Iteration(line) => line.policy,
         Line::End(end) => end.policy,
     };
@@ -186,7 +189,7 @@ fn take(run: &RunLine, partial: &mut [Partial], line: Line) -> Result<(), String
             training.iterations.push(*line);
         }
         Line::End(end) => training.end = Some(end),
-        Line::Run(_) => {}
+        Line::Run(_) | Line::Regroup(_) => {}
     }
     Ok(())
 }

@@ -1,0 +1,227 @@
+//! Elastic training: workers are killed, stalled, told to leave and started again, and the run goes on.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use evenstep_tests::process::send;
+use evenstep_tests::training::Training;
+use evenstep_tests::{Predictor, binaries};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rustix::process::Signal;
+
+const SAMPLES: u64 = 2000;
+const KILLS: usize = 20;
+
+fn train(trainer: &Path, folder: &Path, more: &[&str]) -> Training {
+    let samples = format!("--samples={SAMPLES}");
+    // In 64 bits the order of additions is no excuse: a step too many or too few would show.
+    let common =
+        ["--elastic", "--global-batch=50", "--lr=0.01", "--dtype=float64", "--worker-id=w", &samples];
+    Training::start(trainer, folder, &[&common, more].concat())
+}
+
+fn kill(training: &Training, slot: usize) {
+    send(training.worker(slot), Signal::KILL);
+}
+
+/// Waits until `workers` have gone on for the `times`-th time.
+fn go_on(training: &Training, workers: usize, times: usize) {
+    let words = format!("{workers} go on in round");
+    training.until(&words, || training.process.said().matches(&words).count() >= times);
+}
+
+/// Asserts that an undisturbed run of as many iterations ends with the same loss, and says both.
+fn same_loss_as_undisturbed(trainer: &Path, training: &Training, policy: &str) -> String {
+    let end = training.end(policy);
+    let folder = tempfile::tempdir().unwrap();
+    let steps = format!("--steps={}", end["iterations"]);
+    let mut undisturbed = train(trainer, folder.path(), &["--workers=2", "--policy=even", &steps]);
+    undisturbed.succeed();
+    let losses = [&end, &undisturbed.end("even")].map(|end| end["final_loss"].as_f64().unwrap());
+    let apart = (losses[0] - losses[1]).abs() / losses[1];
+    assert!(apart <= 1e-6, "{losses:?}");
+    format!(
+        "final loss after {} iterations: {}, undisturbed {}: {apart:.1e} apart",
+        end["iterations"], losses[0], losses[1]
+    )
+}
+
+/// Any of four is killed, rank 0 as well, and comes back: twenty times in one run.
+#[test]
+fn a_run_loses_a_worker_and_gets_it_back_twenty_times() {
+    let name = "elastic::a_run_loses_a_worker_and_gets_it_back_twenty_times";
+    let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
+    let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let predictor = Predictor::start(&predictor, folder.path());
+    let server = format!("--server={}", predictor.url);
+    let mut training = train(
+        &trainer,
+        folder.path(),
+        &[
+            "--workers=4",
+            "--pace=1,2,2,4",
+            "--pace-unit-ms=2",
+            "--job=job",
+            "--steps=1000000",
+            &format!("--max-restarts={KILLS}"),
+            &server,
+        ],
+    );
+    let mut random = ChaCha8Rng::seed_from_u64(20);
+    let mut noticed: Vec<Duration> = Vec::new();
+    training.until("it trains", || training.record_bytes() > 4000);
+    for times in 1..=KILLS {
+        // At any moment of an iteration, a few iterations later.
+        let more = training.record_bytes() + random.random_range(0..20_000);
+        training.until("it trains on", || training.record_bytes() >= more);
+        let killed = Instant::now();
+        kill(&training, random.random_range(0..4));
+        training.until("the others go on", || {
+            training.process.said().matches("go on in round").count() >= 2 * times - 1
+        });
+        noticed.push(killed.elapsed());
+        go_on(&training, 4, times);
+    }
+    let more = training.record_bytes() + 20_000;
+    training.until("it trains on", || training.record_bytes() >= more);
+    training.process.terminate();
+    training.process.wait();
+
+    let regroups = training.regroups();
+    let mut took: Vec<f64> = regroups.iter().map(|line| line["regroup_s"].as_f64().unwrap()).collect();
+    took.sort_by(f64::total_cmp);
+    noticed.sort();
+    println!(
+        "{KILLS} kills, {} regroupings: from the failure to the next finished iteration {:.3} s (median), {:.3} s (most); \
+         from the kill to the word of it {:.3?} (median), {:.3?} (most)",
+        took.len(),
+        took[took.len() / 2],
+        took[took.len() - 1],
+        noticed[noticed.len() / 2],
+        noticed[noticed.len() - 1],
+    );
+    assert_eq!(regroups.iter().filter(|line| line["gone"] != serde_json::json!([])).count(), KILLS);
+    training.no_sample_twice_and_none_left_out("evenstep", SAMPLES);
+    let new_rank0s = training.process.said().matches("is rank 0 now").count();
+    assert!(new_rank0s > 0, "rank 0 was never killed");
+    let iterations = training.iterations("evenstep");
+    let generations: BTreeSet<u64> =
+        iterations.iter().filter_map(|line| line["generation"].as_u64()).collect();
+    println!(
+        "{new_rank0s} new rank 0s; {} iterations, answered for in {} generations",
+        iterations.len(),
+        generations.len()
+    );
+    assert!(generations.len() > KILLS, "the predictor heard too little: {}", training.process.said());
+    println!("{}", same_loss_as_undisturbed(&trainer, &training, "evenstep"));
+}
+
+/// Two at once; then one more while the round is open, which a stalled worker holds up; and the stalled one comes back.
+#[test]
+fn workers_die_at_once_and_while_the_others_regroup() {
+    let name = "elastic::workers_die_at_once_and_while_the_others_regroup";
+    let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut training = train(
+        &trainer,
+        folder.path(),
+        &["--workers=4", "--policy=even", "--pace=1,1,1,1", "--steps=1000000"],
+    );
+    training.until("it trains", || training.record_bytes() > 4000);
+    let victims = [training.worker(0), training.worker(3)];
+    for victim in victims {
+        send(victim, Signal::KILL);
+    }
+    go_on(&training, 4, 1);
+
+    let stalled = training.worker(1);
+    send(stalled, Signal::STOP);
+    kill(&training, 2);
+    training.until("the launcher knows", || training.process.said().contains("(3 of 10 restarts)"));
+    // Whoever is left waits for the stalled one now, or will.
+    kill(&training, 0);
+    training.until("the launcher knows", || training.process.said().contains("(4 of 10 restarts)"));
+    // After three seconds without a sign of life the others go on without it.
+    go_on(&training, 3, 1);
+    send(stalled, Signal::CONT);
+    go_on(&training, 4, 2);
+    let more = training.record_bytes() + 10_000;
+    training.until("it trains on", || training.record_bytes() >= more);
+    assert_eq!(training.worker(1), stalled, "it was not started again");
+
+    training.process.terminate();
+    training.process.wait();
+    training.no_sample_twice_and_none_left_out("even", SAMPLES);
+    println!("{}", same_loss_as_undisturbed(&trainer, &training, "even"));
+}
+
+/// Told to leave, a worker leaves; with too few the run pauses; when nobody is left who knows the parameters it ends.
+#[test]
+fn workers_leave_too_few_pause_and_nobody_is_the_end() {
+    let name = "elastic::workers_leave_too_few_pause_and_nobody_is_the_end";
+    let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = format!("--checkpoint-dir={}", folder.path().join("checkpoints").display());
+    let run = ["--policy=even", "--checkpoint-every=10", "--min-workers=2", &checkpoints];
+    let mut training = train(
+        &trainer,
+        folder.path(),
+        &[&run[..], &["--workers=3", "--pace=1,1,1", "--steps=1000000"]].concat(),
+    );
+    training.until("it trains", || training.record_bytes() > 4000);
+    send(training.worker(0), Signal::TERM);
+    go_on(&training, 2, 1);
+    let said = training.process.said();
+    assert!(said.contains("w/0: left as told") && said.contains("w/1 is rank 0 now"), "{said}");
+
+    kill(&training, 2);
+    go_on(&training, 2, 2);
+    let said = training.process.said();
+    assert!(said.contains("paused: 1 live, and --min-workers is 2"), "{said}");
+
+    let more = training.record_bytes() + 10_000;
+    training.until("it trains on", || training.record_bytes() >= more);
+    training.no_sample_twice_and_none_left_out("even", SAMPLES);
+    let victims = [training.worker(1), training.worker(2)];
+    for victim in victims {
+        send(victim, Signal::KILL);
+    }
+    assert_eq!(training.process.wait().code(), Some(1));
+    let said = training.process.said();
+    assert!(said.contains("launch: error: every worker that held the parameters is gone"), "{said}");
+
+    let other = tempfile::tempdir().unwrap();
+    let mut resumed =
+        train(&trainer, other.path(), &[&run[..], &["--workers=2", "--resume", "--steps=400"]].concat());
+    resumed.succeed();
+    assert_eq!(resumed.end("even")["iterations"], 400);
+    println!("{}", same_loss_as_undisturbed(&trainer, &resumed, "even"));
+}
+
+/// Without a restart left, fewer than the least are a clear end; enough of them finish the run.
+#[test]
+fn restarts_are_bounded() {
+    let name = "elastic::restarts_are_bounded";
+    let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
+    for (least, steps, code) in
+        [("--min-workers=3", "--steps=1000000", 1), ("--min-workers=2", "--steps=300", 0)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let bounds = ["--workers=3", "--pace=1,1,1", "--policy=even", "--max-restarts=0", least, steps];
+        let mut training = train(&trainer, folder.path(), &bounds);
+        training.until("it trains", || training.record_bytes() > 4000);
+        kill(&training, 1);
+        assert_eq!(training.process.wait().code(), Some(code), "{}", training.process.said());
+        let said = training.process.said();
+        assert!(said.contains("no restart is left"), "{said}");
+        if code == 1 {
+            assert!(said.contains("2 workers are left and no restart: --min-workers is 3"), "{said}");
+        } else {
+            assert_eq!(training.end("even")["iterations"], 300);
+            training.no_sample_twice_and_none_left_out("even", SAMPLES);
+        }
+    }
+}

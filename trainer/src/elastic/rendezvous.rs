@@ -1,0 +1,420 @@
+//! Meeting in the store: whoever lost its group, and whoever is new, comes to the same numbered round and leaves it with
+//! the same list of members and a new group.
+//!
+//! Keys, all under one prefix of the store that the launcher hosts:
+//!
+//! | key | |
+//! |---|---|
+//! | `round/N/arrivals/..` | who came to round N, in order |
+//! | `round/N/members` | its list: set once, by the first who came and lives |
+//! | `round/N/ready` | how many have read the list |
+//! | `group/N/..` | what gloo needs to connect them |
+//! | `gone/..` | lives that are over |
+//! | `pulse/TOKEN` | rises while that life lasts |
+//! | `begun` | some round has begun to train: nobody's first parameters count any more |
+//! | `ending` | how the run ended |
+//!
+//! Nothing waits without a bound: a member that dies between two steps of this is noticed by its missing pulse, by the
+//! launcher's word or by a timeout, and the others go on to the next round.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use evenstep_c10d::{Group, Store};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::log::{self, Reader};
+use super::presence::{GONE, Presence, Pulses};
+use super::round::{Arrival, Members, Open, Standing, Terms, Token, Verdict};
+use crate::output::Output;
+
+/// The prefix of all keys.
+pub const PREFIX: &str = "elastic";
+/// Rounds of one run, at most.
+const ROUNDS_MAX: u64 = 100_000;
+/// From one look at the store to the next.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// From one look at the signs of life to the next.
+const PULSE_EVERY: Duration = Duration::from_millis(250);
+/// Members have so long to connect, and this much more for each of them.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const CONNECT_WITHIN_EACH: Duration = Duration::from_millis(20);
+/// A worker that is told to stop while the others regroup waits so long for a step to stop after.
+const STOP_WITHIN: Duration = Duration::from_secs(3);
+/// What is set in the store can be read at once.
+const READ_WITHIN: Duration = Duration::from_secs(5);
+
+/// How a run ended; the first word of it counts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// All iterations are done.
+    Finished,
+    /// It was told to stop.
+    Stopped,
+    /// It cannot go on.
+    Failed(String),
+}
+
+/// Reads how the run ended, where it has.
+///
+/// # Errors
+/// The store is gone.
+pub fn ending(store: &Store) -> Result<Option<Ending>> {
+    read(store, ENDING)
+}
+
+/// Says how the run ended, unless that was said before.
+///
+/// # Errors
+/// The store is gone.
+pub fn end(store: &Store, ending: &Ending) -> Result<Ending> {
+    Ok(serde_json::from_slice(&store.set_once(ENDING, &serde_json::to_vec(ending)?)?)?)
+}
+
+const ENDING: &str = "ending";
+const BEGUN: &str = "begun";
+
+/// What came of a meeting.
+#[derive(Debug)]
+pub enum Met {
+    /// A group.
+    Group(Meeting),
+    /// The run is over.
+    Over(Ending),
+    /// This worker was told to leave.
+    Left,
+}
+
+/// A group that met.
+#[derive(Debug)]
+pub struct Meeting {
+    /// The round.
+    pub round: u64,
+    /// Its members.
+    pub members: Members,
+    /// Connects them.
+    pub group: Group,
+}
+
+/// How to connect members.
+pub type Connect<'a> = &'a dyn Fn(&Store, usize, usize, Duration) -> evenstep_c10d::Result<Group>;
+
+/// What this worker was told from outside.
+#[derive(Debug, Clone, Default)]
+pub struct Told {
+    /// To stop the run.
+    pub stop: Arc<AtomicBool>,
+    /// To leave it.
+    pub leave: Arc<AtomicBool>,
+}
+
+/// This worker's way from round to round.
+#[derive(Debug)]
+pub struct Rendezvous {
+    store: Store,
+    presence: Presence,
+    own: Arrival,
+    terms: Terms,
+    told: Told,
+    /// Members that live and do not come are waited for this long.
+    patience: Duration,
+    /// Too few are waited for this long.
+    pause_timeout: Duration,
+    next_round: u64,
+    before: Option<Members>,
+    gone: BTreeSet<Token>,
+    gone_reader: Reader,
+    pulses: Pulses,
+    output: Output,
+}
+
+/// How long is waited, and for whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// For members that live and do not come.
+    pub missing: Duration,
+    /// For enough members.
+    pub too_few: Duration,
+}
+
+impl Rendezvous {
+    /// Begins with the first round that is open. `connection` connects to the store; each user of it needs its own.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub fn begin(
+        connection: impl Fn() -> evenstep_c10d::Result<Store>,
+        own: Arrival,
+        terms: Terms,
+        patience: Patience,
+        told: Told,
+        output: Output,
+    ) -> Result<Self> {
+        let store = connection()?.prefix(PREFIX)?;
+        let presence = Presence::begin(connection()?.prefix(PREFIX)?, &own.token);
+        Ok(Self {
+            store,
+            presence,
+            own,
+            terms,
+            told,
+            patience: patience.missing,
+            pause_timeout: patience.too_few,
+            next_round: 0,
+            before: None,
+            gone: BTreeSet::new(),
+            gone_reader: Reader::new(GONE.to_owned()),
+            pulses: Pulses::default(),
+            output,
+        })
+    }
+
+    /// The store, under its prefix.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Whether somebody waits in the next round.
+    pub fn is_called(&self) -> bool {
+        self.presence.is_called()
+    }
+
+    /// Says that training begins: from now on parameters come from whoever has trained.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub fn begin_training(&self) -> Result<()> {
+        Ok(self.store.set(BEGUN, b"1")?)
+    }
+
+    /// Whether training has begun.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub fn has_begun(&self) -> Result<bool> {
+        Ok(self.store.check(BEGUN)?)
+    }
+
+    /// Says that this life is over.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub fn leave(&self) -> Result<()> {
+        Ok(log::append(&self.store, GONE, self.own.token.as_bytes())?)
+    }
+
+    /// Waits for the end of the run, which `rank0` says; none where it died before, or somebody waits in the next round.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub fn await_end(&mut self, rank0: &Token) -> Result<Option<Ending>> {
+        let mut pulse_due = Instant::now();
+        loop {
+            if let Some(ending) = ending(&self.store)? {
+                return Ok(Some(ending));
+            }
+            self.hear_of_the_gone()?;
+            let now = Instant::now();
+            let mut silent = false;
+            if now >= pulse_due {
+                pulse_due = now + PULSE_EVERY;
+                silent = self.pulses.is_silent(&self.store, rank0, now)?;
+            }
+            if silent || self.gone.contains(rank0) || self.is_called() {
+                return Ok(None);
+            }
+            pause();
+        }
+    }
+
+    /// Meets the others, again and again until a group stands or the run is over.
+    ///
+    /// # Errors
+    /// This worker is refused, the store is gone, too few come, or nobody holds the parameters any more.
+    pub fn meet(&mut self, standing: Standing, connect: Connect<'_>) -> Result<Met> {
+        self.own.standing = standing;
+        let started = Instant::now();
+        while self.next_round < ROUNDS_MAX {
+            let round = self.next_round;
+            let members = match self.close(round, started)? {
+                Closing::Closed(members) => members,
+                Closing::Over(ending) => return Ok(Met::Over(ending)),
+                Closing::Left => return Ok(Met::Left),
+            };
+            self.next_round += 1;
+            self.presence.watch(self.next_round);
+            self.before = Some(members.clone());
+            if let Some((_, why)) = members.refused.iter().find(|(token, _)| *token == self.own.token) {
+                bail!("refused by the others: {why}");
+            }
+            let Some(rank) = members.rank(&self.own.token) else { continue };
+            if !self.all_ready(round, &members)? {
+                continue;
+            }
+            let world_size = members.members.len();
+            let within = CONNECT_WITHIN + CONNECT_WITHIN_EACH * u32::try_from(world_size).unwrap_or(u32::MAX);
+            match connect(&self.store.prefix(&format!("group/{round}"))?, rank, world_size, within) {
+                Ok(group) => return Ok(Met::Group(Meeting { round, members, group })),
+                Err(error) => {
+                    self.output.say(&format!("round {round}: {error}; on to the next"));
+                }
+            }
+        }
+        bail!("{ROUNDS_MAX} rounds: no run regroups more often")
+    }
+
+    /// Comes to a round and waits until its list is closed, closing it where that is up to this worker.
+    fn close(&mut self, round: u64, started: Instant) -> Result<Closing> {
+        let members_key = format!("round/{round}/members");
+        let (mut arrivals, mut arrived) = (Vec::new(), false);
+        let mut reader = Reader::new(arrivals_name(round));
+        let (mut silent, mut pulse_due) = (BTreeSet::new(), Instant::now());
+        let opened = Instant::now();
+        let mut told_of_pause = None;
+        loop {
+            if let Some(ending) = ending(&self.store)? {
+                return Ok(Closing::Over(ending));
+            }
+            if let Some(members) = read(&self.store, &members_key)? {
+                return Ok(Closing::Closed(members));
+            }
+            if self.told.leave.load(Ordering::Relaxed) {
+                self.leave()?;
+                return Ok(Closing::Left);
+            }
+            if !arrived {
+                log::append(&self.store, &arrivals_name(round), &serde_json::to_vec(&self.own)?)?;
+                arrived = true;
+            }
+            for entry in reader.news(&self.store)? {
+                arrivals.push(serde_json::from_slice(&entry)?);
+            }
+            self.hear_of_the_gone()?;
+            let gone: BTreeSet<Token> = self.gone.union(&silent).cloned().collect();
+            let open = Open {
+                arrivals: &arrivals,
+                before: self.before.as_ref(),
+                gone: &gone,
+                begun: self.has_begun()?,
+                overdue: opened.elapsed() >= self.patience,
+            };
+            if open.closer() == Some(&self.own.token) {
+                match open.verdict(self.terms) {
+                    Verdict::Close(members) => {
+                        let held = self.store.set_once(&members_key, &serde_json::to_vec(&members)?)?;
+                        return Ok(Closing::Closed(serde_json::from_slice(&held)?));
+                    }
+                    Verdict::Lost => {
+                        return self.give_up(
+                            "every worker that held the parameters is gone: go on from a checkpoint with --resume"
+                                .to_owned(),
+                        );
+                    }
+                    Verdict::Paused { live } if told_of_pause != Some(live) => {
+                        told_of_pause = Some(live);
+                        self.output.say(&format!(
+                            "paused: {live} live, and --min-workers is {}; waits for up to {} s",
+                            self.terms.min_workers,
+                            self.pause_timeout.as_secs()
+                        ));
+                    }
+                    Verdict::Paused { .. } | Verdict::Wait => {}
+                }
+            }
+            if started.elapsed() >= self.pause_timeout {
+                let live =
+                    arrivals.iter().filter(|arrival: &&Arrival| !gone.contains(&arrival.token)).count();
+                return self.give_up(format!(
+                    "regrouping took longer than {} s (--pause-timeout-s): {live} live, and --min-workers is {}",
+                    self.pause_timeout.as_secs(),
+                    self.terms.min_workers
+                ));
+            }
+            if self.told.stop.load(Ordering::Relaxed) && started.elapsed() >= STOP_WITHIN {
+                return Ok(Closing::Over(end(&self.store, &Ending::Stopped)?));
+            }
+            let now = Instant::now();
+            if now >= pulse_due {
+                pulse_due = now + PULSE_EVERY;
+                let ahead = arrivals.iter().map(|arrival: &Arrival| &arrival.token);
+                let watched: Vec<Token> = ahead.chain(open.missing()).cloned().collect();
+                silent.clear();
+                for token in watched.into_iter().filter(|token| *token != self.own.token) {
+                    if self.pulses.is_silent(&self.store, &token, now)? {
+                        silent.insert(token);
+                    }
+                }
+            }
+            pause();
+        }
+    }
+
+    /// Waits until all members have read the list; false where one of them died before.
+    fn all_ready(&mut self, round: u64, members: &Members) -> Result<bool> {
+        let key = format!("round/{round}/ready");
+        let all = members.members.len() as i64;
+        let mut ready = self.store.add(&key, 1)?;
+        let (opened, mut pulse_due) = (Instant::now(), Instant::now() + PULSE_EVERY);
+        while ready < all {
+            self.hear_of_the_gone()?;
+            let now = Instant::now();
+            let mut lost = members.members.iter().any(|member| self.gone.contains(&member.token));
+            if now >= pulse_due {
+                pulse_due = now + PULSE_EVERY;
+                for member in members.members.iter().filter(|member| member.token != self.own.token) {
+                    lost |= self.pulses.is_silent(&self.store, &member.token, now)?;
+                }
+            }
+            ready = self.store.add(&key, 0)?;
+            if ready < all && (lost || opened.elapsed() >= self.patience) {
+                return Ok(false);
+            }
+            pause();
+        }
+        Ok(true)
+    }
+
+    fn hear_of_the_gone(&mut self) -> Result<()> {
+        for token in self.gone_reader.news(&self.store)? {
+            self.gone.insert(String::from_utf8(token).context("a token in the store")?);
+        }
+        Ok(())
+    }
+
+    fn give_up(&self, why: String) -> Result<Closing> {
+        Ok(Closing::Over(end(&self.store, &Ending::Failed(why))?))
+    }
+}
+
+/// How a round closed.
+enum Closing {
+    Closed(Members),
+    Over(Ending),
+    Left,
+}
+
+/// The list of who came to a round.
+pub fn arrivals_name(round: u64) -> String {
+    format!("round/{round}/arrivals")
+}
+
+fn read<T: DeserializeOwned>(store: &Store, key: &str) -> Result<Option<T>> {
+    if !store.check(key)? {
+        return Ok(None);
+    }
+    let value = store.get(key, READ_WITHIN)?;
+    Ok(Some(serde_json::from_slice(&value).with_context(|| format!("the key {key} of the store"))?))
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "leaves the processor to the others between two looks at the store"
+)]
+fn pause() {
+    std::thread::sleep(LOOK_EVERY);
+}

@@ -1,0 +1,343 @@
+//! A round: who meets, who is waited for, and when the list of members is closed. Pure; the store is elsewhere.
+
+use std::collections::BTreeSet;
+
+use evenstep_protocol::WorkerId;
+use serde::{Deserialize, Serialize};
+
+/// Names one life of a worker, a process. A worker that comes back keeps its id and has another token.
+pub type Token = String;
+
+/// A worker that came to a round.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Arrival {
+    /// This life of it.
+    pub token: Token,
+    /// Who it is.
+    pub worker: WorkerId,
+    /// Its slot: the order of the first round.
+    pub slot: usize,
+    /// What it computes on, in words.
+    pub device: String,
+    /// What it brings.
+    pub standing: Standing,
+}
+
+/// What a worker brings to a round.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Nothing: it takes over what another one has.
+    Blank,
+    /// The parameters that a run begins with: worth nothing once some round has begun.
+    Fresh(Position),
+    /// The parameters of a run under way.
+    Trained(Position),
+}
+
+/// Where a worker stands in the run, and what it computed there.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    /// Its first iteration that is not done.
+    pub iteration: u64,
+    /// The epoch that iteration lies in.
+    pub epoch: u64,
+    /// Samples of that epoch that are done.
+    pub done: u64,
+    /// Its share of the plan in force; none where it has had none.
+    pub local_batch: Option<u64>,
+    /// What the plan in force multiplies the learning rate by.
+    pub lr_multiplier: f64,
+    /// Since the begin of the run, in seconds.
+    pub elapsed_s: f64,
+}
+
+/// A closed list: the same for everybody, for ever.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Members {
+    /// In rank order: members of the round before first, in their order, and then those who came.
+    pub members: Vec<Arrival>,
+    /// The rank that hands its parameters out: it stands furthest.
+    pub source: usize,
+    /// Who may not take part, and why.
+    pub refused: Vec<(Token, String)>,
+    /// Every worker that was ever a member.
+    pub ever: BTreeSet<WorkerId>,
+}
+
+/// What a list must keep to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// Members of the first round.
+    pub begin_with: usize,
+    /// No list is shorter.
+    pub min_workers: usize,
+    /// No list is longer.
+    pub max_workers: usize,
+}
+
+/// What is known of a round that is open.
+#[derive(Debug, Clone, Copy)]
+pub struct Open<'a> {
+    /// Who came, in order.
+    pub arrivals: &'a [Arrival],
+    /// The list of the round before; none in the first.
+    pub before: Option<&'a Members>,
+    /// Lives that are over, or give no sign of life.
+    pub gone: &'a BTreeSet<Token>,
+    /// Whether some round has begun to train.
+    pub begun: bool,
+    /// Whether those who are missing have been waited for long enough.
+    pub overdue: bool,
+}
+
+/// What to do with a round.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// Some are still to come.
+    Wait,
+    /// Everybody is here, and they are too few.
+    Paused {
+        /// How many there are.
+        live: usize,
+    },
+    /// Nobody holds the run's parameters any more, and nobody will come who does.
+    Lost,
+    /// The list is complete.
+    Close(Members),
+}
+
+impl Open<'_> {
+    /// Who closes the list: the first who came and lives.
+    pub fn closer(&self) -> Option<&Token> {
+        self.live().map(|arrival| &arrival.token).next()
+    }
+
+    /// Members of the round before that live and have not come.
+    pub fn missing(&self) -> impl Iterator<Item = &Token> {
+        let before = self.before.map_or(&[][..], |before| &before.members);
+        before
+            .iter()
+            .map(|member| &member.token)
+            .filter(|token| !self.gone.contains(*token))
+            .filter(|token| !self.arrivals.iter().any(|arrival| arrival.token == **token))
+    }
+
+    /// What to do now.
+    pub fn verdict(&self, terms: Terms) -> Verdict {
+        let (members, refused) = self.admitted(terms.max_workers);
+        let waited_for = match self.before {
+            Some(_) => self.missing().next().is_some(),
+            None => members.len() < terms.begin_with,
+        };
+        if waited_for && !self.overdue {
+            return Verdict::Wait;
+        }
+        let standing = |member: &Arrival| match member.standing {
+            Standing::Trained(position) => Some((position.iteration, 1)),
+            Standing::Fresh(position) if !self.begun => Some((position.iteration, 0)),
+            Standing::Fresh(_) | Standing::Blank => None,
+        };
+        let furthest = members.iter().filter_map(standing).max();
+        let source = members.iter().position(|member| furthest.is_some() && standing(member) == furthest);
+        match source {
+            None if !waited_for && self.before.is_some() && !members.is_empty() => Verdict::Lost,
+            None => Verdict::Wait,
+            Some(_) if members.len() < terms.min_workers => Verdict::Paused { live: members.len() },
+            Some(source) => {
+                let mut ever = self.before.map(|before| before.ever.clone()).unwrap_or_default();
+                ever.extend(members.iter().map(|member| member.worker.clone()));
+                Verdict::Close(Members { members, source, refused, ever })
+            }
+        }
+    }
+
+    fn live(&self) -> impl Iterator<Item = &Arrival> {
+        self.arrivals.iter().filter(|arrival| !self.gone.contains(&arrival.token))
+    }
+
+    /// Who may take part, in rank order, and who may not.
+    fn admitted(&self, max_workers: usize) -> (Vec<Arrival>, Vec<(Token, String)>) {
+        let rank_before = |arrival: &Arrival| {
+            let same = |member: &Arrival| member.token == arrival.token;
+            self.before.and_then(|before| before.members.iter().position(same)).unwrap_or(usize::MAX)
+        };
+        let mut candidates: Vec<&Arrival> = self.live().collect();
+        // Stable: who was no member before stands behind, in the order of coming, or of slots at the very first.
+        match self.before {
+            Some(_) => candidates.sort_by_key(|arrival| rank_before(arrival)),
+            None => candidates.sort_by_key(|arrival| arrival.slot),
+        }
+        let (mut members, mut refused): (Vec<Arrival>, _) = (Vec::new(), Vec::new());
+        for candidate in candidates {
+            let refusal = if members.iter().any(|member| member.worker == candidate.worker) {
+                format!("another live worker calls itself {}", candidate.worker)
+            } else if members.len() == max_workers {
+                format!("the global batch has room for {max_workers} workers, and they are there")
+            } else {
+                members.push(candidate.clone());
+                continue;
+            };
+            refused.push((candidate.token.clone(), refusal));
+        }
+        (members, refused)
+    }
+}
+
+impl Members {
+    /// The rank of a life.
+    pub fn rank(&self, token: &str) -> Option<usize> {
+        self.members.iter().position(|member| member.token == token)
+    }
+
+    /// The members' ids in rank order.
+    pub fn workers(&self) -> Vec<WorkerId> {
+        self.members.iter().map(|member| member.worker.clone()).collect()
+    }
+
+    /// Where the run goes on.
+    pub fn position(&self) -> Option<Position> {
+        match self.members.get(self.source)?.standing {
+            Standing::Trained(position) | Standing::Fresh(position) => Some(position),
+            Standing::Blank => None,
+        }
+    }
+
+    /// Members of `before` whose life is not in this list, and lives of this list that are not in `before`.
+    pub fn changes(&self, before: &Self) -> (Vec<WorkerId>, Vec<WorkerId>) {
+        let without = |one: &Self, other: &Self| {
+            let absent = one.members.iter().filter(|member| other.rank(&member.token).is_none());
+            absent.map(|member| member.worker.clone()).collect()
+        };
+        (without(before, self), without(self, before))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TERMS: Terms = Terms { begin_with: 3, min_workers: 2, max_workers: 4 };
+
+    fn position(iteration: u64) -> Position {
+        Position { iteration, epoch: 0, done: 0, local_batch: None, lr_multiplier: 1.0, elapsed_s: 0.0 }
+    }
+
+    fn arrival(slot: usize, life: usize, standing: Standing) -> Arrival {
+        let worker = WorkerId::new(format!("w/{slot}")).unwrap();
+        Arrival { token: format!("{slot}.{life}"), worker, slot, device: "cpu".into(), standing }
+    }
+
+    fn trained(slot: usize, iteration: u64) -> Arrival {
+        arrival(slot, 0, Standing::Trained(position(iteration)))
+    }
+
+    fn open<'a>(arrivals: &'a [Arrival], before: Option<&'a Members>, gone: &'a BTreeSet<Token>) -> Open<'a> {
+        Open { arrivals, before, gone, begun: before.is_some(), overdue: false }
+    }
+
+    fn closed(open: &Open<'_>) -> Members {
+        match open.verdict(TERMS) {
+            Verdict::Close(members) => members,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn first() -> Members {
+        let fresh: Vec<Arrival> =
+            [2, 0, 1].map(|slot| arrival(slot, 0, Standing::Fresh(position(0)))).to_vec();
+        let nobody = BTreeSet::new();
+        assert_eq!(open(&fresh[..2], None, &nobody).verdict(TERMS), Verdict::Wait);
+        closed(&open(&fresh, None, &nobody))
+    }
+
+    fn slots(members: &Members) -> Vec<usize> {
+        members.members.iter().map(|member| member.slot).collect()
+    }
+
+    #[test]
+    fn a_run_loses_a_worker_and_gets_it_back() {
+        let first = first();
+        assert_eq!(slots(&first), [0, 1, 2], "the first round goes by slots");
+
+        // 0 dies; 2 finished an iteration that 1 did not.
+        let mut arrivals = vec![trained(2, 8), trained(1, 7)];
+        let nobody = BTreeSet::new();
+        assert_eq!(open(&arrivals, Some(&first), &nobody).verdict(TERMS), Verdict::Wait, "0 may still come");
+        let gone = BTreeSet::from(["0.0".to_owned()]);
+        let second = closed(&open(&arrivals, Some(&first), &gone));
+        assert_eq!((slots(&second), second.source), (vec![1, 2], 1));
+        assert_eq!(second.position().unwrap().iteration, 8);
+        let names =
+            |slots: &[usize]| -> Vec<String> { slots.iter().map(|slot| format!("w/{slot}")).collect() };
+        let (left, came) = second.changes(&first);
+        assert_eq!((left.len(), left[0].as_str(), came.len()), (1, "w/0", 0));
+
+        // It comes back, first of all; the others are waited for, and stand before it.
+        arrivals = vec![arrival(0, 1, Standing::Blank)];
+        assert_eq!(open(&arrivals, Some(&second), &gone).verdict(TERMS), Verdict::Wait);
+        arrivals.extend([trained(1, 20), trained(2, 20)]);
+        let third = closed(&open(&arrivals, Some(&second), &gone));
+        assert_eq!((slots(&third), third.source), (vec![1, 2, 0], 0));
+        let ever: Vec<String> = third.ever.iter().map(ToString::to_string).collect();
+        assert_eq!(ever, names(&[0, 1, 2]));
+    }
+
+    #[test]
+    fn too_few_pause_and_parameters_that_nobody_holds_are_lost() {
+        let first = first();
+        let gone = BTreeSet::from(["0.0".to_owned(), "1.0".to_owned()]);
+        let alone = [trained(2, 7)];
+        assert_eq!(open(&alone, Some(&first), &gone).verdict(TERMS), Verdict::Paused { live: 1 });
+        let all = BTreeSet::from(["0.0".to_owned(), "1.0".to_owned(), "2.0".to_owned()]);
+        let back = [0, 1, 2].map(|slot| arrival(slot, 1, Standing::Fresh(position(0))));
+        assert_eq!(open(&back, Some(&first), &all).verdict(TERMS), Verdict::Lost, "fresh ones know nothing");
+        let not_begun = Open { begun: false, ..open(&back, Some(&first), &all) };
+        assert_eq!(slots(&closed(&not_begun)), [0, 1, 2], "nothing was trained yet");
+    }
+
+    #[test]
+    fn a_second_bearer_of_a_name_and_one_too_many_are_refused() {
+        let first = first();
+        let nobody = BTreeSet::new();
+        let mut arrivals = vec![arrival(1, 9, Standing::Blank)];
+        arrivals.extend([0, 1, 2].map(|slot| trained(slot, 5)));
+        arrivals.extend([3, 4].map(|slot| arrival(slot, 0, Standing::Blank)));
+        let second = closed(&open(&arrivals, Some(&first), &nobody));
+        assert_eq!(slots(&second), [0, 1, 2, 3]);
+        let refused: Vec<&str> = second.refused.iter().map(|(token, _)| token.as_str()).collect();
+        assert_eq!(refused, ["1.9", "4.0"]);
+    }
+
+    proptest! {
+        /// Whoever looks, in whatever order they came: survivors stand first in their old order, nobody is listed twice or
+        /// dead, and whoever hands out stands furthest.
+        #[test]
+        fn lists_keep_their_laws(
+            order in Just((0..6_usize).collect::<Vec<_>>()).prop_shuffle(),
+            dead in prop::collection::btree_set(0..3_usize, 0..3),
+            iterations in prop::collection::vec(0_u64..3, 3),
+        ) {
+            let first = first();
+            let gone: BTreeSet<Token> = dead.iter().map(|slot| format!("{slot}.0")).collect();
+            let arrivals: Vec<Arrival> = order.iter().map(|&who| match who {
+                0..3 => trained(who, iterations[who]),
+                _ => arrival(who - 3, 1, Standing::Blank),
+            }).collect();
+            let terms = Terms { begin_with: 3, min_workers: 1, max_workers: 6 };
+            let Verdict::Close(list) = open(&arrivals, Some(&first), &gone).verdict(terms) else {
+                return Err(TestCaseError::fail("everybody is here"));
+            };
+            let survivors = 3 - dead.len();
+            prop_assert!(slots(&list)[..survivors].is_sorted());
+            prop_assert!(list.members.iter().all(|member| !gone.contains(&member.token)));
+            let names: BTreeSet<&WorkerId> = list.members.iter().map(|member| &member.worker).collect();
+            prop_assert_eq!(names.len(), list.members.len());
+            prop_assert_eq!(list.members.len(), 3, "each name once: those who died came back");
+            let furthest = (0..3).filter(|slot| !dead.contains(slot)).map(|slot| iterations[slot]).max();
+            prop_assert_eq!(list.position().map(|position| position.iteration), furthest);
+        }
+    }
+}

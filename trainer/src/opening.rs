@@ -1,0 +1,161 @@
+//! Rank 0's first words, and how it makes the run known.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use evenstep_protocol::{JobId, JobSpec, WorkerId};
+
+use crate::ask::{Backlog, Begin, Client, Registration};
+use crate::cli::{JoinArgs, TrainArgs};
+use crate::contend::clock_s;
+use crate::figures::Tally;
+use crate::identity::default_job_id;
+use crate::load::{Load, LoadKind, Timeline};
+use crate::narrator::Narrator;
+use crate::output::{Output, Progress};
+use crate::record::{Recorder, RunLine, Scenario};
+use crate::setup::Start;
+use crate::worker::{Worker, asks};
+
+/// Begins rank 0's account of a run, or goes on with that of a rank 0 that is gone.
+///
+/// # Errors
+/// The record cannot be written.
+pub fn narrate(
+    worker: &Worker<'_>,
+    workers: &[WorkerId],
+    start: &Start,
+    started: Instant,
+    taken_over: bool,
+) -> Result<Narrator> {
+    let (args, train) = (worker.args, &worker.args.train);
+    let left = worker.iterations().saturating_sub(start.iteration) * train.policy.len() as u64;
+    let (progress, output) = Progress::new("rank 0", left);
+    let job_id =
+        asks(&train.policy).then(|| start.job_id.clone().map_or_else(default_job_id, Ok)).transpose()?;
+    let run = describe(worker, workers, job_id.clone());
+    if taken_over {
+        output.say(&format!("{} is rank 0 now, from iteration {} on", workers[0], start.iteration));
+        let recorder = train.record.as_deref().map(Recorder::go_on).transpose()?;
+        return Ok(narrator(worker, workers, job_id, recorder, (progress, output), started));
+    }
+    output.say(&format!(
+        "{} workers, {}, {}, global batch {}, {} iterations{}",
+        workers.len(),
+        run.model,
+        run.data,
+        run.global_batch,
+        run.steps,
+        job_id.as_ref().map_or_else(String::new, |job| format!(", job {job}")),
+    ));
+    for note in &run.notes {
+        output.say(&format!("note: {note}"));
+    }
+    if start.iteration > 0 {
+        output.say(&format!("goes on with iteration {}", start.iteration));
+    }
+    let loads = timelines(args, started);
+    let recorder = train.record.as_deref().map(|path| Recorder::begin(path, run, loads)).transpose()?;
+    Ok(narrator(worker, workers, job_id, recorder, (progress, output), started))
+}
+
+fn narrator(
+    worker: &Worker<'_>,
+    workers: &[WorkerId],
+    job_id: Option<JobId>,
+    recorder: Option<Recorder>,
+    (progress, output): (Progress, Output),
+    started: Instant,
+) -> Narrator {
+    let tallies = worker.args.train.policy.iter().map(|&policy| (policy, Tally::default())).collect();
+    Narrator {
+        started,
+        workers: workers.to_vec(),
+        job_id,
+        backlog: Backlog::default(),
+        recorder,
+        progress,
+        output,
+        pace_missed: Vec::new(),
+        tallies,
+    }
+}
+
+/// The load of our own beside each worker, by rank, on the clock of the record; empty where there is none.
+fn timelines(args: &JoinArgs, started: Instant) -> Vec<Timeline> {
+    let Some((kind, since_s)) = args.contended.zip(args.contended_since) else { return Vec::new() };
+    let lead_s = clock_s() - started.elapsed().as_secs_f64() - since_s;
+    (0..args.world_size)
+        .map(|rank| Timeline::new(Load::beside(rank, kind, args.train.seed), lead_s))
+        .collect()
+}
+
+fn describe(worker: &Worker<'_>, workers: &[WorkerId], job_id: Option<JobId>) -> RunLine {
+    let (args, train) = (worker.args, &worker.args.train);
+    let mut notes = Vec::new();
+    if let Some(paces) = &train.pace {
+        notes.push(format!(
+            "imposed speeds {paces:?}: real gradients, then each worker waits until {} ms a sample divided by its pace \
+             are over",
+            train.pace_unit_ms
+        ));
+    }
+    if let Some(kind) = args.contended {
+        let changes = match kind {
+            LoadKind::Regimes => "changes over time",
+            LoadKind::Steady => "stays as it is",
+            LoadKind::Bursty => "comes in bursts",
+            LoadKind::Periodic => "comes and goes periodically",
+            LoadKind::Walk => "wanders up and down",
+        };
+        notes.push(format!("each worker's core carries a real competing load that {changes}"));
+    }
+    let scenario = match (&train.pace, args.contended.is_some()) {
+        (_, true) => Scenario::Contended,
+        (Some(_), false) => Scenario::Paced,
+        (None, false) => Scenario::Plain,
+    };
+    RunLine {
+        scenario,
+        job_id,
+        paces: train.pace.clone(),
+        workers: workers.to_vec(),
+        global_batch: train.global_batch,
+        model: format!("{}, {}", train.model_name(), train.dtype.tolerance().0),
+        data: worker.data.name.clone(),
+        steps: worker.iterations(),
+        seed: train.seed,
+        ask: train.ask,
+        policies: train.policy.clone(),
+        block: if train.policy.len() > 1 { train.block } else { worker.iterations() },
+        notes,
+    }
+}
+
+/// How a run makes itself known to the predictor.
+///
+/// # Errors
+/// There is no job id.
+pub fn registration(
+    train: &TrainArgs,
+    narrator: &Narrator,
+    devices: &[String],
+    begin: Begin,
+) -> Result<Registration> {
+    let job_id = narrator.job_id().cloned().context("the policy evenstep needs a job id")?;
+    Ok(Registration {
+        client: Client::new(&train.server, job_id, Duration::from_millis(train.ask_timeout_ms)),
+        spec: JobSpec {
+            quantum: train.quantum,
+            max_local_batch: train.max_local_batch,
+            ..JobSpec::new(train.global_batch)
+        },
+        workers: narrator.workers.clone(),
+        devices: devices.to_vec(),
+        former: BTreeSet::new(),
+        outdated: Arc::default(),
+        begin,
+    })
+}
