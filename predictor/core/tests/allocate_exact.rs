@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where its set-up fails")]
 
-use evenstep_core::allocate::{Communication, Share, allocate, allocate_sizes, finish_s, partition};
+use evenstep_core::allocate::{Communication, NoSplit, Share, allocate, allocate_sizes, finish_s, partition};
 use evenstep_core::curve::Curve;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -149,8 +149,11 @@ fn allowed_sizes_are_as_good_as_any() {
     let mut solved = 0;
     for case in 0..20_000 {
         let shares: Vec<Share> = (0..random.random_range(1..5)).map(|_| share(random)).collect();
-        let sizes: Vec<u64> = (0..random.random_range(1..6)).map(|_| random.random_range(0..12)).collect();
-        let total = random.random_range(0..22);
+        // Sums on both sides of a word of bits.
+        let most = if random.random_bool(0.5) { 12 } else { 70 };
+        let sizes: Vec<u64> = (0..random.random_range(1..6)).map(|_| random.random_range(0..most)).collect();
+        let any = (0..shares.len()).map(|_| sizes[random.random_range(0..sizes.len())]).sum();
+        let total = if random.random_bool(0.7) { any } else { random.random_range(0..2 * most) };
         let best = brute_force(&shares, total, &|batch| sizes.contains(&batch));
         let Ok(batches) = allocate_sizes(&shares, total, &sizes) else {
             assert_eq!(best, None, "case {case}: {shares:?}, {total} in {sizes:?}");
@@ -208,4 +211,17 @@ fn partitions_are_as_good_as_any() {
         assert_eq!(Some(finish_s), best, "case {case}: {batches:?} of {shares:?}, {costs:?}");
     }
     assert!(solved > 8_000, "only {solved} cases could be solved");
+}
+
+/// By hand: of 8, 16, 32 and 64 the only ways to 100 need a 4, and 112 is 64 + 32 + 16 for speeds 4, 2, 1.
+#[test]
+fn powers_of_two() {
+    let shares = [4.0, 2.0, 1.0].map(|speed| Share::new(Curve::at_speed(speed)));
+    assert_eq!(allocate_sizes(&shares, 112, &[64, 32, 16, 8]), Ok(vec![64, 32, 16]));
+    let error = allocate_sizes(&shares, 100, &[8, 16, 32, 64]).unwrap_err();
+    assert!(error.to_string().contains("[8, 16, 32, 64]") && error.to_string().contains("100 samples"));
+    assert!(matches!(allocate_sizes(&[], 0, &[8]), Err(NoSplit::NoSum { .. })));
+    let large = vec![shares[0].clone(); 5_000];
+    assert!(matches!(allocate_sizes(&large, 1_000_003, &[1, 2, 400]), Err(NoSplit::TooLarge { .. })));
+    assert_eq!(allocate_sizes(&large, 640_000, &[64, 128, 256]).map(|batches| batches[0]), Ok(128));
 }
