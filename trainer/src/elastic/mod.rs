@@ -345,7 +345,7 @@ impl Life<'_> {
             .collect();
         narrator.output.say(&format!(
             "{} at iteration {iteration}; {} go on in round {round} after {regroup_s:.2} s",
-            if happened.is_empty() { "the group was lost".to_owned() } else { happened.join(", ") },
+            if happened.is_empty() { "nobody came or went".to_owned() } else { happened.join(", ") },
             members.members.len()
         ));
         let at_s = narrator.started.elapsed().as_secs_f64();

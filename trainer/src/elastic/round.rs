@@ -152,7 +152,8 @@ impl Open<'_> {
         }
     }
 
-    fn live(&self) -> impl Iterator<Item = &Arrival> {
+    /// Who came and lives.
+    pub fn live(&self) -> impl Iterator<Item = &Arrival> {
         self.arrivals.iter().filter(|arrival| !self.gone.contains(&arrival.token))
     }
 
