@@ -24,6 +24,7 @@ pub mod pace;
 pub mod pin;
 pub mod plan;
 mod planner;
+mod rate;
 pub mod record;
 pub mod report;
 mod sample_log;

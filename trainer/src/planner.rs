@@ -69,9 +69,9 @@ impl Planner {
         planner
     }
 
-    /// A rank's share of what is in force, and the learning-rate multiplier with it.
-    pub fn in_force(&self, rank: usize) -> (u64, f64) {
-        (self.in_force.share(rank).local_batch, self.in_force.lr_multiplier())
+    /// The latest allocation of a full global batch.
+    pub fn in_force(&self) -> &Plan {
+        &self.in_force
     }
 
     /// Asking ahead only: wants the first iterations of the run, which no all-reduce came before.
@@ -110,6 +110,8 @@ impl Planner {
     /// Takes note of news: an allocation of a full batch stays in force until the next.
     fn follow(&mut self, news: Option<Plan>, size: u64) -> Plan {
         let Some(news) = news else { return self.in_force.resized(size) };
+        // Whatever it splits: the learning rate goes on from what it says.
+        self.in_force = self.in_force.clone().at_rate(news.rate());
         if news.global_batch() == self.in_force.global_batch() {
             self.in_force = news.clone();
         }

@@ -128,7 +128,7 @@ impl Worker<'_> {
         let gradient_difference = self.verify(group, arm, size)?;
         let verified_s = verifying.elapsed().as_secs_f64();
 
-        let learning_rate = train.lr * planned.plan.lr_multiplier();
+        let learning_rate = train.lr * planned.plan.rate().at(arm.iteration);
         arm.optimizer.step(&arm.model, &arm.bucket.gradient(self.device), learning_rate);
         let step_time_s = started.elapsed().as_secs_f64() - verified_s;
 
@@ -179,6 +179,7 @@ impl Worker<'_> {
             dtype: train.dtype.tolerance().0.to_owned(),
             data: self.data.name.clone(),
             policies: train.policy.clone(),
+            momentum_form: train.momentum_form,
         }
     }
 
@@ -213,6 +214,7 @@ impl Worker<'_> {
                 iteration: arms[0].iteration,
                 epoch: arms[0].cursor.epoch(),
                 position: arms[0].cursor.position(),
+                learning_rate: arms[0].optimizer.last_rate(),
                 identity,
             },
         )
