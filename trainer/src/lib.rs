@@ -21,6 +21,7 @@ mod opening;
 pub mod optimizer;
 mod output;
 pub mod pace;
+mod peak;
 pub mod pin;
 pub mod plan;
 mod planner;

@@ -176,6 +176,7 @@ pub fn queue_reports(backlog: &Backlog, workers: &[WorkerId], iteration: u64, re
         .map(|(rank, (worker, report))| WorkerReport {
             barrier_wait_s: Some(reduced.barrier_wait_s(rank)),
             loader_wait_s: Some(report.loader_wait_s),
+            peak_memory_bytes: report.peak_memory_bytes,
             drivers: report.drivers.clone(),
             ..WorkerReport::new(worker.clone(), iteration, report.local_batch, report.compute_time_s)
         })
@@ -186,6 +187,13 @@ pub fn queue_reports(backlog: &Backlog, workers: &[WorkerId], iteration: u64, re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ramp_in_a_ragged_answer_goes_on_through_silence() {
+        let mut planner = Planner::asking(AskMode::Ahead, None, Plan::even(60, 3, 1), Device::Cpu);
+        planner.follow(Some(Plan::in_rank_order(&[1, 1, 1], 2.0)), 3);
+        assert_eq!(planner.follow(None, 60), Plan::in_rank_order(&[20, 20, 20], 2.0));
+    }
 
     #[test]
     fn the_last_full_allocation_stays_in_force_through_a_ragged_end_and_silence() {

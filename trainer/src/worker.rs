@@ -18,6 +18,7 @@ use crate::data::{Dataset, HELD_OUT_SAMPLES};
 use crate::elastic::{self, Told};
 use crate::narrator::{Narrator, Step};
 use crate::pace::Pace;
+use crate::peak::peak_memory_bytes;
 use crate::sample_log::SampleLog;
 use crate::setup;
 
@@ -110,6 +111,7 @@ impl Worker<'_> {
             loader_wait_s,
             busy_s: begun.elapsed().as_secs_f64(),
             pace_missed: self.compute.pace.as_ref().map_or(0, Pace::missed),
+            peak_memory_bytes: peak_memory_bytes(self.device),
             drivers: reading.readings,
         };
         self.leaving = self.told.leave.load(Ordering::Relaxed);
