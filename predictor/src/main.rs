@@ -10,6 +10,7 @@ use evenstep_predictor::backtest;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::{Config, Flags};
 use evenstep_predictor::observability;
+use evenstep_predictor::simulate;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Telemetry in, forecasts and batch allocations out.
@@ -25,21 +26,30 @@ enum Command {
     /// Answer over HTTP until told to stop (SIGTERM, Ctrl-C)
     Serve(Flags),
     Backtest(Box<backtest::Args>),
+    Simulate(Box<simulate::Args>),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     match Cli::parse().command {
         Command::Serve(flags) => start(&flags).map(|()| ExitCode::SUCCESS),
-        Command::Backtest(args) => {
-            if let Err(wrong) = args.check() {
-                Cli::command().error(ErrorKind::ValueValidation, wrong).exit();
-            }
-            let Err(error) = backtest::run(&args) else { return Ok(ExitCode::SUCCESS) };
-            // What is wrong is in the data: where in our code it was noticed says nothing.
-            writeln!(std::io::stderr(), "error: {}", in_words(&error))?;
-            Ok(ExitCode::FAILURE)
-        }
+        Command::Backtest(args) => offline(args.check(), || backtest::run(&args)),
+        Command::Simulate(args) => offline(args.check(), || simulate::run(&args)),
     }
+}
+
+/// A command that needs no service: what is wrong with its flags is said as clap says it, what is wrong with its data in
+/// a line.
+fn offline(
+    checked: Result<(), String>,
+    run: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<ExitCode> {
+    if let Err(wrong) = checked {
+        Cli::command().error(ErrorKind::ValueValidation, wrong).exit();
+    }
+    let Err(error) = run() else { return Ok(ExitCode::SUCCESS) };
+    // Where in our code it was noticed says nothing.
+    writeln!(std::io::stderr(), "error: {}", in_words(&error))?;
+    Ok(ExitCode::FAILURE)
 }
 
 /// An error with its causes, each said once: some name theirs themselves.

@@ -12,6 +12,7 @@
 //! - [`membership`]: who takes part: leases and generations
 //! - [`learning_rate`]: how the learning rate follows the global batch
 //! - [`backtest`]: what forecasts would have been worth on what was recorded
+//! - [`simulate`]: how long steps would have taken under each way of sharing out the batch
 
 pub mod series;
 
@@ -32,3 +33,5 @@ pub mod membership;
 pub mod learning_rate;
 
 pub mod backtest;
+
+pub mod simulate;

@@ -11,10 +11,12 @@ use evenstep_core::backtest::{ModelName, Tuning};
 use evenstep_core::forecast::batch::{DEGREE_MAX, Lags, Terms};
 use evenstep_protocol::JobId;
 
-use super::columns::{Choice, Driver, Drivers};
 use super::help::{self, EXAMPLES, LONG_ABOUT};
-use super::table::STANDARD;
-use super::values::{COUNT_MAX, GLOBAL_BATCH_MAX, LAGS_MAX, Rows, between, rows, share, terms};
+use super::values::{LAGS_MAX, Rows, rows, terms};
+use crate::offline::columns::{Choice, Truth};
+use crate::offline::flags::{ColumnFlags, check_traces};
+use crate::offline::output::check_apart;
+use crate::offline::values::{COUNT_MAX, GLOBAL_BATCH_MAX, between, share};
 
 /// Flags of `backtest`.
 #[derive(Debug, ClapArgs)]
@@ -24,6 +26,8 @@ use super::values::{COUNT_MAX, GLOBAL_BATCH_MAX, LAGS_MAX, Rows, between, rows, 
     after_long_help = EXAMPLES,
     group = ArgGroup::new("source").args(["trace", "job"]).required(true),
     group = ArgGroup::new("identification").args(["train", "test"]).multiple(true),
+    mut_arg("id", |id| id.help(help::ID)),
+    mut_arg("drivers", |drivers| drivers.help(help::DRIVERS)),
 )]
 pub struct Args {
     /// Tables to read: comma, tab or blank separated; without a header, columns are called by number from 0; - is
@@ -44,26 +48,9 @@ pub struct Args {
     )]
     pub store: String,
 
-    /// What is forecast: samples per second, or any quantity
-    #[arg(long, value_name = "COLUMN", default_value = "speed", help_heading = "Columns")]
-    pub target: String,
-    /// The table holds times: what is forecast is the batch over this column
-    #[arg(long, value_name = "COLUMN", conflicts_with = "target", help_heading = "Columns")]
-    pub target_time: Option<String>,
-    /// Samples of the iteration [default: batch, where there is such a column, else 1 sample]
-    #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
-    pub batch: Option<String>,
-    /// When a row came [default: t_start, where there is such a column, else the row's number]
-    #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
-    pub time: Option<String>,
-    /// The worker that a row belongs to, in a table of several [default: worker, where there is such a column; none with
-    /// --train or --test]
-    #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
-    pub id: Option<String>,
-    /// Inputs known before the row: COLUMN or sign(COLUMN); empty for none [default: every other column, except iter,
-    /// iter_ms, speed, truth_* and those without a name; none with --train or --test]
-    #[arg(long, value_name = "COLUMN,..", value_delimiter = ',', help_heading = "Columns")]
-    pub drivers: Option<Vec<String>>,
+    /// Which column is what.
+    #[command(flatten)]
+    pub columns: ColumnFlags,
 
     /// Models to compare.
     #[arg(
@@ -183,11 +170,7 @@ impl Args {
     /// What is wrong, in words.
     pub fn check(&self) -> Result<(), String> {
         self.choice().map_err(|error| error.to_string())?;
-        for (at, path) in self.trace.iter().enumerate() {
-            if self.trace[..at].contains(path) {
-                return Err(format!("--trace {}: given twice", path.display()));
-            }
-        }
+        check_traces(&self.trace)?;
         let models = self.models();
         for (at, model) in models.iter().enumerate() {
             if models[..at].contains(model) {
@@ -215,15 +198,7 @@ impl Args {
     fn check_outputs(&self) -> Result<(), String> {
         let outputs: Vec<&Path> =
             [&self.json, &self.csv, &self.report].into_iter().flatten().map(PathBuf::as_path).collect();
-        for (at, path) in outputs.iter().enumerate() {
-            if outputs[..at].contains(path) {
-                return Err(format!("{}: two outputs cannot go to one place", path.display()));
-            }
-            if *path != Path::new(STANDARD) && self.trace.iter().any(|trace| trace == path) {
-                return Err(format!("{}: the output would overwrite a trace", path.display()));
-            }
-        }
-        Ok(())
+        check_apart(&outputs, &self.trace)
     }
 
     /// The models to compare.
@@ -270,28 +245,8 @@ impl Args {
     ///
     /// # Errors
     /// Where a column that nobody could have known is to be an input.
-    pub fn choice(&self) -> Result<Choice, super::columns::Truth> {
-        let named = |names: &[String]| {
-            let names = names.iter().filter(|name| !name.is_empty());
-            names.map(|name| Driver::new(name)).collect::<Result<_, _>>()
-        };
-        let drivers = match &self.drivers {
-            Some(names) => Drivers::Named(named(names)?),
-            None if self.identifies() => Drivers::Named(Vec::new()),
-            None => Drivers::Others,
-        };
-        if let Some(batch) = &self.batch {
-            Driver::new(batch)?;
-        }
-        Ok(Choice {
-            target: self.target.clone(),
-            target_time: self.target_time.clone(),
-            batch: self.batch.clone(),
-            time: self.time.clone(),
-            id: self.id.clone(),
-            drivers,
-            speeds: !self.identifies(),
-        })
+    pub fn choice(&self) -> Result<Choice, Truth> {
+        self.columns.choice(!self.identifies())
     }
 }
 

@@ -45,3 +45,11 @@ pub fn models() -> String {
     let _ = write!(text, " [default: {}; with --train or --test: last,arx]", DEFAULT_MODELS.join(","));
     text
 }
+
+/// Of `--id`.
+pub const ID: &str = "The worker that a row belongs to, in a table of several [default: worker, where there is such a \
+column; none with --train or --test]";
+
+/// Of `--drivers`.
+pub const DRIVERS: &str = "Inputs known before the row: COLUMN or sign(COLUMN); empty for none [default: every other column, \
+except iter, iter_ms, speed, truth_* and those without a name; none with --train or --test]";

@@ -6,8 +6,8 @@ use evenstep_core::forecast::batch::System;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 use super::args::{Args, Current};
-use super::columns::{Readings, Trace};
 use super::results::{Estimate, Forecasts, ModelResult, Results, SeriesResult, means};
+use crate::offline::columns::{Readings, Trace};
 
 /// A series on its way.
 struct Task<'a> {

@@ -1,6 +1,6 @@
 //! `backtest`: recorded traces in, judgement of forecasters out.
 //!
-//! [`args`] is what was asked (`values` parses it, `help` explains it). [`table`] reads files, `columns` says which column is what, `stored` reads the reports of a job instead. `rolling` and
+//! [`args`] is what was asked (`values` parses it, `help` explains it). [`crate::offline`] reads tables, `stored` the reports of a job instead. `rolling` and
 //! `identify` run the core's backtests in parallel, `steps` judges by step time. [`results`] is what comes out, as
 //! JSON; `text`, `forecasts` and `page` write it for people and scripts.
 
@@ -9,10 +9,6 @@ pub mod args;
 mod values;
 
 mod help;
-
-pub mod table;
-
-pub mod columns;
 
 mod stored;
 
@@ -34,16 +30,16 @@ mod charts;
 
 mod output;
 
-use std::path::Path;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub use args::Args;
 
-use columns::Trace;
 use results::Results;
-use table::Table;
+
+use crate::offline::columns::Trace;
+use crate::offline::{name_series, read_all};
 
 /// Runs a backtest and writes what was asked for. The flags must pass [`Args::check`].
 ///
@@ -53,36 +49,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     output::check(args)?;
     let mut traces = match &args.job {
         Some(job_id) => vec![stored::read(&args.store, job_id)?],
-        None => read_all(args)?,
+        None => read_all(&args.trace, &args.choice()?)?,
     };
     name_series(&mut traces);
     let results = judge(&traces, args)?;
     output::write(&results, args)
-}
-
-fn read_all(args: &Args) -> anyhow::Result<Vec<Trace>> {
-    let choice = args.choice()?;
-    let read = |path: &std::path::PathBuf| Ok(choice.apply(&Table::read(path)?)?);
-    let traces: Vec<Trace> = args.trace.iter().map(read).collect::<anyhow::Result<_>>()?;
-    for trace in &traces {
-        anyhow::ensure!(!trace.series.is_empty(), "{}: there are no rows", trace.trace);
-    }
-    Ok(traces)
-}
-
-/// A table of one series names it by the file, as long as that tells files apart.
-fn name_series(traces: &mut [Trace]) {
-    let stem = |trace: &str| {
-        let stem = Path::new(trace).file_stem();
-        stem.map_or_else(|| trace.to_owned(), |stem| stem.to_string_lossy().into_owned())
-    };
-    let stems: Vec<String> = traces.iter().map(|trace| stem(&trace.trace)).collect();
-    for (at, trace) in traces.iter_mut().enumerate() {
-        let unique = stems.iter().filter(|stem| **stem == stems[at]).count() == 1;
-        for series in trace.series.iter_mut().filter(|series| series.id.is_empty()) {
-            series.id = if unique { stems[at].clone() } else { trace.trace.clone() };
-        }
-    }
 }
 
 fn judge(traces: &[Trace], args: &Args) -> anyhow::Result<Results> {

@@ -4,7 +4,8 @@ use evenstep_report::{Cell, Figure, Report, Section, Table};
 
 use super::charts;
 use super::results::{MeanResult, ModelResult, Ratio, Results, SeriesResult, StepTime};
-use super::text::{best, number};
+use super::text::best;
+use crate::offline::text::number;
 
 /// Series that get a chapter of their own; where there are more, the means must do.
 const CHAPTERS_MAX: usize = 24;

@@ -2,14 +2,14 @@
 
 use anyhow::Context;
 use evenstep_core::backtest::{
-    Accuracy, Calibration, Clock, Job, ModelName, Plan, Point, Refits, Row, Series, Setup, Track, roll,
+    Accuracy, Calibration, Clock, Job, ModelName, Plan, Point, Refits, Series, Setup, Track, roll,
 };
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 use super::args::Args;
-use super::columns::{Readings, Trace};
 use super::results::{Estimate, Forecasts, ModelResult, Results, SeriesResult, means};
 use super::steps;
+use crate::offline::columns::Trace;
 
 /// Samples of a step for each worker, where nothing else is asked for.
 const BATCH_PER_WORKER: u64 = 64;
@@ -92,21 +92,7 @@ fn refits(args: &Args, early: Option<usize>) -> Refits {
 }
 
 fn walk<'a>(trace: &'a Trace, plan: &Plan) -> anyhow::Result<Walk<'a>> {
-    let series = |readings: &Readings| {
-        let row = |at: usize| Row {
-            tick: readings.ticks.get(at).copied().unwrap_or(at as u64),
-            batch: readings.batch[at],
-            speed: readings.target[at],
-            drivers: readings.drivers[at].clone(),
-        };
-        Series { id: readings.id.clone(), rows: (0..readings.target.len()).map(row).collect() }
-    };
-    let job = Job {
-        trace: trace.trace.clone(),
-        drivers: trace.drivers.clone(),
-        series: trace.series.iter().map(series).collect(),
-    }
-    .without_constant_drivers();
+    let job = trace.job().without_constant_drivers();
     let warmup_rows = job.series.iter().map(|series| plan.warmup_rows(series)).collect::<Result<_, _>>();
     Ok(Walk { trace, job, warmup_rows: warmup_rows.with_context(|| trace.trace.clone())? })
 }

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Context;
 use evenstep_protocol::{JobId, WorkerReport};
 
-use super::columns::{Readings, Trace};
-use super::table::ROWS_MAX;
 use crate::book::inputs;
+use crate::offline::columns::{Readings, Trace};
+use crate::offline::table::ROWS_MAX;
 use crate::store;
 
 /// Reads the reports of a job and sorts them by worker.

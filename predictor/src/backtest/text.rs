@@ -1,13 +1,10 @@
 //! Results as a table of text.
 
-use std::fmt::Write;
-
 use super::results::{MeanResult, ModelResult, Ratio, Results, SeriesResult};
+use crate::offline::text::{aligned, line, number};
 
 /// Series that are printed one by one; where there are more, their means must do.
 const SERIES_PRINTED_MAX: usize = 40;
-/// Digits that a number is printed with.
-const DIGITS: i32 = 4;
 
 /// The whole text.
 pub fn table(results: &Results) -> String {
@@ -100,60 +97,5 @@ fn step_times(text: &mut String, results: &Results) {
         let mut rows = vec![["model", "mean", "p95"].map(str::to_owned).to_vec()];
         rows.extend(job.step_time.iter().map(|step_time| row(&step_time.model, &step_time.ratio)));
         aligned(text, &rows);
-    }
-}
-
-fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{words}");
-}
-
-/// Columns under each other: the first to the left, numbers to the right.
-fn aligned(text: &mut String, rows: &[Vec<String>]) {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    for row in rows {
-        let first = format!("  {:<1$}", row[0], widths[0]);
-        let rest = row.iter().zip(&widths).skip(1).map(|(cell, width)| format!("  {cell:>width$}"));
-        line(text, format_args!("{first}{}", rest.collect::<String>()));
-    }
-}
-
-/// A number with as many digits as say something; a dash where there is none.
-pub fn number(value: Option<f64>) -> String {
-    let Some(value) = value else { return "-".into() };
-    if value == 0.0 {
-        return "0".into();
-    }
-    let magnitude = value.abs().log10().floor() as i32;
-    if (-4..7).contains(&magnitude) {
-        let decimals = (DIGITS - 1 - magnitude).max(0);
-        format!("{value:.*}", decimals.unsigned_abs() as usize)
-    } else {
-        format!("{value:.*e}", DIGITS.unsigned_abs() as usize - 1)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_keep_four_digits() {
-        let printed =
-            [0.0, 1.0, 0.91234, 165.4353, 12345.6, 0.00123456, 1.5e-9, -2.5, 1e12].map(|n| number(Some(n)));
-        assert_eq!(
-            printed,
-            ["0", "1.000", "0.9123", "165.4", "12346", "0.001235", "1.500e-9", "-2.500", "1.000e12"]
-        );
-        assert_eq!(number(None), "-");
-    }
-
-    #[test]
-    fn columns_stand_under_each_other() {
-        let mut text = String::new();
-        aligned(&mut text, &[vec!["model".into(), "rmse".into()], vec!["a".into(), "1.25000".into()]]);
-        assert_eq!(text, "  model     rmse\n  a      1.25000\n");
     }
 }

@@ -2,8 +2,6 @@
 
 use evenstep_core::forecast::batch::{CANDIDATES_MAX, Terms};
 
-use super::table::ROWS_MAX;
-
 /// A range of rows, whose end may be that of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {
@@ -30,18 +28,8 @@ pub fn rows(written: &str) -> Result<Rows, String> {
 
 /// The most lags, of the target and of each driver.
 pub const LAGS_MAX: u64 = 200;
-/// The most rows that a flag counts: no table has more.
-pub const COUNT_MAX: u64 = ROWS_MAX as u64;
-/// The most samples of a step.
-pub const GLOBAL_BATCH_MAX: u64 = 1 << 40;
-
 /// Ridge of a polynomial of all terms, scaled to within -1 and 1: keeps what cannot be told apart from growing.
 const TERMS_RIDGE: f64 = 1e-9;
-
-/// A whole number in a range.
-pub fn between(least: u64, most: u64) -> clap::builder::RangedU64ValueParser {
-    clap::value_parser!(u64).range(least..=most)
-}
 
 /// Which terms of a polynomial are kept.
 pub fn terms(written: &str) -> Result<Terms, String> {
@@ -52,10 +40,4 @@ pub fn terms(written: &str) -> Result<Terms, String> {
         "all" => Ok(Terms::All { ridge: TERMS_RIDGE }),
         _ => picked().ok_or_else(|| format!("must be auto, all or a count from 1 to {CANDIDATES_MAX}")),
     }
-}
-
-/// A share in (0, 1).
-pub fn share(written: &str) -> Result<f64, String> {
-    let share: Option<f64> = written.parse().ok();
-    share.filter(|share| *share > 0.0 && *share < 1.0).ok_or_else(|| "must be a share between 0 and 1".into())
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use evenstep_core::backtest::{Job, Row, Series};
+
 use super::table::{Table, TableError};
 
 /// Columns whose names start so hold what nobody could have known: they are never inputs.
@@ -108,6 +110,26 @@ pub struct Trace {
     pub drivers: Vec<String>,
     /// In the order of their first rows.
     pub series: Vec<Readings>,
+}
+
+impl Trace {
+    /// Its series as a job.
+    pub fn job(&self) -> Job {
+        let series = |readings: &Readings| {
+            let row = |at: usize| Row {
+                tick: readings.ticks.get(at).copied().unwrap_or(at as u64),
+                batch: readings.batch[at],
+                speed: readings.target[at],
+                drivers: readings.drivers[at].clone(),
+            };
+            Series { id: readings.id.clone(), rows: (0..readings.target.len()).map(row).collect() }
+        };
+        Job {
+            trace: self.trace.clone(),
+            drivers: self.drivers.clone(),
+            series: self.series.iter().map(series).collect(),
+        }
+    }
 }
 
 impl Choice {

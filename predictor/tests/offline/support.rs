@@ -10,12 +10,18 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A folder of its own for each test.
-pub struct Folder(pub TempDir);
+/// A folder of its own for each test, and the command that is run in it.
+pub struct Folder(pub TempDir, &'static str);
 
 impl Folder {
+    /// For `backtest`.
     pub fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        Self(tempfile::tempdir().unwrap(), "backtest")
+    }
+
+    /// For `simulate`.
+    pub fn to_simulate() -> Self {
+        Self(tempfile::tempdir().unwrap(), "simulate")
     }
 
     /// A folder with one table, `t.csv`.
@@ -33,10 +39,10 @@ impl Folder {
         std::fs::read_to_string(self.0.path().join(name)).unwrap()
     }
 
-    /// `backtest` with these words, run in the folder.
+    /// The command with these words, run in the folder.
     pub fn command(&self, words: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenstep-predictor"));
-        without_settings(&mut command).arg("backtest").args(words.split_whitespace());
+        without_settings(&mut command).arg(self.1).args(words.split_whitespace());
         command.current_dir(self.0.path()).stdin(Stdio::null());
         command
     }

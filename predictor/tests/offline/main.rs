@@ -1,4 +1,4 @@
-//! `evenstep-predictor backtest` as a process, on small tables.
+//! The commands that need no service, `evenstep-predictor backtest` and `simulate`, as processes on small tables.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -13,3 +13,5 @@ mod refusals;
 mod identification;
 
 mod stored;
+
+mod simulate;

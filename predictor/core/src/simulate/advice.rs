@@ -1,0 +1,61 @@
+//! Is it worth it? evenstep against leaving things alone and against dropping the slow worker.
+
+use super::summary::mean;
+use super::walk::Run;
+
+/// Nothing is worth doing for less than this share of the step: it would be lost in what a simulation leaves out.
+const WORTH_IT: f64 = 0.01;
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// Let evenstep share out the batch.
+    UseEvenstep,
+    /// Share it out evenly, as without evenstep.
+    LeaveAlone,
+    /// Do without the slowest worker, and share it out evenly among the others.
+    DropSlowest,
+}
+
+impl Advice {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UseEvenstep => "use_evenstep",
+            Self::LeaveAlone => "leave_alone",
+            Self::DropSlowest => "drop_slowest",
+        }
+    }
+}
+
+/// The three ways side by side.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// What to do.
+    pub advice: Advice,
+    /// Mean step under evenstep, in seconds.
+    pub evenstep_s: f64,
+    /// Mean step under an even split, in seconds.
+    pub even_s: f64,
+    /// The worker that was slowest in the warm-up, and the mean step of an even split without it, in seconds; `None` where
+    /// no worker is slower than the others.
+    pub without_slowest: Option<(String, f64)>,
+}
+
+impl Verdict {
+    /// The simplest way that none beats by one percent: leaving alone before evenstep, evenstep before giving up a worker.
+    pub fn of(evenstep: &Run, even: &Run, without: Option<(String, &Run)>) -> Self {
+        let (evenstep_s, even_s) = (mean(&evenstep.took_s), mean(&even.took_s));
+        let without_slowest = without.map(|(worker, run)| (worker, mean(&run.took_s)));
+        let without_s = without_slowest.as_ref().map_or(f64::INFINITY, |(_, mean_s)| *mean_s);
+        let enough = evenstep_s.min(even_s).min(without_s) / (1.0 - WORTH_IT);
+        let advice = if even_s <= enough {
+            Advice::LeaveAlone
+        } else if evenstep_s <= enough {
+            Advice::UseEvenstep
+        } else {
+            Advice::DropSlowest
+        };
+        Self { advice, evenstep_s, even_s, without_slowest }
+    }
+}

@@ -1,0 +1,157 @@
+//! A world from a description: groups of workers, with noise and slow-downs drawn by a seed.
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+
+use super::SimulateError;
+use super::world::{CELLS_MAX, Form, Worker, World};
+
+/// A described cluster.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterSpec {
+    /// Groups of workers that are alike.
+    #[serde(rename = "group")]
+    pub groups: Vec<Group>,
+}
+
+/// Workers that are alike.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// What they are called, with a number behind it.
+    pub name: String,
+    /// How many there are; at least 1.
+    pub count: usize,
+    /// Samples per second, beyond the fixed cost and the saturation; positive.
+    pub speed: f64,
+    /// Seconds that any batch takes; not negative. Default 0.
+    #[serde(default)]
+    pub fixed_s: f64,
+    /// Batches under so many samples take no less time. Default 0.
+    #[serde(default)]
+    pub saturation: u64,
+    /// Standard deviation of the log of the speed, drawn anew for each iteration; 0 to 2. Default 0.
+    #[serde(default)]
+    pub noise: f64,
+    /// Times in which a worker is slower, each worker for itself.
+    #[serde(default)]
+    pub slow_downs: Option<SlowDowns>,
+    /// The first iteration that they take part in. Default 0.
+    #[serde(default)]
+    pub joins: usize,
+    /// The first that they take no part in any more. Default: they stay.
+    #[serde(default)]
+    pub leaves: Option<usize>,
+}
+
+/// Slow-downs that come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlowDowns {
+    /// Share of time that a worker is slow; 0 to 1.
+    pub share: f64,
+    /// How many times as long its batches take then; positive.
+    pub factor: f64,
+    /// Iterations that a slow-down lasts on average; at least 1.
+    pub mean_iterations: f64,
+}
+
+/// Largest standard deviation of the log of the speed.
+const NOISE_MAX: f64 = 2.0;
+
+impl ClusterSpec {
+    /// The world that this seed draws. Each worker has a stream of its own: others that come or go do not change it.
+    ///
+    /// # Errors
+    /// [`SimulateError`] where a number is out of its range, or there are too many workers and iterations.
+    pub fn world(&self, iterations: usize, seed: u64) -> Result<World, SimulateError> {
+        self.groups.iter().try_for_each(Group::check)?;
+        let count = self.groups.iter().fold(0usize, |sum, group| sum.saturating_add(group.count));
+        if count.saturating_mul(iterations) > CELLS_MAX {
+            return Err(SimulateError::TooLarge { workers: count, iterations });
+        }
+        let members = self.groups.iter().flat_map(|group| (0..group.count).map(move |at| (group, at)));
+        let worker = |(rank, (group, at)): (usize, (&Group, usize))| {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            rng.set_stream(rank as u64);
+            Worker {
+                id: format!("{}/{at}", group.name),
+                form: Form {
+                    fixed_s: group.fixed_s,
+                    per_sample_s: 1.0 / group.speed,
+                    saturation: group.saturation,
+                },
+                slowdown: group.slowdowns(iterations, &mut rng),
+                drivers: Vec::new(),
+                present: group.joins.min(iterations)..group.leaves.unwrap_or(iterations).min(iterations),
+            }
+        };
+        Ok(World { drivers: Vec::new(), workers: members.enumerate().map(worker).collect(), iterations })
+    }
+}
+
+impl Group {
+    fn check(&self) -> Result<(), SimulateError> {
+        let rule = |what: &str, value: f64, holds: bool, range| {
+            let what = format!("{}: {what}", self.name);
+            if holds { Ok(()) } else { Err(SimulateError::Range { what, value, range }) }
+        };
+        let positive = |value: f64| value > 0.0 && value.is_finite();
+        rule("count", self.count as f64, self.count > 0, "at least 1")?;
+        rule("speed", self.speed, positive(self.speed), "positive and finite")?;
+        rule(
+            "fixed_s",
+            self.fixed_s,
+            self.fixed_s >= 0.0 && self.fixed_s.is_finite(),
+            "finite and not negative",
+        )?;
+        rule("noise", self.noise, (0.0..=NOISE_MAX).contains(&self.noise), "0 to 2")?;
+        if let Some(leaves) = self.leaves {
+            rule("leaves", leaves as f64, leaves > self.joins, "after the iteration they join in")?;
+        }
+        let Some(slow) = self.slow_downs else { return Ok(()) };
+        rule("slow_downs.share", slow.share, (0.0..=1.0).contains(&slow.share), "0 to 1")?;
+        rule("slow_downs.factor", slow.factor, positive(slow.factor), "positive and finite")?;
+        let mean = slow.mean_iterations;
+        rule("slow_downs.mean_iterations", mean, mean >= 1.0 && mean.is_finite(), "at least 1")?;
+        let rest = slow.rest_iterations();
+        rule(
+            "slow_downs.mean_iterations",
+            mean,
+            rest >= 1.0,
+            "long enough for the times between to last 1 iteration",
+        )
+    }
+
+    fn slowdowns(&self, iterations: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {
+        let mut slow = self.slow_downs.map(|slow| (slow, rng.random::<f64>() < slow.share));
+        let mut one = || {
+            let mut slowdown = (self.noise * normal(rng)).exp();
+            if let Some((law, is_slow)) = &mut slow {
+                if *is_slow {
+                    slowdown *= law.factor;
+                }
+                let lasts = if *is_slow { law.mean_iterations } else { law.rest_iterations() };
+                let always = law.share <= 0.0 || law.share >= 1.0;
+                *is_slow ^= !always && rng.random::<f64>() * lasts < 1.0;
+            }
+            slowdown
+        };
+        (0..iterations).map(|_| one()).collect()
+    }
+}
+
+impl SlowDowns {
+    /// Iterations between two slow-downs on average.
+    fn rest_iterations(&self) -> f64 {
+        if self.share > 0.0 { self.mean_iterations * (1.0 / self.share - 1.0) } else { f64::INFINITY }
+    }
+}
+
+/// A standard normal number (Box and Muller 1958).
+fn normal(rng: &mut ChaCha8Rng) -> f64 {
+    let (radius, angle): (f64, f64) = (rng.random(), rng.random());
+    (-2.0 * (1.0 - radius).ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+}

@@ -1,0 +1,191 @@
+//! The service's own way: its forecasts, curves, networks and plans.
+
+use std::collections::VecDeque;
+
+use super::SimulateError;
+use super::policy::{Policy, Report, Settings};
+use super::world::{BARRIER_WAIT, World};
+use crate::allocate::{Communication, Scenarios};
+use crate::curve::CurveLearner;
+use crate::forecast::batch::Narx;
+use crate::forecast::nonlinear::{FittedExpert, TRAINING_ROWS_MAX, Training};
+use crate::forecast::{ExpertKind, JobForecaster};
+use crate::plan::{InForce, Measured, Rules, Sizes, WorkerOutlook, plan};
+use crate::series::{DriverSet, Observation};
+
+/// New observations after which a worker's network is fitted again, as in the service.
+const REFIT_OBSERVATIONS: u64 = 200;
+
+/// Fits networks, in the order given; where one cannot be fitted there is none.
+pub type Fitter<'a> = &'a (dyn Fn(&[Training]) -> Vec<Option<FittedExpert>> + Sync);
+
+/// Fits one network, as the service does.
+pub fn fit_one(training: &Training) -> Option<FittedExpert> {
+    training.fit(&Narx::refit()).ok()
+}
+
+pub(super) struct Evenstep<'a> {
+    settings: Settings,
+    drivers: DriverSet,
+    forecaster: JobForecaster<usize>,
+    workers: Vec<Known>,
+    in_force: Option<(Vec<usize>, InForce)>,
+    fitter: Fitter<'a>,
+}
+
+/// What is kept of a worker beside its forecasts.
+#[derive(Clone, Default)]
+struct Known {
+    reported: bool,
+    curve: CurveLearner,
+    fitted_at: u64,
+    /// The latest reports, for the next fit of a network.
+    reports: VecDeque<Kept>,
+}
+
+/// A report, for the next fit of a network.
+#[derive(Clone)]
+struct Kept {
+    batch: u64,
+    compute_time_s: f64,
+    readings: Vec<Option<f64>>,
+}
+
+impl<'a> Evenstep<'a> {
+    pub fn new(world: &World, settings: &Settings, fitter: Fitter<'a>) -> Self {
+        let drivers = DriverSet::new(world.drivers.iter().map(String::as_str).chain([BARRIER_WAIT]));
+        let roster = ExpertKind::roster(&drivers);
+        Self {
+            settings: settings.clone(),
+            forecaster: JobForecaster::with(drivers.clone(), roster, settings.loss),
+            drivers,
+            workers: vec![Known::default(); world.workers.len()],
+            in_force: None,
+            fitter,
+        }
+    }
+
+    fn outlook(&self, worker: usize) -> WorkerOutlook {
+        let curve = &self.workers[worker].curve;
+        let measured = self.forecaster.forecast(&worker, None).map(|forecast| Measured {
+            forecast,
+            curve: curve.curve_at(forecast.speed),
+            largest: curve.largest(),
+        });
+        WorkerOutlook {
+            measured,
+            communication: Communication::default(),
+            floor: self.settings.quantum,
+            cap: None,
+        }
+    }
+
+    fn scenarios(&self, present: &[usize]) -> Scenarios {
+        let residuals: Vec<Vec<f64>> =
+            present.iter().map(|worker| self.forecaster.residuals(worker).collect()).collect();
+        Scenarios::from_residuals(&residuals)
+    }
+
+    /// What is known just before the next iteration: the drivers, and how long the worker waited.
+    fn readings(&self, report: &Report<'_>) -> Vec<Option<f64>> {
+        let mut readings = report.drivers.to_vec();
+        readings.resize(self.drivers.len() - 1, None);
+        readings.push(Some(report.barrier_wait_s));
+        readings
+    }
+
+    /// Keeps reports for the networks, and fits those that are due.
+    fn refit(&mut self, reports: &[Report<'_>]) {
+        for report in reports {
+            let readings = self.readings(report);
+            let known = &mut self.workers[report.worker];
+            if known.reports.len() == TRAINING_ROWS_MAX {
+                known.reports.pop_front();
+            }
+            let (batch, compute_time_s) = (report.batch, report.compute_time_s);
+            known.reports.push_back(Kept { batch, compute_time_s, readings });
+        }
+        let mut due = Vec::new();
+        for (worker, known) in self.workers.iter_mut().enumerate() {
+            let observations = self.forecaster.observations(&worker);
+            if observations >= known.fitted_at + REFIT_OBSERVATIONS {
+                known.fitted_at = observations;
+                due.push(worker);
+            }
+        }
+        if due.is_empty() {
+            return;
+        }
+        let trainings: Vec<Training> =
+            due.iter().map(|worker| self.workers[*worker].training(&self.drivers)).collect();
+        for (worker, network) in due.iter().zip((self.fitter)(&trainings)) {
+            if let Some(network) = network {
+                self.forecaster.install(worker, network);
+            }
+        }
+    }
+}
+
+impl Known {
+    /// What a network learns from, by the curve as it is known now.
+    fn training(&self, drivers: &DriverSet) -> Training {
+        let mut training = Training::new(drivers);
+        for kept in &self.reports {
+            if let Some(seen) = observation(&self.curve, kept.batch, kept.compute_time_s) {
+                training.observe(&seen);
+            }
+            training.boundary(&kept.readings);
+        }
+        training
+    }
+}
+
+fn observation(curve: &CurveLearner, batch: u64, compute_time_s: f64) -> Option<Observation> {
+    Observation::new(curve.work(batch), compute_time_s)
+}
+
+impl Policy for Evenstep<'_> {
+    fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Vec<u64>, SimulateError> {
+        let iteration = iteration as u64;
+        let outlooks: Vec<WorkerOutlook> = present.iter().map(|worker| self.outlook(*worker)).collect();
+        let in_force = self.in_force.as_ref().filter(|(workers, _)| workers == present);
+        let in_force = in_force.map(|(_, in_force)| in_force);
+        let rules = Rules {
+            global_batch: self.settings.global_batch,
+            quantum: self.settings.quantum,
+            sizes: Sizes::Any,
+            calm: self.settings.calm,
+        };
+        let plan = plan(iteration, &outlooks, &self.scenarios(present), in_force, &rules)?;
+        let since = match in_force {
+            Some(in_force) if in_force.batches == plan.batches => in_force.since,
+            _ => iteration,
+        };
+        let batches = plan.batches.clone();
+        let in_force = InForce { batches: plan.batches, speeds: plan.speeds, since };
+        self.in_force = Some((present.to_vec(), in_force));
+        Ok(batches)
+    }
+
+    /// As in the service, the first report of a worker is left out: a first iteration allocates, compiles and warms caches.
+    fn learn(&mut self, reports: &[Report<'_>]) {
+        let mut outcomes = Vec::with_capacity(reports.len());
+        let mut news = Vec::with_capacity(reports.len());
+        for report in reports {
+            let known = &mut self.workers[report.worker];
+            if std::mem::replace(&mut known.reported, true) {
+                news.push(report);
+                known.curve.observe(report.batch, report.compute_time_s);
+                let seen = observation(&known.curve, report.batch, report.compute_time_s);
+                outcomes.extend(seen.map(|seen| (report.worker, seen)));
+            }
+        }
+        self.forecaster.observe(&outcomes);
+        for report in news {
+            self.forecaster.boundary(&report.worker, &self.readings(report));
+        }
+        if self.settings.networks {
+            self.refit(reports);
+        }
+    }
+}

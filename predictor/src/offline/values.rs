@@ -1,0 +1,19 @@
+//! Values of flags, and their bounds.
+
+use super::table::ROWS_MAX;
+
+/// The most rows that a flag counts: no table has more.
+pub const COUNT_MAX: u64 = ROWS_MAX as u64;
+/// The most samples of a step.
+pub const GLOBAL_BATCH_MAX: u64 = 1 << 40;
+
+/// A whole number in a range.
+pub fn between(least: u64, most: u64) -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(least..=most)
+}
+
+/// A share in (0, 1).
+pub fn share(written: &str) -> Result<f64, String> {
+    let share: Option<f64> = written.parse().ok();
+    share.filter(|share| *share > 0.0 && *share < 1.0).ok_or_else(|| "must be a share between 0 and 1".into())
+}

@@ -1,0 +1,235 @@
+//! Recorded workers and described clusters in, step times out.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::support::{Folder, own_trace};
+
+/// Two workers of five rows.
+fn two() -> Folder {
+    let folder = Folder::to_simulate();
+    folder.write("a.csv", "speed\n10\n10\n10\n20\n");
+    folder.write("b.csv", "speed\n10\n10\n20\n10\n99\n");
+    folder
+}
+
+fn policy<'a>(json: &'a Value, name: &str) -> &'a Value {
+    let policies = json["policies"].as_array().unwrap();
+    policies.iter().find(|policy| policy["policy"] == name).unwrap_or_else(|| panic!("no {name}: {json}"))
+}
+
+fn is(policy: &Value, key: &str, expected: f64) {
+    let ours = policy[key].as_f64().unwrap_or_else(|| panic!("no {key}: {policy}"));
+    assert!((ours - expected).abs() < 1e-9, "{key}: {ours} {expected}");
+}
+
+/// By hand: 30 samples; speeds 10 and 10 twice, the warm-up, then 10 and 20, then 20 and 10. The last value splits
+/// 15 / 15, then 10 / 20; the moving average with factor .5 the second time 12 / 18.
+#[test]
+fn the_numbers_are_those_of_the_formulas() {
+    let json = two().json("--trace a.csv b.csv --global-batch 30 --warmup 0.5 --ema 0.5");
+    let golden = [
+        ("even", 1.5, 1.5, 0.375, 0),
+        ("static_proportional", 1.5, 1.5, 0.375, 0),
+        ("last_value", 1.75, 2.0, 0.5625, 1),
+        ("ema", 1.65, 1.8, 0.4875, 1),
+        ("oracle", 1.0, 1.0, 0.0, 2),
+    ];
+    for (name, mean_s, p95_s, wait_s, changes) in golden {
+        let policy = policy(&json, name);
+        is(policy, "mean_step_time_s", mean_s);
+        is(policy, "p95_step_time_s", p95_s);
+        is(policy, "speedup", 1.5 / mean_s);
+        is(policy, "regret", mean_s - 1.0);
+        is(policy, "barrier_wait_s", wait_s);
+        assert_eq!(policy["changes"], changes);
+    }
+    assert_eq!((&json["workers"], &json["iterations"], &json["warmup"]), (&2.into(), &4.into(), &2.into()));
+    let names: Vec<&str> = json["policies"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|policy| policy["policy"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["even", "static_proportional", "last_value", "ema", "evenstep", "oracle"]);
+}
+
+/// One table of several workers is the same as a table for each, whatever its rows' order between workers.
+#[test]
+fn a_long_table_is_as_good_as_many() {
+    let folder = two();
+    folder.write("long.csv", "who,speed\na,10\na,10\nb,10\nb,10\na,10\nb,20\nb,10\na,20\nb,99\n");
+    let of =
+        |words: &str| folder.json(&format!("{words} --global-batch 30 --warmup 0.5"))["policies"].clone();
+    assert_eq!(of("--trace long.csv --id who"), of("--trace a.csv b.csv"));
+    // Batches over times are speeds.
+    folder.write("c.csv", "batch,s\n1,0.1\n2,0.2\n4,0.4\n2,0.1\n");
+    folder.write("d.csv", "batch,s\n1,0.1\n2,0.2\n4,0.2\n2,0.2\n");
+    assert_eq!(of("--trace c.csv d.csv --target-time s"), of("--trace a.csv b.csv"));
+}
+
+/// What the service forecasts with, drivers and networks included; and the same twice, with as many threads or one.
+#[test]
+fn the_same_seed_gives_the_same_numbers() {
+    let folder = Folder::to_simulate();
+    folder.write("a.csv", &own_trace(300, 1));
+    folder.write("b.csv", &own_trace(280, 2));
+    let words = "--trace a.csv b.csv --workers 5 --seed 3 --json";
+    let first = folder.prints(words);
+    assert_eq!(folder.prints(words), first);
+    let mut alone = folder.command(words);
+    let alone = alone.env("RAYON_NUM_THREADS", "1").output().unwrap();
+    assert_eq!(String::from_utf8(alone.stdout).unwrap(), first);
+    assert_ne!(folder.prints("--trace a.csv b.csv --workers 5 --seed 4 --json"), first);
+    let json: Value = serde_json::from_str(&first).unwrap();
+    assert_eq!(
+        (&json["workers"], &json["iterations"], &json["global_batch"]),
+        (&5.into(), &280.into(), &320.into())
+    );
+    assert_eq!(json["networks"], true);
+}
+
+const CLUSTER: &str = r#"
+[[group]]
+name = "new"
+count = 3
+speed = 2000.0
+fixed_s = 0.002
+noise = 0.05
+
+[[group]]
+name = "old"
+count = 1
+speed = 500.0
+saturation = 8
+noise = 0.05
+[group.slow_downs]
+share = 0.2
+factor = 1.5
+mean_iterations = 20.0
+"#;
+
+#[test]
+fn a_described_cluster_is_worth_it() {
+    let folder = Folder::to_simulate();
+    folder.write("c.toml", CLUSTER);
+    let words = "--cluster c.toml --iterations 400 --global-batch 700";
+    let json = folder.json(words);
+    let advice = &json["advice"];
+    assert_eq!((&advice["best"], &advice["slowest"]), (&"use_evenstep".into(), &"old/0".into()));
+    let (ours, even, without) =
+        (advice["evenstep_s"].as_f64(), advice["even_s"].as_f64(), advice["without_slowest_s"].as_f64());
+    assert!(ours < without && without < even, "{advice}");
+    assert_eq!(policy(&json, "evenstep")["mean_step_time_s"], advice["evenstep_s"]);
+    let printed = folder.prints(words);
+    assert!(printed.lines().last().unwrap().starts_with("Worth it: evenstep saves"), "{printed}");
+    assert!(printed.contains(advice["text"].as_str().unwrap()), "{printed}");
+    // Which policies are shown changes none of them; without evenstep there is no advice.
+    let fewer = folder.json(&format!("{words} --policies oracle,even"));
+    assert_eq!(fewer["policies"][0], *policy(&json, "oracle"));
+    assert_eq!((fewer["policies"].as_array().unwrap().len(), &fewer["advice"]), (2, &Value::Null));
+}
+
+/// Workers that are alike want nothing, and one that slows the others down where it must take as many has to go.
+#[test]
+fn leave_it_alone_or_drop_the_slow_one() {
+    let folder = Folder::to_simulate();
+    folder.write("fast.csv", &format!("speed\n{}", "40\n".repeat(60)));
+    folder.write("also.csv", &format!("speed\n{}", "40\n".repeat(60)));
+    folder.write("slow.csv", &format!("speed\n{}", "10\n".repeat(60)));
+    let advice = |words: &str| folder.json(words)["advice"].clone();
+    let alike = advice("--trace fast.csv also.csv");
+    assert_eq!((&alike["best"], &alike["slowest"]), (&"leave_alone".into(), &Value::Null));
+    let stuck = advice("--trace fast.csv also.csv slow.csv --quantum 64");
+    assert_eq!((&stuck["best"], &stuck["slowest"]), (&"drop_slowest".into(), &"slow".into()));
+    assert_eq!(advice("--trace fast.csv also.csv slow.csv")["best"], "use_evenstep");
+    // A batch that takes as long whatever its size cannot be made shorter.
+    let fixed = advice("--trace fast.csv slow.csv --fixed-share 0.999");
+    assert_eq!(fixed["best"], "drop_slowest");
+}
+
+#[test]
+fn the_page_stands_alone() {
+    let folder = Folder::to_simulate();
+    folder.write("c.toml", CLUSTER);
+    folder.prints("--cluster c.toml --iterations 100 --report page.html --json out.json");
+    let page = folder.read("page.html");
+    for named in [
+        "Is it worth it?",
+        "Step time by policy",
+        "Cumulative time",
+        "Shares under evenstep",
+        "Waiting",
+        "old/0",
+    ] {
+        assert!(page.contains(named), "{named}");
+    }
+    assert!(!page.contains("http://") && !page.contains("https://"));
+    let json: Value = serde_json::from_str(&folder.read("out.json")).unwrap();
+    assert!(page.contains(json["advice"]["text"].as_str().unwrap()));
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let folder = two();
+    folder.write("c.toml", CLUSTER);
+    folder.write("bad.toml", "[[group]]\nname = \"g\"\ncount = 1\nspeed = -3.0\n");
+    folder.write("typo.toml", "[[group]]\nname = \"g\"\ncount = 1\nspede = 3.0\n");
+    folder.write("empty.toml", "");
+    folder.write("zero.csv", "speed\n10\n0\n");
+    folder.write("none.csv", "speed\n");
+    let refuses = |status, words: &str, named: &str| folder.refuses(status, words, named);
+    refuses(2, "", "--trace");
+    refuses(2, "--trace a.csv --cluster c.toml", "--cluster");
+    refuses(2, "--cluster c.toml --workers 4", "--workers");
+    refuses(2, "--cluster c.toml --fixed-share 0.5", "--fixed-share");
+    refuses(2, "--trace a.csv a.csv", "given twice");
+    refuses(2, "--trace a.csv --policies even,evne", "there is no policy \"evne\"");
+    refuses(2, "--trace a.csv --policies even,even", "twice");
+    refuses(2, "--trace a.csv --ema 0", "at most 1");
+    refuses(2, "--trace a.csv --warmup 1", "between 0 and 1");
+    refuses(2, "--trace a.csv --fixed-share 1", "under 1");
+    refuses(2, "--trace a.csv --global-batch 0", "--global-batch");
+    refuses(2, "--trace a.csv --report a.csv", "overwrite");
+    refuses(2, "--cluster c.toml --json c.toml", "overwrite");
+    refuses(2, "--trace a.csv --drivers truth_x", "truth_x");
+    refuses(1, "--trace a.csv b.csv --global-batch 1", "2 workers take at least 1 samples each");
+    refuses(1, "--trace a.csv b.csv --global-batch 7 --quantum 2", "multiple of the quantum 2");
+    refuses(1, "--trace a.csv b.csv --workers 1", "at least as many workers as traces");
+    refuses(1, "--trace a.csv --iterations 5", "the shortest trace has 4 rows");
+    refuses(1, "--trace a.csv --warmup 0.1", "of which 0 are warm-up");
+    refuses(1, "--trace a.csv --workers 10000000", "at most");
+    refuses(1, "--trace missing.csv", "missing.csv");
+    refuses(1, "--trace zero.csv", "not positive");
+    refuses(1, "--trace none.csv", "no rows");
+    refuses(1, "--trace a.csv --id who", "there is no column \"who\"");
+    refuses(1, "--trace a.csv --json nowhere/x.json", "its folder is not there");
+    refuses(1, "--cluster missing.toml", "missing.toml");
+    refuses(1, "--cluster bad.toml", "g: speed -3");
+    refuses(1, "--cluster typo.toml", "spede");
+    refuses(1, "--cluster empty.toml", "group");
+}
+
+/// Whoever takes part only for a while gets samples only then.
+#[test]
+fn workers_come_and_go() {
+    let folder = Folder::to_simulate();
+    let mut cluster = String::from(CLUSTER);
+    write!(cluster, "\n[[group]]\nname = \"guest\"\ncount = 2\nspeed = 2000.0\njoins = 150\nleaves = 250\n")
+        .unwrap();
+    folder.write("c.toml", &cluster);
+    let json = folder.json("--cluster c.toml --iterations 300");
+    let changed: BTreeSet<u64> = json["policies"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|policy| policy["changes"].as_u64().unwrap())
+        .collect();
+    // An even split changes when they come and when they go.
+    assert_eq!(policy(&json, "even")["changes"], 2);
+    assert!(changed.len() > 2);
+    folder.write("alone.toml", "[[group]]\nname = \"g\"\ncount = 1\nspeed = 3.0\njoins = 5\n");
+    folder.refuses(1, "--cluster alone.toml --iterations 50", "iteration 0: no worker takes part");
+}
