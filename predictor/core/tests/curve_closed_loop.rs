@@ -170,6 +170,26 @@ fn a_profile_is_believed_while_it_predicts() {
     assert!(CurveLearner::new().profile(&[]).is_err());
 }
 
+/// Caches fill in the first iteration, and kernels are tuned in the first of each class of sizes.
+#[test]
+fn the_first_of_each_class_says_nothing() {
+    let learned = |slow: f64| {
+        let mut learner = CurveLearner::new();
+        for iteration in 0..60 {
+            let batch = [64, 96, 200][iteration % 3];
+            let first = if iteration < 3 { slow } else { 1.0 };
+            learner.observe(batch, first * (0.1 + 0.01 * batch as f64));
+        }
+        learner
+    };
+    assert_eq!(learned(1.0), learned(20.0));
+    let Knowledge::Identified { fixed_share, .. } = learned(20.0).knowledge() else {
+        panic!("it saw three sizes")
+    };
+    let truth = 0.1 / 0.74;
+    assert!((fixed_share - truth).abs() < 0.05, "{fixed_share}");
+}
+
 #[test]
 fn one_size_says_nothing_of_the_form() {
     let mut cluster = Cluster::new(11, 0.9, 0.0);
