@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::LoadKind;
 use crate::model::Architecture;
+use crate::optimizer::MomentumForm;
 use crate::plan::GLOBAL_BATCH_MAX;
 use crate::record::is_table;
 use crate::report::ReportArgs;
@@ -177,6 +178,9 @@ pub struct TrainArgs {
     /// Momentum
     #[arg(long, default_value_t = 0.9)]
     pub momentum: f64,
+    /// Where the learning rate stands; both take the same steps
+    #[arg(long, value_enum, default_value_t = MomentumForm::Outside)]
+    pub momentum_form: MomentumForm,
     /// Decides the network's first parameters, the generated task and the order of samples
     #[arg(long, default_value_t = 1, env = "EVENSTEP_SEED")]
     pub seed: u64,

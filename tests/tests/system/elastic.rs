@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use evenstep_tests::process::send;
@@ -221,6 +222,10 @@ fn restarts_are_bounded() {
             assert!(said.contains("2 workers are left and no restart: --min-workers is 3"), "{said}");
         } else {
             assert_eq!(training.end("even")["iterations"], 300);
+            let report =
+                Command::new(&trainer).arg("report").arg(folder.path().join("record.jsonl")).output();
+            let report = report.unwrap();
+            assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
             training.no_sample_twice_and_none_left_out("even", SAMPLES);
         }
     }

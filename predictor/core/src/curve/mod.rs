@@ -119,7 +119,7 @@ impl Curve {
         }
         let Some(micro_batch) = self.micro_batch else { return self.shape.time(amount) };
         let micro_batch = micro_batch as f64;
-        let full = (amount / micro_batch).floor();
+        let full = whole(amount / micro_batch);
         let full_s = self.shape.time(micro_batch);
         let rest = amount - full * micro_batch;
         if rest <= 0.0 {
@@ -141,7 +141,7 @@ impl Curve {
         if full_s <= 0.0 {
             return f64::INFINITY;
         }
-        let full = (time_s / full_s).floor().max(0.0);
+        let full = whole(time_s / full_s);
         let rest = self.shape.amount_within(time_s - full * full_s).min((micro_batch - 1) as f64);
         full * micro_batch as f64 + rest
     }
@@ -172,6 +172,11 @@ impl Shape {
     }
 }
 
+/// Rounded down, at least 0; without the call that `floor` is where the processor's baseline has no instruction for it.
+fn whole(value: f64) -> f64 {
+    value as u64 as f64
+}
+
 /// What an empty batch would take, were the first line to go on to it; never below 0.
 fn fixed_s(points: &[(u64, f64)]) -> f64 {
     match points {
@@ -183,9 +188,9 @@ fn fixed_s(points: &[(u64, f64)]) -> f64 {
 /// The ends of the line that holds the first point after which `beyond` is true, and whether a point bounds it above.
 fn line(points: &[(u64, f64)], beyond: impl Fn(&(u64, f64)) -> bool) -> ([(f64, f64); 2], bool) {
     let real = |point: &(u64, f64)| (point.0 as f64, point.1);
-    let at = points.partition_point(|point| !beyond(point));
-    let origin = (0.0, fixed_s(points));
-    let before = |i: usize| if i == 0 { origin } else { real(&points[i - 1]) };
+    // A count is a search without branches to mispredict: several times as fast on these few points.
+    let at = points.iter().filter(|point| !beyond(point)).count();
+    let before = |i: usize| if i == 0 { (0.0, fixed_s(points)) } else { real(&points[i - 1]) };
     match points.get(at) {
         Some(point) => ([before(at), real(point)], true),
         None => ([before(at - 1), real(&points[at - 1])], false),
