@@ -140,10 +140,7 @@ pub struct Estimate {
 impl Estimate {
     /// Or how many runs diverged.
     pub fn of(values: &[f64]) -> Result<Self, usize> {
-        // A loss that is not a number is not below either.
-        let diverged = values
-            .iter()
-            .filter(|value| value.abs().partial_cmp(&DIVERGED).is_none_or(|order| order.is_gt()));
+        let diverged = values.iter().filter(|value| value.is_nan() || value.abs() > DIVERGED);
         match diverged.count() {
             0 => {
                 let mean = mean(values);
