@@ -255,7 +255,7 @@ fn restarts_are_bounded() {
         let said = training.process.said();
         assert!(said.contains("no restart is left"), "{said}");
         if code == 1 {
-            assert!(said.contains("2 workers are left and no restart: --min-workers is 3"), "{said}");
+            assert!(said.contains("workers left: 2, and no restart; --min-workers is 3"), "{said}");
         } else {
             assert_eq!(training.end("even")["iterations"], 300);
             let report =
