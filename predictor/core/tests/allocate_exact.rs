@@ -7,12 +7,12 @@ use evenstep_core::curve::Curve;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The best finish time over all splits into batches that `allowed` accepts within the floors and caps.
-fn brute_force(shares: &[Share], total: u64, allowed: &dyn Fn(u64) -> bool) -> Option<f64> {
+/// The best finish time over all splits into `allowed` batches within the floors and caps.
+fn brute_force(shares: &[Share], total: u64, allowed: &[u64]) -> Option<f64> {
     let Some((share, rest)) = shares.split_first() else { return (total == 0).then_some(0.0) };
     let cap = share.cap.unwrap_or(total).min(total);
     let mut best: Option<f64> = None;
-    for batch in (share.floor..=cap).filter(|batch| allowed(*batch)) {
+    for batch in allowed.iter().copied().filter(|batch| (share.floor..=cap).contains(batch)) {
         let Some(others_s) = brute_force(rest, total - batch, allowed) else { continue };
         let time_s = others_s.max(share.finish_s(batch));
         best = Some(best.map_or(time_s, |best| best.min(time_s)));
@@ -29,8 +29,9 @@ fn brute_force_quantum(shares: &[Share], total: u64, quantum: u64) -> Option<f64
     };
     let shares: Vec<Share> = shares.iter().map(rounded).collect();
     let remainder = total % quantum;
+    let multiples: Vec<u64> = (0..=total / quantum).map(|count| count * quantum).collect();
     if remainder == 0 {
-        return brute_force(&shares, total, &|batch| batch % quantum == 0);
+        return brute_force(&shares, total, &multiples);
     }
     let odd_one = |i: usize| {
         let share = &shares[i];
@@ -39,7 +40,7 @@ fn brute_force_quantum(shares: &[Share], total: u64, quantum: u64) -> Option<f64
         let cap = share.cap.unwrap_or(total).min(total);
         let batches = (share.floor..=cap).filter(|batch| batch % quantum == remainder);
         let with = |batch: u64| {
-            let others_s = brute_force(&rest, total - batch, &|batch| batch % quantum == 0)?;
+            let others_s = brute_force(&rest, total - batch, &multiples)?;
             Some(others_s.max(share.finish_s(batch)))
         };
         batches.filter_map(with).min_by(f64::total_cmp)
@@ -124,8 +125,8 @@ fn greedy(shares: &[Share], total: u64, quantum: u64) -> Option<Vec<u64>> {
     Some(batches)
 }
 
-/// However the search gets there, the answer is the very one that the documented order of ties names; also where thousands of
-/// samples tie.
+/// However the search gets there, the answer is the very one that the documented order of ties names; also where
+/// thousands of samples tie.
 #[test]
 fn the_split_is_that_of_the_documented_order() {
     let random = &mut ChaCha8Rng::seed_from_u64(4);
@@ -154,7 +155,7 @@ fn allowed_sizes_are_as_good_as_any() {
         let sizes: Vec<u64> = (0..random.random_range(1..6)).map(|_| random.random_range(0..most)).collect();
         let any = (0..shares.len()).map(|_| sizes[random.random_range(0..sizes.len())]).sum();
         let total = if random.random_bool(0.7) { any } else { random.random_range(0..2 * most) };
-        let best = brute_force(&shares, total, &|batch| sizes.contains(&batch));
+        let best = brute_force(&shares, total, &sizes);
         let Ok(batches) = allocate_sizes(&shares, total, &sizes) else {
             assert_eq!(best, None, "case {case}: {shares:?}, {total} in {sizes:?}");
             continue;

@@ -18,7 +18,7 @@ use evenstep_c10d::{Error, Group, Store};
 use evenstep_protocol::{JobId, WorkerId};
 use tch::Device;
 
-pub use rendezvous::{Ending, PREFIX, Told, end, ending};
+pub use rendezvous::{Ending, PREFIX, Told, end, ending, has_begun};
 
 use crate::arm::Arm;
 use crate::ask::{Begin, Link};
