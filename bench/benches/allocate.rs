@@ -1,5 +1,5 @@
-//! What a split costs: 10,000 workers and a global batch of a million, on curves of several forms, beside the greedy that
-//! hands out sample after sample; and what learning a curve does.
+//! What a split costs: 10,000 workers and a global batch of a million, on curves of several forms, beside the greedy
+//! that hands out sample after sample; and what learning a curve does.
 //!
 //! Aim: every exact split in under 1 ms.
 

@@ -125,8 +125,8 @@ fn greedy(shares: &[Share], total: u64, quantum: u64) -> Option<Vec<u64>> {
     Some(batches)
 }
 
-/// However the search gets there, the answer is the very one that the documented order of ties names; also where thousands of
-/// samples tie.
+/// However the search gets there, the answer is the very one that the documented order of ties names; also where
+/// thousands of samples tie.
 #[test]
 fn the_split_is_that_of_the_documented_order() {
     let random = &mut ChaCha8Rng::seed_from_u64(4);

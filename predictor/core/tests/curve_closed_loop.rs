@@ -98,7 +98,8 @@ fn run_foreseeing(
     run
 }
 
-/// How far the learned curves are off, at half and at twice the reference, where the truth is 1: the worst of the workers and their mean.
+/// How far the learned curves are off, at half and at twice the reference, where the truth is 1: the worst of the
+/// workers and their mean.
 fn errors(curve: &Curve, learners: &[CurveLearner]) -> (f64, f64) {
     let error = |learner: &CurveLearner, batch: u64| {
         let truth = curve.time(batch) / curve.time(REFERENCE);

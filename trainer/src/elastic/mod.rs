@@ -18,7 +18,7 @@ use evenstep_c10d::{Error, Group, Store};
 use evenstep_protocol::{JobId, WorkerId};
 use tch::Device;
 
-pub use rendezvous::{Ending, PREFIX, Told, end, ending};
+pub use rendezvous::{Ending, PREFIX, Told, end, ending, has_begun};
 
 use crate::arm::Arm;
 use crate::ask::{Begin, Link};
@@ -179,8 +179,10 @@ impl Life<'_> {
                 Met::Over(ending) => return self.over(&ending),
                 Met::Left => return self.left(),
             };
-            if self.align(&group, &members).is_err() {
-                continue;
+            match self.align(&group, &members) {
+                Ok(()) => {}
+                Err(error) if is_lost(&error) => continue,
+                Err(error) => return Err(error),
             }
             self.take_place(&group, &members)?;
             if let Some(log) = &mut self.worker.sample_log {
@@ -431,7 +433,7 @@ impl Life<'_> {
     }
 }
 
-/// Whether a step failed because some member of the group is gone, or has left it.
+/// Whether something failed because some member of the group is gone, or has left it.
 fn is_lost(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::C10d { .. }))
 }

@@ -76,6 +76,14 @@ pub fn end(store: &Store, ending: &Ending) -> Result<Ending> {
     Ok(serde_json::from_slice(&store.set_once(ENDING, &serde_json::to_vec(ending)?)?)?)
 }
 
+/// Whether some round has begun to train.
+///
+/// # Errors
+/// The store is gone.
+pub fn has_begun(store: &Store) -> Result<bool> {
+    Ok(store.check(BEGUN)?)
+}
+
 const ENDING: &str = "ending";
 const BEGUN: &str = "begun";
 
@@ -193,7 +201,7 @@ impl Rendezvous {
     /// # Errors
     /// The store is gone.
     pub fn has_begun(&self) -> Result<bool> {
-        Ok(self.store.check(BEGUN)?)
+        has_begun(&self.store)
     }
 
     /// Says that this life is over.

@@ -1,9 +1,10 @@
 //! The split under uncertainty: the smallest expected maximum, not the smallest maximum of expectations.
 //!
-//! Over scenarios w with factors `f_wi` the expected time of the step is `mean_w max_i finish_i(f_wi * curve_i(x_i))`: a sample
-//! average of a stochastic program (Kleywegt, Shapiro, Homem-de-Mello 2002). It is convex where the curves are. From
-//! the min-max split on, a worker that is often last gives samples to one that seldom would be, in halving steps,
-//! while that lowers the average. So the result is never worse than where it starts, and not the exact optimum.
+//! Over scenarios w with factors `f_wi` the expected time of the step is `mean_w max_i finish_i(f_wi *
+//! curve_i(x_i))`: a sample average of a stochastic program (Kleywegt, Shapiro, Homem-de-Mello 2002). It is convex
+//! where the curves are. From the min-max split on, a worker that is often last gives samples to one that seldom
+//! would be, in halving steps, while that lowers the average. So the result is never worse than where it starts, and
+//! not the exact optimum.
 
 use super::{Infeasible, Scenarios, Share, allocate};
 
@@ -19,8 +20,8 @@ const PAIRS: usize = 4;
 /// A smaller gain is rounding.
 const MIN_GAIN: f64 = 1e-12;
 
-/// Splits `total` samples such that the expected time of the step over the scenarios is small: never larger than that of
-/// [`allocate`], and its very split where there are no scenarios or more than [`MAX_WORKERS`] workers.
+/// Splits `total` samples such that the expected time of the step over the scenarios is small: never larger than that
+/// of [`allocate`], and its very split where there are no scenarios or more than [`MAX_WORKERS`] workers.
 ///
 /// # Errors
 /// As [`allocate`].
@@ -61,7 +62,8 @@ struct Search<'a> {
     last: Vec<Last>,
 }
 
-/// A change of one worker's batch: when it would finish in each scenario, and by how much the sum of the maxima would change.
+/// A change of one worker's batch: when it would finish in each scenario, and by how much the sum of the maxima would
+/// change.
 struct Change {
     worker: usize,
     finishes_s: Vec<f64>,

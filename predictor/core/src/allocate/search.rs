@@ -1,9 +1,9 @@
 //! The search for the smallest finish time, and who takes what at it.
 //!
-//! The work is put in one order: by the time at which a quantum is done, then by the batch that it completes, then by rank. The optimal
-//! split is the first so many quanta of that order. A few secant steps on real-valued batches land near it; from
-//! there the exact counts decide: the quanta that are missing, or too many, are found by a heap where they are few and by
-//! halving between floating-point numbers where they are not.
+//! The work is put in one order: by the time at which a quantum is done, then by the batch that it completes, then by
+//! rank. The optimal split is the first so many quanta of that order. A few secant steps on real-valued batches land
+//! near it; from there the exact counts decide: the quanta that are missing, or too many, are found by a heap where
+//! they are few and by halving between floating-point numbers where they are not.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

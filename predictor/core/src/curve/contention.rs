@@ -17,9 +17,9 @@ const UNCERTAINTY: [f64; 3] = [10.0, 10.0, 1.0];
 /// Errors beyond so many scales weigh less in the coefficients, as their inverse (Huber).
 const HUBER: f64 = 2.0;
 
-/// Forecasts the log level of contention: `l + c0 (fast - l) + c1 (slow - l) + c2 z`, with l the last level, two averages
-/// of it, and z the change that others expect. The coefficients come by recursive least squares: without z a random
-/// walk has c = 0, independent noise c1 = 1, and AR(1) is between.
+/// Forecasts the log level of contention: `l + c0 (fast - l) + c1 (slow - l) + c2 z`, with l the last level, two
+/// averages of it, and z the change that others expect. The coefficients come by recursive least squares: without z a
+/// random walk has c = 0, independent noise c1 = 1, and AR(1) is between.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Contention {
     last: f64,

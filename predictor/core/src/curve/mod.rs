@@ -1,8 +1,9 @@
 //! How a worker's compute time grows with its batch: `t = s * curve(x)`, where s is the contention of the moment.
 //!
-//! On a CPU time is linear with a fixed cost; on a GPU it is flat up to a saturation point, then linear up to the memory
-//! cap (LB-BSP, arXiv 1806.02508); gradient accumulation makes a staircase of either; and where sizes were measured one
-//! by one any monotone form can be drawn through the points. [`CurveLearner`] learns the form while a job runs.
+//! On a CPU time is linear with a fixed cost; on a GPU it is flat up to a saturation point, then linear up to the
+//! memory cap (LB-BSP, arXiv 1806.02508); gradient accumulation makes a staircase of either; and where sizes were
+//! measured one by one any monotone form can be drawn through the points. [`CurveLearner`] learns the form while a
+//! job runs.
 
 mod contention;
 mod form;
@@ -59,15 +60,16 @@ impl Curve {
         Self::saturating(fixed_s, 0, per_sample_s)
     }
 
-    /// `flat_s` up to `saturation` samples, and `per_sample_s` for each sample more: both finite, the first >= 0, the second > 0.
+    /// `flat_s` up to `saturation` samples, and `per_sample_s` for each sample more: both finite, the first >= 0, the
+    /// second > 0.
     pub fn saturating(flat_s: f64, saturation: u64, per_sample_s: f64) -> Self {
         debug_assert!(flat_s >= 0.0 && flat_s.is_finite(), "flat for {flat_s} s");
         debug_assert!(per_sample_s > 0.0 && per_sample_s.is_finite(), "{per_sample_s} s for a sample");
         Self { shape: Shape::Ramp { base_s: flat_s, per_sample_s, saturation }, micro_batch: None }
     }
 
-    /// Straight lines through measured `(batch, seconds)`, in any order. Several times of one batch count as their mean;
-    /// times that fall as the batch grows are pooled to the nearest that do not (least squares).
+    /// Straight lines through measured `(batch, seconds)`, in any order. Several times of one batch count as their
+    /// mean; times that fall as the batch grows are pooled to the nearest that do not (least squares).
     ///
     /// Beyond the largest size the last line goes on; below the smallest one the first does, but never below 0, so that
     /// a single point is a worker that is proportional.

@@ -20,8 +20,9 @@ const SCALE_STEP: f64 = 0.05;
 /// Errors beyond so many scales count as this many for the scale.
 const SCALE_CLIP: f64 = 4.0;
 
-/// After an error of more than so many scales the next one is not counted. Most outliers are alone, and the allocator has answered
-/// them with a batch that is far too small: what comes after would speak for whatever makes small batches cheap.
+/// After an error of more than so many scales the next one is not counted. Most outliers are alone, and the allocator
+/// has answered them with a batch that is far too small: what comes after would speak for whatever makes small
+/// batches cheap.
 const JUMP: f64 = 4.0;
 
 /// Expected changes of log speed count up to this.
