@@ -2,7 +2,7 @@
 
 use evenstep_core::learning_rate::LearningRateError;
 use evenstep_core::plan::{
-    Calm, InForce, Measured, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
+    Calm, Measured, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
     profile,
 };
 use evenstep_protocol::{AllocateAnswer, AllocateRequest, Allocation, Decision, JobId, WorkerId};
@@ -68,11 +68,8 @@ pub fn decide(
         decision: decision.clone(),
     };
     if ragged.is_none() {
-        let since = match in_force {
-            Some(in_force) if in_force.batches == plan.batches => in_force.since,
-            _ => iteration,
-        };
-        state.in_force = Some((live, InForce { batches: plan.batches, speeds: plan.speeds, since }));
+        let in_force = plan.in_force(iteration, in_force);
+        state.in_force = Some((live, in_force));
     }
     state.last_decision = Some(decision);
     Ok(answer)

@@ -25,7 +25,7 @@ fn planned(workers: &[WorkerOutlook], in_force: Option<&InForce>, rules: &Rules)
 }
 
 fn in_force(plan: &Plan) -> InForce {
-    InForce { batches: plan.batches.clone(), speeds: plan.speeds.clone(), since: 0 }
+    plan.in_force(0, None)
 }
 
 #[test]
@@ -150,7 +150,6 @@ fn noise_does_not_move_the_shares() {
         if now.as_ref().is_some_and(|now| now.batches != next.batches) {
             changes += 1;
         }
-        let since = now.filter(|now| now.batches == next.batches).map_or(k, |now| now.since);
         let outcomes: Vec<(u8, Observation)> = (0..4u8)
             .map(|worker| {
                 // Sum of twelve uniforms: a normal deviate.
@@ -160,8 +159,9 @@ fn noise_does_not_move_the_shares() {
             })
             .collect();
         job.observe(&outcomes);
-        now = Some(InForce { batches: next.batches, speeds: next.speeds, since });
+        now = Some(next.in_force(k, now.as_ref()));
     }
+    eprintln!("{changes} changes");
     assert!((1..=10).contains(&changes), "{changes} changes");
 }
 

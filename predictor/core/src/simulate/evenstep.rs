@@ -157,14 +157,9 @@ impl Policy for Evenstep<'_> {
             calm: self.settings.calm,
         };
         let plan = plan(iteration, &outlooks, &self.scenarios(present), in_force, &rules)?;
-        let since = match in_force {
-            Some(in_force) if in_force.batches == plan.batches => in_force.since,
-            _ => iteration,
-        };
-        let batches = plan.batches.clone();
-        let in_force = InForce { batches: plan.batches, speeds: plan.speeds, since };
+        let in_force = plan.in_force(iteration, in_force);
         self.in_force = Some((present.to_vec(), in_force));
-        Ok(batches)
+        Ok(plan.batches)
     }
 
     /// As in the service, the first report of a worker is left out: a first iteration allocates, compiles and warms caches.
