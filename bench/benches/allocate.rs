@@ -1,5 +1,5 @@
-//! What a split costs: 10,000 workers and a global batch of a million, on curves of several forms, beside the greedy that hands
-//! out sample after sample.
+//! What a split costs: 10,000 workers and a global batch of a million, on curves of several forms, beside the greedy
+//! that hands out sample after sample; and what learning a curve does.
 //!
 //! Aim: every exact split in under 1 ms.
 
@@ -11,8 +11,10 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use evenstep_core::allocate::{Communication, Scenarios, Share, allocate, allocate_expected, finish_s};
-use evenstep_core::curve::Curve;
+use evenstep_core::allocate::{
+    Communication, Scenarios, Share, allocate, allocate_expected, allocate_sizes, finish_s, partition,
+};
+use evenstep_core::curve::{Curve, CurveLearner};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -101,12 +103,42 @@ fn expected(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Samples of unequal cost in their order, and batches of powers of two.
+fn others(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("allocate_others");
+    let mut random = ChaCha8Rng::seed_from_u64(SEED);
+    let shares: Vec<Share> = (0..64)
+        .map(|_| Share { floor: 1, ..Share::new(Curve::at_speed(random.random_range(500.0..2000.0))) })
+        .collect();
+    let costs: Vec<f64> = (0..8192).map(|_| f64::from(random.random_range(16..2048u32))).collect();
+    group.bench_function(BenchmarkId::new("partition", "64x8192"), |bencher| {
+        bencher.iter(|| partition(black_box(&shares), &costs).expect("no bounds"));
+    });
+    let sizes: Vec<u64> = (3..10).map(|power| 1 << power).collect();
+    group.bench_function(BenchmarkId::new("allocate_sizes", "64x8192"), |bencher| {
+        bencher.iter(|| allocate_sizes(black_box(&shares), 8192, &sizes).expect("sizes that add up"));
+    });
+    group.finish();
+}
+
+/// What a curve learner takes for an iteration, with sizes that move.
+fn learn(criterion: &mut Criterion) {
+    let mut learner = CurveLearner::new();
+    let mut random = ChaCha8Rng::seed_from_u64(SEED);
+    criterion.bench_function("curve_learner/observe", |bencher| {
+        bencher.iter(|| {
+            let batch = random.random_range(32..128u64);
+            learner.observe(batch, black_box(0.01 + 1e-3 * batch as f64));
+        });
+    });
+}
+
 criterion_group! {
     name = splits;
     config = Criterion::default()
         .sample_size(10)
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_millis(1500));
-    targets = exact, expected
+    targets = exact, expected, others, learn
 }
 criterion_main!(splits);

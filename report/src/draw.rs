@@ -21,7 +21,7 @@ const FILLED: f64 = 0.72;
 const MAX_CATEGORY_LABELS: usize = 24;
 const MAX_BAR_LABELS: usize = 16;
 /// Lane names longer than this end in an ellipsis.
-const MAX_LANE_CHARS: usize = 18;
+pub(crate) const MAX_LANE_CHARS: usize = 18;
 
 /// `id` tells the charts of a page apart.
 pub(crate) fn figure(chart: &Chart, id: usize) -> Markup {
@@ -44,7 +44,7 @@ fn plotted(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usize) -> M
     let height =
         if plan.lanes.list.is_empty() { PLOT_HEIGHT_PX } else { plan.lanes.list.len() * LANE_HEIGHT_PX + 8 };
     let gutter = y.ticks.iter().map(|tick| tick.label.chars().count()).max().unwrap_or(0).min(MAX_LANE_CHARS);
-    let stride = plan.categories.list.len().div_ceil(MAX_CATEGORY_LABELS).max(1);
+    let stride = label_stride(plan);
     let has_lanes = !plan.lanes.list.is_empty();
     html! {
         @if plan.names.list.len() > 1 || plan.shapes.len() > 1 { (legend(plan)) }
@@ -57,12 +57,10 @@ fn plotted(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usize) -> M
                         (tick.label)
                     }
                 }
-                @for (index, tick) in x.ticks.iter().enumerate() {
-                    @if index % stride == 0 {
-                        span.xtick.named[!plan.categories.list.is_empty()] style=(format!(
-                            "left:{:.2}%;--room:{:.2}%", x.share(tick.at) * 100.0, 100.0 * stride as f64 / x.ticks.len() as f64
-                        )) { (tick.label) }
-                    }
+                @for tick in x.ticks.iter().step_by(stride) {
+                    span.xtick.named[!plan.categories.list.is_empty()] style=(format!(
+                        "left:{:.2}%;--room:{:.2}%", x.share(tick.at) * 100.0, 100.0 * stride as f64 / x.ticks.len() as f64
+                    )) { (tick.label) }
                 }
                 (labels(plan, x, y))
                 @if !has_lanes { (tips::tips(chart, plan, x)) }
@@ -72,25 +70,17 @@ fn plotted(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usize) -> M
     }
 }
 
+/// Every how many categories have their names written.
+pub(crate) fn label_stride(plan: &Plan<'_>) -> usize {
+    plan.categories.list.len().div_ceil(MAX_CATEGORY_LABELS).max(1)
+}
+
 fn legend(plan: &Plan<'_>) -> Markup {
     html! {
         ul.legend {
             @for (slot, name) in plan.names.list.iter().enumerate() {
                 li {
-                    svg viewBox="0 0 22 12" aria-hidden="true" class=(colour(slot)) {
-                        @for shape in &plan.shapes {
-                            @match shape {
-                                Shape::Band { slot: of, .. } if *of == slot => rect.band width="22" height="12" {},
-                                Shape::Line { slot: of, dashed, .. } if *of == slot => {
-                                    path.line.dashed[*dashed] d="M1 6H21" {}
-                                },
-                                Shape::Area { slot: of, .. } | Shape::Bars { slot: of, .. } | Shape::Spans { slot: of, .. } if *of == slot => {
-                                    rect.fill x="5" width="12" height="12" {}
-                                },
-                                _ => {},
-                            }
-                        }
-                    }
+                    (swatch(plan, slot))
                     (name)
                 }
             }
@@ -98,7 +88,34 @@ fn legend(plan: &Plan<'_>) -> Markup {
     }
 }
 
-fn svg(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usize) -> Markup {
+/// A line, a bar or both: how the marks of one name look.
+pub(crate) fn swatch(plan: &Plan<'_>, slot: usize) -> Markup {
+    html! {
+        svg viewBox="0 0 22 12" aria-hidden="true" class=(colour(slot)) {
+            @for shape in &plan.shapes {
+                @match shape {
+                    Shape::Band { slot: of, .. } if *of == slot => rect.band width="22" height="12" {},
+                    Shape::Line { slot: of, dashed, series } if *of == slot => {
+                        @let dots = is_dots(&thin::line(series));
+                        path.line.dashed[*dashed].dots[dots] d=(if dots { "M11 6h0" } else { "M1 6H21" }) {}
+                    },
+                    Shape::Area { slot: of, .. } | Shape::Bars { slot: of, .. } | Shape::Spans { slot: of, .. } if *of == slot => {
+                        rect.fill x="5" width="12" height="12" {}
+                    },
+                    _ => {},
+                }
+            }
+        }
+    }
+}
+
+/// Points that no line joins show as dots.
+fn is_dots(runs: &[Run<f64>]) -> bool {
+    runs.iter().all(|run| run.len() == 1)
+}
+
+/// The marks alone, stretched to whatever they stand in.
+pub(crate) fn svg(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usize) -> Markup {
     let canvas = Canvas { x, y };
     let groups = plan.shapes.iter().filter(|shape| matches!(shape, Shape::Bars { .. })).count();
     let mut group = 0;
@@ -115,7 +132,8 @@ fn svg(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usize) -> Marku
                     Shape::Area { slot, top, .. } => path.area.(colour(*slot)) d=(canvas.area(&thin::line(top))) {},
                     Shape::Band { slot, series } => path.band.(colour(*slot)) d=(canvas.band(&thin::band(series))) {},
                     Shape::Line { slot, series, dashed } => {
-                        path.line.dashed[*dashed].(colour(*slot)) d=(canvas.line(&thin::line(series))) {}
+                        @let runs = thin::line(series);
+                        path.line.dashed[*dashed].dots[is_dots(&runs)].(colour(*slot)) d=(canvas.line(&runs)) {}
                     },
                     Shape::Bars { slot, heights } => {
                         @let part = (group, groups, { group += 1; });
@@ -137,15 +155,6 @@ fn svg(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usize) -> Marku
 
 /// Words inside the plot: names of rules, and the values of bars while there are few.
 fn labels(plan: &Plan<'_>, x: &Scale, y: &Scale) -> Markup {
-    let bars: Vec<_> = plan
-        .shapes
-        .iter()
-        .filter_map(|shape| match shape {
-            Shape::Bars { heights, .. } => Some(heights),
-            _ => None,
-        })
-        .collect();
-    let few = bars.iter().map(|heights| heights.len()).sum::<usize>() <= MAX_BAR_LABELS;
     html! {
         @for shape in &plan.shapes {
             @if let Shape::Rule { name, at } = shape {
@@ -160,17 +169,38 @@ fn labels(plan: &Plan<'_>, x: &Scale, y: &Scale) -> Markup {
                 }
             }
         }
-        @if few {
-            @for (group, heights) in bars.iter().enumerate() {
-                @for (category, height) in heights.iter().filter(|(_, height)| plottable(**height)) {
-                    @let (from, to) = bar_sides(*category, group, bars.len());
-                    span.value.under[*height < 0.0] style=(format!(
-                        "left:{:.2}%;bottom:{:.2}%", x.share((from + to) / 2.0) * 100.0, y.share(*height) * 100.0
-                    )) { (number(*height)) }
-                }
-            }
+        @for (category, height) in bar_values(plan) {
+            span.value.under[height < 0.0] style=(format!(
+                "left:{:.2}%;bottom:{:.2}%", x.share(category) * 100.0, y.share(height) * 100.0
+            )) { (number(height)) }
         }
     }
+}
+
+/// The middle on the horizontal axis and the height of each bar; none where there are too many for words.
+pub(crate) fn bar_values(plan: &Plan<'_>) -> Vec<(f64, f64)> {
+    let bars: Vec<_> = plan
+        .shapes
+        .iter()
+        .filter_map(|shape| match shape {
+            Shape::Bars { heights, .. } => Some(heights),
+            _ => None,
+        })
+        .collect();
+    if bars.iter().map(|heights| heights.len()).sum::<usize>() > MAX_BAR_LABELS {
+        return Vec::new();
+    }
+    let middle = |category: usize, group: usize| {
+        let (from, to) = bar_sides(category, group, bars.len());
+        (from + to) / 2.0
+    };
+    let values = bars.iter().enumerate().flat_map(|(group, heights)| {
+        heights.iter().map(move |(category, height)| (*category, group, *height))
+    });
+    values
+        .filter(|(.., height)| plottable(*height))
+        .map(|(category, group, height)| (middle(category, group), height))
+        .collect()
 }
 
 /// The x at which a bar starts and ends.

@@ -21,6 +21,8 @@
 //! assert!(report.to_html().starts_with("<!DOCTYPE html>"));
 //! ```
 //!
+//! [`Chart::to_svg`] writes one chart as a picture of its own, for documents.
+//!
 //! # What a reader may rely on
 //! - A reading that is missing (NaN, infinite, or past [`MAX_MAGNITUDE`]) breaks its line; it is never drawn as zero.
 //!   A chart without one reading says "no data".
@@ -40,6 +42,7 @@
 mod chart;
 mod draw;
 mod page;
+mod picture;
 mod scale;
 mod shape;
 mod thin;

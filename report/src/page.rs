@@ -6,7 +6,7 @@ use crate::draw;
 use crate::scale::fixed;
 use crate::{Cell, Figure, Report, Section, Table};
 
-const STYLE: &str = include_str!("page.css");
+const STYLE: &str = concat!(include_str!("marks.css"), include_str!("page.css"));
 /// An `f64` holds no more.
 const MAX_DECIMALS: usize = 17;
 const DASH: &str = "–";
@@ -111,7 +111,7 @@ fn cell(cell: Option<&Cell>, in_numbers: bool) -> Markup {
 }
 
 /// Escaping cannot help characters that HTML and XML forbid in any spelling.
-fn printable(page: String) -> String {
+pub(crate) fn printable(page: String) -> String {
     let forbidden = |c: char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\x7f'..='\u{9f}' | '\u{fffe}' | '\u{ffff}');
     if page.contains(forbidden) { page.replace(forbidden, "\u{fffd}") } else { page }
 }

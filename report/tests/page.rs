@@ -4,50 +4,14 @@
 use evenstep_report::{
     Axis, Bar, Cell, Chart, Figure, Layer, MAX_POINTS, MAX_TIPS, Mark, Report, RuleAt, Section, Span, Table,
 };
+use parsed::Parsed;
 use proptest::prelude::*;
-use quick_xml::events::Event;
-use quick_xml::{Reader, XmlVersion};
 
-/// What a parser sees between `<body>` and `</body>`: HTML's unclosed elements are all in the head.
-#[derive(Debug, Default, PartialEq)]
-struct Parsed {
-    elements: Vec<String>,
-    texts: Vec<String>,
-}
+mod parsed;
 
+/// What stands between `<body>` and `</body>`: HTML's unclosed elements are all in the head.
 fn parse(html: &str) -> Parsed {
-    let body = &html[html.find("<body>").expect("a body")..html.rfind("</html>").expect("an end")];
-    let mut reader = Reader::from_str(body);
-    let (mut parsed, mut text, mut depth) = (Parsed::default(), String::new(), 0_usize);
-    loop {
-        let event = reader.read_event().expect("well-formed");
-        match event {
-            Event::Text(part) => text.push_str(&part),
-            Event::GeneralRef(name) => {
-                let entity = format!("&{};", &*name);
-                text.push_str(&quick_xml::escape::unescape(&entity).expect("a known entity"));
-            }
-            Event::Start(start) => {
-                depth += 1;
-                for attribute in start.attributes() {
-                    attribute
-                        .expect("quoted, once each")
-                        .normalized_value(XmlVersion::Explicit1_0)
-                        .expect("escaped");
-                }
-                parsed.elements.push(start.name().as_ref().to_owned());
-                parsed.texts.push(std::mem::take(&mut text));
-            }
-            Event::End(_) => {
-                depth -= 1;
-                parsed.texts.push(std::mem::take(&mut text));
-            }
-            Event::Eof => break,
-            other => panic!("a page has only elements and text, not {other:?}"),
-        }
-    }
-    assert_eq!(depth, 0, "every element is closed");
-    parsed
+    parsed::parse(&html[html.find("<body>").expect("a body")..html.rfind("</html>").expect("an end")])
 }
 
 /// One of everything, with the same words and numbers everywhere.

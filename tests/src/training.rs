@@ -12,12 +12,12 @@ use crate::process::Process;
 use crate::wait::until;
 
 /// What every training under test has in common: small enough to take seconds, CPU only.
-const SMALL: [&str; 4] = ["launch", "--device=cpu", "--hidden=16", "--micro-batch=16"];
+const SMALL: [&str; 3] = ["--device=cpu", "--hidden=16", "--micro-batch=16"];
 
-/// `evenstep-trainer launch` in a folder of its own.
+/// `evenstep-trainer launch`, or one `join`, in a folder.
 #[derive(Debug)]
 pub struct Training {
-    /// The process that started the workers.
+    /// The process that started the workers, or the worker itself.
     pub process: Process,
     folder: PathBuf,
 }
@@ -25,8 +25,17 @@ pub struct Training {
 impl Training {
     /// Starts a run that writes its record and its sample log into `folder`.
     pub fn start(binary: &Path, folder: &Path, arguments: &[&str]) -> Self {
+        Self::run(binary, "launch", folder, arguments)
+    }
+
+    /// Starts one worker by hand; all workers of a run share the folder.
+    pub fn join(binary: &Path, folder: &Path, arguments: &[&str]) -> Self {
+        Self::run(binary, "join", folder, arguments)
+    }
+
+    fn run(binary: &Path, how: &str, folder: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(binary);
-        command.args(SMALL).args(arguments);
+        command.arg(how).args(SMALL).args(arguments);
         command.arg("--record").arg(folder.join("record.jsonl"));
         command.arg("--sample-log").arg(folder.join("samples"));
         let process = Process::start(without_settings(&mut command));

@@ -9,13 +9,14 @@ use serde::{Deserialize, Serialize};
 use tch::{TchError, Tensor};
 
 use crate::cli::Policy;
+use crate::optimizer::MomentumForm;
 
 const STATE_FILE: &str = "state.json";
 const NAME_PREFIX: &str = "iteration-";
 const PARTIAL_SUFFIX: &str = ".partial";
 
 /// What a checkpoint holds beside tensors.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The job id, where the predictor is asked.
     pub job_id: Option<JobId>,
@@ -25,6 +26,9 @@ pub struct State {
     pub epoch: u64,
     /// Samples of that epoch that are done.
     pub position: u64,
+    /// The learning rate of the last step; absent before the first, and in checkpoints of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f64>,
     /// What must be the same when the run is resumed.
     pub identity: Identity,
 }
@@ -44,6 +48,9 @@ pub struct Identity {
     pub data: String,
     /// The policies.
     pub policies: Vec<Policy>,
+    /// Where the learning rate stands in the velocity's rule.
+    #[serde(default)]
+    pub momentum_form: MomentumForm,
 }
 
 /// The tensors of one policy's replica.
@@ -189,6 +196,7 @@ pub fn load(
 
 fn same_run(path: &Path, found: &Identity, expected: &Identity) -> Result<(), CheckpointError> {
     let policies = |identity: &Identity| format!("{:?}", identity.policies);
+    let form = |identity: &Identity| format!("{:?}", identity.momentum_form);
     let fields = [
         ("seed", found.seed.to_string(), expected.seed.to_string()),
         ("global batch", found.global_batch.to_string(), expected.global_batch.to_string()),
@@ -196,6 +204,7 @@ fn same_run(path: &Path, found: &Identity, expected: &Identity) -> Result<(), Ch
         ("dtype", found.dtype.clone(), expected.dtype.clone()),
         ("data", found.data.clone(), expected.data.clone()),
         ("policies", policies(found), policies(expected)),
+        ("momentum form", form(found), form(expected)),
     ];
     match fields.into_iter().find(|(_, found, expected)| found != expected) {
         None => Ok(()),
@@ -235,8 +244,9 @@ mod tests {
             dtype: "float32".into(),
             data: "task".into(),
             policies: vec![Policy::Even],
+            momentum_form: MomentumForm::Outside,
         };
-        State { job_id: None, iteration, epoch: 2, position: 16, identity }
+        State { job_id: None, iteration, epoch: 2, position: 16, learning_rate: None, identity }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::LoadKind;
 use crate::model::Architecture;
+use crate::optimizer::MomentumForm;
 use crate::plan::GLOBAL_BATCH_MAX;
 use crate::record::is_table;
 use crate::report::ReportArgs;
@@ -50,7 +51,7 @@ pub struct LaunchArgs {
     #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes")]
     pub contend: Option<LoadKind>,
     /// With --elastic: a worker that dies is started again, so many times in the whole run
-    #[arg(long, default_value_t = 10, env = "EVENSTEP_MAX_RESTARTS")]
+    #[arg(long, default_value_t = 10, requires = "elastic", env = "EVENSTEP_MAX_RESTARTS")]
     pub max_restarts: u32,
     /// What is trained, and how.
     #[command(flatten)]
@@ -177,6 +178,9 @@ pub struct TrainArgs {
     /// Momentum
     #[arg(long, default_value_t = 0.9)]
     pub momentum: f64,
+    /// Where the learning rate stands; both take the same steps
+    #[arg(long, value_enum, default_value_t = MomentumForm::Outside)]
+    pub momentum_form: MomentumForm,
     /// Decides the network's first parameters, the generated task and the order of samples
     #[arg(long, default_value_t = 1, env = "EVENSTEP_SEED")]
     pub seed: u64,
@@ -218,7 +222,7 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), env = "EVENSTEP_MIN_WORKERS")]
     pub min_workers: u32,
     /// With --elastic: regrouping, a pause included, that takes longer ends the run
-    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, default_value_t = 300, requires = "elastic", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub pause_timeout_s: u64,
     /// A worker that stalls for longer is an error on all others
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]

@@ -16,8 +16,10 @@ use crate::plan::Plan;
 
 /// Samples, loss sum, ranks with each wish.
 const TOTALS: usize = 5;
-/// Local batch, compute time, loader wait, busy time, missed paces; then the drivers.
-const OWN_SLOTS: usize = 5;
+/// Local batch, compute time, loader wait, busy time, missed paces, peak memory; then the drivers.
+const OWN_SLOTS: usize = 6;
+/// In which memory is counted on the way: whole numbers of them travel exactly up to 16 GiB.
+const KIBIBYTE: u64 = 1024;
 const REPORT_SLOTS: usize = OWN_SLOTS + drivers::NAMES.len();
 
 /// What a rank brings to the all-reduce, beside its gradients.
@@ -68,6 +70,9 @@ pub struct RankReport {
     pub busy_s: f64,
     /// Micro-batches so far that were slower than an imposed pace allows.
     pub pace_missed: u64,
+    /// Its highest memory use so far, where the system says; above 16 GiB to seven digits, as it travels among 32-bit
+    /// gradients.
+    pub peak_memory_bytes: Option<u64>,
     /// Drivers read when its compute ended.
     pub drivers: Readings,
 }
@@ -177,6 +182,8 @@ fn encode(own: &Contribution, rank: usize, world_size: usize) -> Vec<f64> {
         report.loader_wait_s,
         report.busy_s,
         report.pace_missed as f64,
+        // A process that computes uses some: 0 is none said.
+        report.peak_memory_bytes.map_or(0.0, |bytes| (bytes / KIBIBYTE) as f64),
     ]);
     mine[OWN_SLOTS..].copy_from_slice(&drivers::encode(&report.drivers));
     slots.extend(Plan::encode(own.news.as_ref(), world_size));
@@ -194,6 +201,7 @@ fn decode(sums: &[f64], world_size: usize, all_reduce_s: f64) -> Reduced {
             loader_wait_s: slots[2],
             busy_s: slots[3],
             pace_missed: slots[4] as u64,
+            peak_memory_bytes: (slots[5] > 0.0).then(|| slots[5] as u64 * KIBIBYTE),
             drivers: drivers::decode(&slots[OWN_SLOTS..]),
         })
         .collect();
@@ -221,6 +229,7 @@ mod tests {
                 loader_wait_s: 0.001,
                 busy_s: 0.25 + rank as f64,
                 pace_missed: 7 * rank as u64,
+                peak_memory_bytes: (rank > 0).then(|| rank as u64 * 300 * KIBIBYTE),
                 drivers: [("other_cpu".to_owned(), rank as f64)].into(),
             },
             loss_sum: 10.0,

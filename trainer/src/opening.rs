@@ -129,6 +129,7 @@ fn describe(worker: &Worker<'_>, workers: &[WorkerId], job_id: Option<JobId>) ->
         seed: train.seed,
         ask: train.ask,
         policies: train.policy.clone(),
+        elastic: train.elastic,
         block: if train.policy.len() > 1 { train.block } else { worker.iterations() },
         notes,
     }

@@ -2,17 +2,19 @@
 
 use evenstep_protocol::{AllocateAnswer, WorkerId};
 
+use crate::rate::{self, Rate};
+
 /// The largest global batch: whole numbers up to here travel exactly among 32-bit gradients.
 pub const GLOBAL_BATCH_MAX: u64 = 1 << 24;
 
 /// Slots of an encoded plan before those of the shares.
-const HEAD_SLOTS: usize = 2;
+const HEAD_SLOTS: usize = 1 + rate::SLOTS;
 
 /// What each rank computes in one iteration, and how the learning rate is scaled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     shares: Vec<Share>,
-    lr_multiplier: f64,
+    rate: Rate,
 }
 
 /// The samples of one rank: `offset .. offset + local_batch` of the iteration's global batch.
@@ -48,7 +50,7 @@ pub enum PlanError {
         shares: Vec<Share>,
     },
     /// Its multiplier is no learning-rate multiplier.
-    #[error("the answer's lr_multiplier {0} must be finite and at least 0")]
+    #[error("the answer's learning-rate multiplier {0} must be finite and at least 0")]
     LearningRate(f64),
 }
 
@@ -65,7 +67,7 @@ impl Plan {
     }
 
     /// Consecutive shares of these sizes.
-    pub fn in_rank_order(batches: &[u64], lr_multiplier: f64) -> Self {
+    pub fn in_rank_order(batches: &[u64], rate: impl Into<Rate>) -> Self {
         let mut offset = 0;
         let shares = batches
             .iter()
@@ -75,7 +77,7 @@ impl Plan {
                 share
             })
             .collect();
-        Self { shares, lr_multiplier }
+        Self { shares, rate: rate.into() }
     }
 
     /// Checks an answer and puts it in our rank order. Asked in `generation`: an answer that was given in an earlier one
@@ -111,11 +113,8 @@ impl Plan {
         let shares: Option<Vec<Share>> = shares.into_iter().collect();
         let shares =
             shares.ok_or(PlanError::Workers { named, foreign: String::new(), ours: workers.len() })?;
-        let lr_multiplier = answer.optimizer.lr_multiplier;
-        if !(lr_multiplier.is_finite() && lr_multiplier >= 0.0) {
-            return Err(PlanError::LearningRate(lr_multiplier));
-        }
-        let plan = Self { shares, lr_multiplier };
+        let rate = Rate::from_instruction(&answer.optimizer).map_err(PlanError::LearningRate)?;
+        let plan = Self { shares, rate };
         if plan.covers(global_batch) {
             return Ok(plan);
         }
@@ -129,9 +128,9 @@ impl Plan {
         global_batch: u64,
         quantum: u64,
         cap: Option<u64>,
-        lr_multiplier: f64,
+        rate: Rate,
     ) -> Self {
-        let even = Self { lr_multiplier, ..Self::even(global_batch, shares.len(), quantum) };
+        let even = Self { rate, ..Self::even(global_batch, shares.len(), quantum) };
         let known: Vec<u64> = shares.iter().copied().flatten().collect();
         let sum: u64 = known.iter().sum();
         if sum == 0 {
@@ -139,12 +138,12 @@ impl Plan {
         }
         let mean = sum.div_ceil(known.len() as u64);
         let weights: Vec<u64> = shares.iter().map(|share| share.unwrap_or(mean)).collect();
-        let quanta = Self::in_rank_order(&weights, lr_multiplier).resized(global_batch / quantum);
+        let quanta = Self::in_rank_order(&weights, rate).resized(global_batch / quantum);
         let batches: Vec<u64> = quanta.shares.iter().map(|share| share.local_batch * quantum).collect();
         if cap.is_some_and(|cap| batches.iter().any(|&batch| batch > cap)) {
             return even;
         }
-        Self::in_rank_order(&batches, lr_multiplier)
+        Self::in_rank_order(&batches, rate)
     }
 
     fn covers(&self, global_batch: u64) -> bool {
@@ -173,7 +172,7 @@ impl Plan {
         for &rank in order.iter().cycle().take(left as usize) {
             batches[rank] += 1;
         }
-        Self::in_rank_order(&batches, self.lr_multiplier)
+        Self::in_rank_order(&batches, self.rate)
     }
 
     /// The share of a rank.
@@ -186,9 +185,15 @@ impl Plan {
         &self.shares
     }
 
-    /// What the schedule's learning rate is multiplied by.
-    pub fn lr_multiplier(&self) -> f64 {
-        self.lr_multiplier
+    /// What the learning rate is multiplied by.
+    pub fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// The same shares at another rate.
+    #[must_use]
+    pub fn at_rate(self, rate: Rate) -> Self {
+        Self { rate, ..self }
     }
 
     /// Samples over all ranks.
@@ -206,7 +211,7 @@ impl Plan {
         let mut slots = vec![0.0; Self::slots(world_size)];
         if let Some(plan) = news {
             slots[0] = 1.0;
-            slots[1] = plan.lr_multiplier;
+            slots[1..HEAD_SLOTS].copy_from_slice(&plan.rate.encode());
             for (pair, share) in slots[HEAD_SLOTS..].chunks_exact_mut(2).zip(&plan.shares) {
                 pair[0] = share.local_batch as f64;
                 pair[1] = share.offset as f64;
@@ -224,7 +229,8 @@ impl Plan {
             .chunks_exact(2)
             .map(|pair| Share { local_batch: pair[0] as u64, offset: pair[1] as u64 })
             .collect();
-        Some(Self { shares, lr_multiplier: slots[1] })
+        let rate = slots[1..HEAD_SLOTS].try_into().ok()?;
+        Some(Self { shares, rate: Rate::decode(rate) })
     }
 }
 
@@ -328,8 +334,8 @@ mod tests {
     #[test]
     fn a_regrouped_run_begins_with_the_shares_that_its_members_had() {
         let batches = |shares: &[Option<u64>], quantum, cap| -> Vec<u64> {
-            let plan = Plan::regrouped(shares, 96, quantum, cap, 0.5);
-            assert_eq!((plan.global_batch(), plan.lr_multiplier()), (96, 0.5));
+            let plan = Plan::regrouped(shares, 96, quantum, cap, 0.5.into());
+            assert_eq!((plan.global_batch(), plan.rate()), (96, Rate::from(0.5)));
             plan.shares().iter().map(|share| share.local_batch).collect()
         };
         assert_eq!(batches(&[Some(20), Some(40)], 1, None), [32, 64]);
@@ -351,7 +357,7 @@ mod tests {
             plan.shares(),
             [Share { local_batch: 10, offset: 30 }, Share { local_batch: 30, offset: 0 }]
         );
-        assert_eq!(plan.lr_multiplier(), 0.5);
+        assert_eq!(plan.rate(), Rate::from(0.5));
     }
 
     #[test]

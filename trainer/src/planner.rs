@@ -69,9 +69,9 @@ impl Planner {
         planner
     }
 
-    /// A rank's share of what is in force, and the learning-rate multiplier with it.
-    pub fn in_force(&self, rank: usize) -> (u64, f64) {
-        (self.in_force.share(rank).local_batch, self.in_force.lr_multiplier())
+    /// The latest allocation of a full global batch.
+    pub fn in_force(&self) -> &Plan {
+        &self.in_force
     }
 
     /// Asking ahead only: wants the first iterations of the run, which no all-reduce came before.
@@ -110,6 +110,8 @@ impl Planner {
     /// Takes note of news: an allocation of a full batch stays in force until the next.
     fn follow(&mut self, news: Option<Plan>, size: u64) -> Plan {
         let Some(news) = news else { return self.in_force.resized(size) };
+        // Whatever it splits: the learning rate goes on from what it says.
+        self.in_force = self.in_force.clone().at_rate(news.rate());
         if news.global_batch() == self.in_force.global_batch() {
             self.in_force = news.clone();
         }
@@ -174,6 +176,7 @@ pub fn queue_reports(backlog: &Backlog, workers: &[WorkerId], iteration: u64, re
         .map(|(rank, (worker, report))| WorkerReport {
             barrier_wait_s: Some(reduced.barrier_wait_s(rank)),
             loader_wait_s: Some(report.loader_wait_s),
+            peak_memory_bytes: report.peak_memory_bytes,
             drivers: report.drivers.clone(),
             ..WorkerReport::new(worker.clone(), iteration, report.local_batch, report.compute_time_s)
         })
@@ -184,6 +187,13 @@ pub fn queue_reports(backlog: &Backlog, workers: &[WorkerId], iteration: u64, re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ramp_in_a_ragged_answer_goes_on_through_silence() {
+        let mut planner = Planner::asking(AskMode::Ahead, None, Plan::even(60, 3, 1), Device::Cpu);
+        planner.follow(Some(Plan::in_rank_order(&[1, 1, 1], 2.0)), 3);
+        assert_eq!(planner.follow(None, 60), Plan::in_rank_order(&[20, 20, 20], 2.0));
+    }
 
     #[test]
     fn the_last_full_allocation_stays_in_force_through_a_ragged_end_and_silence() {

@@ -51,6 +51,9 @@ pub struct RunLine {
     pub ask: AskMode,
     /// The policies, in turn.
     pub policies: Vec<Policy>,
+    /// Whether workers may come and go.
+    #[serde(default)]
+    pub elastic: bool,
     /// Iterations that each policy ran before the next took its turn.
     pub block: u64,
     /// What a reader of the results must know, imposed speeds above all.
@@ -322,6 +325,7 @@ mod tests {
             seed: 1,
             ask: AskMode::Ahead,
             policies: vec![Policy::Even, Policy::Evenstep],
+            elastic: false,
             block: 20,
             notes: vec!["imposed speeds".into()],
         };

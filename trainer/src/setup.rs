@@ -38,6 +38,8 @@ pub struct Start {
     pub epoch: u64,
     /// Samples of that epoch that are done.
     pub position: u64,
+    /// The learning rate of the step before it.
+    pub learning_rate: Option<f64>,
     /// The job, where it is given.
     pub job_id: Option<JobId>,
 }
@@ -141,7 +143,7 @@ pub fn replica(worker: &Worker<'_>, policy: Policy, world_size: usize) -> Arm {
     let model = Model::new(&train.architecture(), data.shape, data.classes, train.seed, kind, worker.device);
     Arm {
         policy,
-        optimizer: Sgd::new(&model, train.momentum),
+        optimizer: Sgd::new(&model, train.momentum, train.momentum_form),
         bucket: Bucket::new(&model, world_size, reduce_device(worker.device)),
         model,
         cursor: Cursor::new(train.seed, data.train.len()),
@@ -231,17 +233,26 @@ fn begin(worker: &Worker<'_>, group: &Group) -> Result<(Start, Vec<Arm>)> {
         && let Some(state) = resume(worker, &mut arms)?
     {
         let job_id = start.job_id.or(state.job_id);
-        start = Start { iteration: state.iteration, epoch: state.epoch, position: state.position, job_id };
+        start = Start {
+            iteration: state.iteration,
+            epoch: state.epoch,
+            position: state.position,
+            learning_rate: state.learning_rate,
+            job_id,
+        };
     }
-    let mut position =
-        Tensor::from_slice(&[start.iteration as i64, start.epoch as i64, start.position as i64])
-            .to_device(reduce_device(worker.device));
+    // A learning rate is never negative, so its bits are no negative number.
+    let rate_bits = start.learning_rate.map_or(-1, |rate| rate.to_bits() as i64);
+    let whole = [start.iteration as i64, start.epoch as i64, start.position as i64, rate_bits];
+    let mut position = Tensor::from_slice(&whole).to_device(reduce_device(worker.device));
     group.broadcast(&mut position, 0)?;
     let told = |index: i64| position.int64_value(&[index]) as u64;
-    start = Start { iteration: told(0), epoch: told(1), position: told(2), ..start };
+    let learning_rate = (position.int64_value(&[3]) >= 0).then(|| f64::from_bits(told(3)));
+    start = Start { iteration: told(0), epoch: told(1), position: told(2), learning_rate, ..start };
     for arm in &mut arms {
         arm.align(group, 0, reduce_device(worker.device))?;
         arm.iteration = start.iteration;
+        arm.optimizer.set_last_rate(start.learning_rate);
         arm.cursor = Cursor::at(train.seed, worker.data.train.len(), start.epoch, start.position);
     }
     Ok((start, arms))

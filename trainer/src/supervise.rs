@@ -132,11 +132,12 @@ impl<'a> Supervisor<'a> {
         };
         self.slots[slot].state = State::Over;
         elastic::declare_gone(&self.store, slot, self.slots[slot].life)?;
+        if !status.success() && !stopping && elastic::ending(&self.store)?.is_none() {
+            self.lose(slot, status, pid, lived)?;
+        }
         if elastic::ending(&self.store)?.is_some() {
             // The others have nothing more to do than to see that.
             deadline.get_or_insert(now + STOP_GRACE);
-        } else if !status.success() && !stopping {
-            self.lose(slot, status, pid, lived)?;
         }
         Ok(())
     }
@@ -144,6 +145,11 @@ impl<'a> Supervisor<'a> {
     /// A worker died: it gets another life, where one is left.
     fn lose(&mut self, slot: usize, status: ExitStatus, pid: u32, lived: Duration) -> Result<()> {
         let what = format!("rank {slot} (pid {pid}) {}", describe(status));
+        if status.code().is_some() && !elastic::has_begun(&self.store)? {
+            // It said itself why it cannot take part, and will say so again.
+            elastic::end(&self.store, &Ending::Failed(format!("{what} before training began")))?;
+            return Ok(());
+        }
         if self.restarts < self.bounds.max_restarts {
             self.restarts += 1;
             let again = &mut self.slots[slot];
@@ -159,12 +165,10 @@ impl<'a> Supervisor<'a> {
             return Ok(());
         }
         let left = self.slots.iter().filter(|slot| !matches!(slot.state, State::Over)).count();
-        self.output.say(&format!("{what}, and no restart is left (--max-restarts); {left} workers go on"));
+        self.output.say(&format!("{what}, and no restart is left (--max-restarts); workers left: {left}"));
         if left < self.bounds.min_workers {
-            let why = format!(
-                "{left} workers are left and no restart: --min-workers is {}",
-                self.bounds.min_workers
-            );
+            let why =
+                format!("workers left: {left}, and no restart; --min-workers is {}", self.bounds.min_workers);
             elastic::end(&self.store, &Ending::Failed(why))?;
         }
         Ok(())

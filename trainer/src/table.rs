@@ -162,6 +162,7 @@ mod tests {
             seed: 1,
             ask: AskMode::Ahead,
             policies: policies.to_vec(),
+            elastic: false,
             block: 1,
             notes: Vec::new(),
         }

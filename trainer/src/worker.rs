@@ -18,6 +18,7 @@ use crate::data::{Dataset, HELD_OUT_SAMPLES};
 use crate::elastic::{self, Told};
 use crate::narrator::{Narrator, Step};
 use crate::pace::Pace;
+use crate::peak::peak_memory_bytes;
 use crate::sample_log::SampleLog;
 use crate::setup;
 
@@ -110,6 +111,7 @@ impl Worker<'_> {
             loader_wait_s,
             busy_s: begun.elapsed().as_secs_f64(),
             pace_missed: self.compute.pace.as_ref().map_or(0, Pace::missed),
+            peak_memory_bytes: peak_memory_bytes(self.device),
             drivers: reading.readings,
         };
         self.leaving = self.told.leave.load(Ordering::Relaxed);
@@ -128,7 +130,7 @@ impl Worker<'_> {
         let gradient_difference = self.verify(group, arm, size)?;
         let verified_s = verifying.elapsed().as_secs_f64();
 
-        let learning_rate = train.lr * planned.plan.lr_multiplier();
+        let learning_rate = train.lr * planned.plan.rate().at(arm.iteration);
         arm.optimizer.step(&arm.model, &arm.bucket.gradient(self.device), learning_rate);
         let step_time_s = started.elapsed().as_secs_f64() - verified_s;
 
@@ -179,6 +181,7 @@ impl Worker<'_> {
             dtype: train.dtype.tolerance().0.to_owned(),
             data: self.data.name.clone(),
             policies: train.policy.clone(),
+            momentum_form: train.momentum_form,
         }
     }
 
@@ -213,6 +216,7 @@ impl Worker<'_> {
                 iteration: arms[0].iteration,
                 epoch: arms[0].cursor.epoch(),
                 position: arms[0].cursor.position(),
+                learning_rate: arms[0].optimizer.last_rate(),
                 identity,
             },
         )

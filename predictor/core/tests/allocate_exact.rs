@@ -2,17 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where its set-up fails")]
 
-use evenstep_core::allocate::{Communication, Share, allocate, allocate_sizes, finish_s, partition};
+use evenstep_core::allocate::{Communication, NoSplit, Share, allocate, allocate_sizes, finish_s, partition};
 use evenstep_core::curve::Curve;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The best finish time over all splits into batches that `allowed` accepts within the floors and caps.
-fn brute_force(shares: &[Share], total: u64, allowed: &dyn Fn(u64) -> bool) -> Option<f64> {
+/// The best finish time over all splits into `allowed` batches within the floors and caps.
+fn brute_force(shares: &[Share], total: u64, allowed: &[u64]) -> Option<f64> {
     let Some((share, rest)) = shares.split_first() else { return (total == 0).then_some(0.0) };
     let cap = share.cap.unwrap_or(total).min(total);
     let mut best: Option<f64> = None;
-    for batch in (share.floor..=cap).filter(|batch| allowed(*batch)) {
+    for batch in allowed.iter().copied().filter(|batch| (share.floor..=cap).contains(batch)) {
         let Some(others_s) = brute_force(rest, total - batch, allowed) else { continue };
         let time_s = others_s.max(share.finish_s(batch));
         best = Some(best.map_or(time_s, |best| best.min(time_s)));
@@ -29,8 +29,9 @@ fn brute_force_quantum(shares: &[Share], total: u64, quantum: u64) -> Option<f64
     };
     let shares: Vec<Share> = shares.iter().map(rounded).collect();
     let remainder = total % quantum;
+    let multiples: Vec<u64> = (0..=total / quantum).map(|count| count * quantum).collect();
     if remainder == 0 {
-        return brute_force(&shares, total, &|batch| batch % quantum == 0);
+        return brute_force(&shares, total, &multiples);
     }
     let odd_one = |i: usize| {
         let share = &shares[i];
@@ -39,7 +40,7 @@ fn brute_force_quantum(shares: &[Share], total: u64, quantum: u64) -> Option<f64
         let cap = share.cap.unwrap_or(total).min(total);
         let batches = (share.floor..=cap).filter(|batch| batch % quantum == remainder);
         let with = |batch: u64| {
-            let others_s = brute_force(&rest, total - batch, &|batch| batch % quantum == 0)?;
+            let others_s = brute_force(&rest, total - batch, &multiples)?;
             Some(others_s.max(share.finish_s(batch)))
         };
         batches.filter_map(with).min_by(f64::total_cmp)
@@ -110,15 +111,51 @@ fn the_split_is_as_good_as_any() {
     assert!(solved > 30_000, "only {solved} cases could be solved");
 }
 
+/// Quantum after quantum to whoever finishes it first; the smaller batch, then the lower rank, where they tie.
+fn greedy(shares: &[Share], total: u64, quantum: u64) -> Option<Vec<u64>> {
+    let mut batches: Vec<u64> = shares.iter().map(|share| share.floor.next_multiple_of(quantum)).collect();
+    let left = total.checked_sub(batches.iter().sum())? / quantum;
+    for _ in 0..left {
+        let more = |i: usize| batches[i] + quantum;
+        let open = (0..shares.len()).filter(|i| shares[*i].cap.is_none_or(|cap| more(*i) <= cap));
+        let keyed = open.map(|i| (shares[i].finish_s(more(i)).to_bits(), more(i), i));
+        let (_, _, first) = keyed.min()?;
+        batches[first] += quantum;
+    }
+    Some(batches)
+}
+
+/// However the search gets there, the answer is the very one that the documented order of ties names; also where
+/// thousands of samples tie.
+#[test]
+fn the_split_is_that_of_the_documented_order() {
+    let random = &mut ChaCha8Rng::seed_from_u64(4);
+    for case in 0..2_000 {
+        let like = share(random);
+        let same = |random: &mut ChaCha8Rng| match random.random_bool(0.7) {
+            true => Share { cap: None, ..like.clone() },
+            false => Share { cap: None, ..share(random) },
+        };
+        let shares: Vec<Share> = (0..random.random_range(1..30)).map(|_| same(random)).collect();
+        let quantum = random.random_range(1..4);
+        let total = quantum * random.random_range(0..600);
+        let ours = allocate(&shares, total, quantum).ok();
+        assert_eq!(ours, greedy(&shares, total, quantum), "case {case}: {total} in {quantum}, {shares:?}");
+    }
+}
+
 #[test]
 fn allowed_sizes_are_as_good_as_any() {
     let random = &mut ChaCha8Rng::seed_from_u64(2);
     let mut solved = 0;
     for case in 0..20_000 {
         let shares: Vec<Share> = (0..random.random_range(1..5)).map(|_| share(random)).collect();
-        let sizes: Vec<u64> = (0..random.random_range(1..6)).map(|_| random.random_range(0..12)).collect();
-        let total = random.random_range(0..22);
-        let best = brute_force(&shares, total, &|batch| sizes.contains(&batch));
+        // Sums on both sides of a word of bits.
+        let most = if random.random_bool(0.5) { 12 } else { 70 };
+        let sizes: Vec<u64> = (0..random.random_range(1..6)).map(|_| random.random_range(0..most)).collect();
+        let any = (0..shares.len()).map(|_| sizes[random.random_range(0..sizes.len())]).sum();
+        let total = if random.random_bool(0.7) { any } else { random.random_range(0..2 * most) };
+        let best = brute_force(&shares, total, &sizes);
         let Ok(batches) = allocate_sizes(&shares, total, &sizes) else {
             assert_eq!(best, None, "case {case}: {shares:?}, {total} in {sizes:?}");
             continue;
@@ -175,4 +212,17 @@ fn partitions_are_as_good_as_any() {
         assert_eq!(Some(finish_s), best, "case {case}: {batches:?} of {shares:?}, {costs:?}");
     }
     assert!(solved > 8_000, "only {solved} cases could be solved");
+}
+
+/// By hand: of 8, 16, 32 and 64 the only ways to 100 need a 4, and 112 is 64 + 32 + 16 for speeds 4, 2, 1.
+#[test]
+fn powers_of_two() {
+    let shares = [4.0, 2.0, 1.0].map(|speed| Share::new(Curve::at_speed(speed)));
+    assert_eq!(allocate_sizes(&shares, 112, &[64, 32, 16, 8]), Ok(vec![64, 32, 16]));
+    let error = allocate_sizes(&shares, 100, &[8, 16, 32, 64]).unwrap_err();
+    assert!(error.to_string().contains("[8, 16, 32, 64]") && error.to_string().contains("100 samples"));
+    assert!(matches!(allocate_sizes(&[], 0, &[8]), Err(NoSplit::NoSum { .. })));
+    let large = vec![shares[0].clone(); 5_000];
+    assert!(matches!(allocate_sizes(&large, 1_000_003, &[1, 2, 400]), Err(NoSplit::TooLarge { .. })));
+    assert_eq!(allocate_sizes(&large, 640_000, &[64, 128, 256]).map(|batches| batches[0]), Ok(128));
 }

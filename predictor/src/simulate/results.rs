@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use evenstep_core::simulate::policy::slowest;
-use evenstep_core::simulate::{Advice, PolicyName, Run, Settings, Summary, Verdict, World};
+use evenstep_core::simulate::{PolicyName, Run, Settings, Summary, Verdict, World};
 use serde::Serialize;
 
 use super::args::Args;
@@ -111,11 +111,7 @@ impl From<Verdict> for AdviceResult {
         let text = text::advice(&verdict);
         let (slowest, without_slowest_s) = verdict.without_slowest.unzip();
         Self {
-            best: match verdict.advice {
-                Advice::UseEvenstep => "use_evenstep",
-                Advice::LeaveAlone => "leave_alone",
-                Advice::DropSlowest => "drop_slowest",
-            },
+            best: verdict.advice.as_str(),
             text,
             evenstep_s: verdict.evenstep_s,
             even_s: verdict.even_s,

@@ -43,8 +43,13 @@ fn a_killed_worker_ends_the_run_which_resumes_from_its_checkpoint_to_the_same_lo
         );
     }
     let answered = client.job("job").next_iteration;
-    let answers: Vec<String> =
-        (0..answered).map(|iteration| client.allocated("job", iteration).body).collect();
+    // Asking ahead leaves an iteration out where the answer before it was late.
+    let answers: Vec<(u64, String)> = (0..answered)
+        .map(|iteration| (iteration, client.allocated("job", iteration)))
+        .filter(|(_, reply)| reply.status == 200)
+        .map(|(iteration, reply)| (iteration, reply.body))
+        .collect();
+    assert!(answers.len() > 5, "{answered} iterations, {} answers", answers.len());
 
     let mut resumed =
         train(&trainer, folder.path(), &[&run[..], &["--resume", &format!("--steps={STEPS}")]].concat());
@@ -54,9 +59,9 @@ fn a_killed_worker_ends_the_run_which_resumes_from_its_checkpoint_to_the_same_lo
         followed.iter().any(|line| batches(line)[2] > batches(line)[0]),
         "its shares were even to the end"
     );
-    for (iteration, answer) in (0..).zip(&answers) {
+    for (iteration, answer) in &answers {
         assert_eq!(
-            client.allocated("job", iteration).body,
+            client.allocated("job", *iteration).body,
             *answer,
             "iteration {iteration} after the resume"
         );

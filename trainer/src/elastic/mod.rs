@@ -18,7 +18,7 @@ use evenstep_c10d::{Error, Group, Store};
 use evenstep_protocol::{JobId, WorkerId};
 use tch::Device;
 
-pub use rendezvous::{Ending, PREFIX, Told, end, ending};
+pub use rendezvous::{Ending, PREFIX, Told, end, ending, has_begun};
 
 use crate::arm::Arm;
 use crate::ask::{Begin, Link};
@@ -110,8 +110,15 @@ fn first_standing(worker: &Worker<'_>, arm: &mut Arm, begun: bool) -> Result<(St
     if begun {
         return Ok((Standing::Blank, job_id));
     }
-    let mut position =
-        Position { iteration: 0, epoch: 0, done: 0, local_batch: None, lr_multiplier: 1.0, elapsed_s: 0.0 };
+    let mut position = Position {
+        iteration: 0,
+        epoch: 0,
+        done: 0,
+        local_batch: None,
+        rate: 1.0.into(),
+        learning_rate: None,
+        elapsed_s: 0.0,
+    };
     if !train.resume {
         return Ok((Standing::Fresh(position), job_id));
     }
@@ -120,7 +127,13 @@ fn first_standing(worker: &Worker<'_>, arm: &mut Arm, begun: bool) -> Result<(St
         return Ok((Standing::Blank, job_id));
     }
     let state = resume(worker, std::slice::from_mut(arm))?.context("--resume needs a checkpoint")?;
-    position = Position { iteration: state.iteration, epoch: state.epoch, done: state.position, ..position };
+    position = Position {
+        iteration: state.iteration,
+        epoch: state.epoch,
+        done: state.position,
+        learning_rate: state.learning_rate,
+        ..position
+    };
     Ok((Standing::Fresh(position), job_id.or(state.job_id)))
 }
 
@@ -166,8 +179,10 @@ impl Life<'_> {
                 Met::Over(ending) => return self.over(&ending),
                 Met::Left => return self.left(),
             };
-            if self.align(&group, &members).is_err() {
-                continue;
+            match self.align(&group, &members) {
+                Ok(()) => {}
+                Err(error) if is_lost(&error) => continue,
+                Err(error) => return Err(error),
             }
             self.take_place(&group, &members)?;
             if let Some(log) = &mut self.worker.sample_log {
@@ -203,6 +218,7 @@ impl Life<'_> {
         if (arm.cursor.epoch(), arm.cursor.position()) != (position.epoch, position.done) {
             arm.cursor = Cursor::at(train.seed, self.worker.data.train.len(), position.epoch, position.done);
         }
+        arm.optimizer.set_last_rate(position.learning_rate);
         if self.standing == Standing::Blank {
             let elapsed = Duration::from_secs_f64(position.elapsed_s);
             self.started = Instant::now().checked_sub(elapsed).unwrap_or(self.started);
@@ -217,13 +233,8 @@ impl Life<'_> {
             .collect();
         let world_size = shares.len();
         arm.bucket = Bucket::new(&arm.model, world_size, on);
-        let plan = Plan::regrouped(
-            &shares,
-            train.global_batch,
-            train.quantum,
-            train.max_local_batch,
-            position.lr_multiplier,
-        );
+        let plan =
+            Plan::regrouped(&shares, train.global_batch, train.quantum, train.max_local_batch, position.rate);
         self.outdated.store(true, Ordering::Relaxed);
         arm.planner = match arm.policy {
             Policy::Even => Planner::even(train.global_batch, world_size, train.quantum),
@@ -254,6 +265,7 @@ impl Life<'_> {
                 iteration: self.arm.iteration,
                 epoch: self.arm.cursor.epoch(),
                 position: self.arm.cursor.position(),
+                learning_rate: self.arm.optimizer.last_rate(),
                 job_id: self.job_id.clone(),
             };
             self.worker.narrator = Some(narrate(&self.worker, &workers, &start, self.started, begun)?);
@@ -345,7 +357,7 @@ impl Life<'_> {
             .collect();
         narrator.output.say(&format!(
             "{} at iteration {iteration}; {} go on in round {round} after {regroup_s:.2} s",
-            if happened.is_empty() { "the group was lost".to_owned() } else { happened.join(", ") },
+            if happened.is_empty() { "nobody came or went".to_owned() } else { happened.join(", ") },
             members.members.len()
         ));
         let at_s = narrator.started.elapsed().as_secs_f64();
@@ -390,13 +402,14 @@ impl Life<'_> {
     }
 
     fn position(&self, rank: usize) -> Position {
-        let (local_batch, lr_multiplier) = self.arm.planner.in_force(rank);
+        let in_force = self.arm.planner.in_force();
         Position {
             iteration: self.arm.iteration,
             epoch: self.arm.cursor.epoch(),
             done: self.arm.cursor.position(),
-            local_batch: Some(local_batch),
-            lr_multiplier,
+            local_batch: Some(in_force.share(rank).local_batch),
+            rate: in_force.rate(),
+            learning_rate: self.arm.optimizer.last_rate(),
             elapsed_s: self.started.elapsed().as_secs_f64(),
         }
     }
@@ -420,7 +433,7 @@ impl Life<'_> {
     }
 }
 
-/// Whether a step failed because some member of the group is gone, or has left it.
+/// Whether something failed because some member of the group is gone, or has left it.
 fn is_lost(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::C10d { .. }))
 }

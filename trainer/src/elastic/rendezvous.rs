@@ -76,6 +76,14 @@ pub fn end(store: &Store, ending: &Ending) -> Result<Ending> {
     Ok(serde_json::from_slice(&store.set_once(ENDING, &serde_json::to_vec(ending)?)?)?)
 }
 
+/// Whether some round has begun to train.
+///
+/// # Errors
+/// The store is gone.
+pub fn has_begun(store: &Store) -> Result<bool> {
+    Ok(store.check(BEGUN)?)
+}
+
 const ENDING: &str = "ending";
 const BEGUN: &str = "begun";
 
@@ -121,10 +129,7 @@ pub struct Rendezvous {
     own: Arrival,
     terms: Terms,
     told: Told,
-    /// Members that live and do not come are waited for this long.
-    patience: Duration,
-    /// Too few are waited for this long.
-    pause_timeout: Duration,
+    patience: Patience,
     next_round: u64,
     before: Option<Members>,
     gone: BTreeSet<Token>,
@@ -163,8 +168,7 @@ impl Rendezvous {
             own,
             terms,
             told,
-            patience: patience.missing,
-            pause_timeout: patience.too_few,
+            patience,
             next_round: 0,
             before: None,
             gone: BTreeSet::new(),
@@ -197,7 +201,7 @@ impl Rendezvous {
     /// # Errors
     /// The store is gone.
     pub fn has_begun(&self) -> Result<bool> {
-        Ok(self.store.check(BEGUN)?)
+        has_begun(&self.store)
     }
 
     /// Says that this life is over.
@@ -270,88 +274,88 @@ impl Rendezvous {
 
     /// Comes to a round and waits until its list is closed, closing it where that is up to this worker.
     fn close(&mut self, round: u64, started: Instant) -> Result<Closing> {
-        let members_key = format!("round/{round}/members");
-        let (mut arrivals, mut arrived) = (Vec::new(), false);
-        let mut reader = Reader::new(arrivals_name(round));
-        let (mut silent, mut pulse_due) = (BTreeSet::new(), Instant::now());
-        let opened = Instant::now();
-        let mut told_of_pause = None;
+        let mut waiting = Waiting::begin(round);
         loop {
             if let Some(ending) = ending(&self.store)? {
                 return Ok(Closing::Over(ending));
             }
-            if let Some(members) = read(&self.store, &members_key)? {
+            if let Some(members) = read(&self.store, &members_key(round))? {
                 return Ok(Closing::Closed(members));
             }
             if self.told.leave.load(Ordering::Relaxed) {
                 self.leave()?;
                 return Ok(Closing::Left);
             }
-            if !arrived {
+            if !std::mem::replace(&mut waiting.arrived, true) {
                 log::append(&self.store, &arrivals_name(round), &serde_json::to_vec(&self.own)?)?;
-                arrived = true;
             }
-            for entry in reader.news(&self.store)? {
-                arrivals.push(serde_json::from_slice(&entry)?);
+            for entry in waiting.reader.news(&self.store)? {
+                waiting.arrivals.push(serde_json::from_slice(&entry)?);
             }
             self.hear_of_the_gone()?;
-            let gone: BTreeSet<Token> = self.gone.union(&silent).cloned().collect();
-            let open = Open {
-                arrivals: &arrivals,
-                before: self.before.as_ref(),
-                gone: &gone,
-                begun: self.has_begun()?,
-                overdue: opened.elapsed() >= self.patience,
-            };
-            if open.closer() == Some(&self.own.token) {
-                match open.verdict(self.terms) {
-                    Verdict::Close(members) => {
-                        let held = self.store.set_once(&members_key, &serde_json::to_vec(&members)?)?;
-                        return Ok(Closing::Closed(serde_json::from_slice(&held)?));
-                    }
-                    Verdict::Lost => {
-                        return self.give_up(
-                            "every worker that held the parameters is gone: go on from a checkpoint with --resume"
-                                .to_owned(),
-                        );
-                    }
-                    Verdict::Paused { live } if told_of_pause != Some(live) => {
-                        told_of_pause = Some(live);
-                        self.output.say(&format!(
-                            "paused: {live} live, and --min-workers is {}; waits for up to {} s",
-                            self.terms.min_workers,
-                            self.pause_timeout.as_secs()
-                        ));
-                    }
-                    Verdict::Paused { .. } | Verdict::Wait => {}
-                }
-            }
-            if started.elapsed() >= self.pause_timeout {
-                let live =
-                    arrivals.iter().filter(|arrival: &&Arrival| !gone.contains(&arrival.token)).count();
-                return self.give_up(format!(
-                    "regrouping took longer than {} s (--pause-timeout-s): {live} live, and --min-workers is {}",
-                    self.pause_timeout.as_secs(),
-                    self.terms.min_workers
-                ));
-            }
-            if self.told.stop.load(Ordering::Relaxed) && started.elapsed() >= STOP_WITHIN {
-                return Ok(Closing::Over(end(&self.store, &Ending::Stopped)?));
-            }
-            let now = Instant::now();
-            if now >= pulse_due {
-                pulse_due = now + PULSE_EVERY;
-                let ahead = arrivals.iter().map(|arrival: &Arrival| &arrival.token);
-                let watched: Vec<Token> = ahead.chain(open.missing()).cloned().collect();
-                silent.clear();
-                for token in watched.into_iter().filter(|token| *token != self.own.token) {
-                    if self.pulses.is_silent(&self.store, &token, now)? {
-                        silent.insert(token);
-                    }
-                }
+            if let Some(closing) = self.decide(&mut waiting, started)? {
+                return Ok(closing);
             }
             pause();
         }
+    }
+
+    /// Closes the list where it is complete and that is up to this worker; ends what has waited for too long.
+    fn decide(&mut self, waiting: &mut Waiting, started: Instant) -> Result<Option<Closing>> {
+        let gone: BTreeSet<Token> = self.gone.union(&waiting.silent).cloned().collect();
+        let open = Open {
+            arrivals: &waiting.arrivals,
+            before: self.before.as_ref(),
+            gone: &gone,
+            begun: self.has_begun()?,
+            overdue: waiting.opened.elapsed() >= self.patience.missing,
+        };
+        let live = open.live().count();
+        if open.closer() == Some(&self.own.token) {
+            match open.verdict(self.terms) {
+                Verdict::Close(members) => {
+                    let own = serde_json::to_vec(&members)?;
+                    let held = self.store.set_once(&members_key(waiting.round), &own)?;
+                    return Ok(Some(Closing::Closed(serde_json::from_slice(&held)?)));
+                }
+                Verdict::Lost => {
+                    let why = "every worker that held the parameters is gone: go on from a checkpoint with --resume";
+                    return self.give_up(why.to_owned());
+                }
+                Verdict::Paused { live } if waiting.told_of_pause != Some(live) => {
+                    waiting.told_of_pause = Some(live);
+                    self.output.say(&format!(
+                        "paused: {live} live, and --min-workers is {}; waits for up to {} s",
+                        self.terms.min_workers,
+                        self.patience.too_few.as_secs()
+                    ));
+                }
+                Verdict::Paused { .. } | Verdict::Wait => {}
+            }
+        }
+        if started.elapsed() >= self.patience.too_few {
+            return self.give_up(format!(
+                "regrouping took longer than {} s (--pause-timeout-s): {live} live, and --min-workers is {}",
+                self.patience.too_few.as_secs(),
+                self.terms.min_workers
+            ));
+        }
+        if self.told.stop.load(Ordering::Relaxed) && started.elapsed() >= STOP_WITHIN {
+            return Ok(Some(Closing::Over(end(&self.store, &Ending::Stopped)?)));
+        }
+        let now = Instant::now();
+        if now >= waiting.pulse_due {
+            waiting.pulse_due = now + PULSE_EVERY;
+            let arrived = waiting.arrivals.iter().map(|arrival| &arrival.token);
+            let watched: Vec<Token> = arrived.chain(open.missing()).cloned().collect();
+            waiting.silent.clear();
+            for token in watched.into_iter().filter(|token| *token != self.own.token) {
+                if self.pulses.is_silent(&self.store, &token, now)? {
+                    waiting.silent.insert(token);
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Waits until all members have read the list; false where one of them died before.
@@ -371,7 +375,7 @@ impl Rendezvous {
                 }
             }
             ready = self.store.add(&key, 0)?;
-            if ready < all && (lost || opened.elapsed() >= self.patience) {
+            if ready < all && (lost || opened.elapsed() >= self.patience.missing) {
                 return Ok(false);
             }
             pause();
@@ -386,8 +390,37 @@ impl Rendezvous {
         Ok(())
     }
 
-    fn give_up(&self, why: String) -> Result<Closing> {
-        Ok(Closing::Over(end(&self.store, &Ending::Failed(why))?))
+    fn give_up(&self, why: String) -> Result<Option<Closing>> {
+        Ok(Some(Closing::Over(end(&self.store, &Ending::Failed(why))?)))
+    }
+}
+
+/// A round that this worker waits in.
+#[derive(Debug)]
+struct Waiting {
+    round: u64,
+    arrived: bool,
+    arrivals: Vec<Arrival>,
+    reader: Reader,
+    /// Lives that gave no sign for too long when last looked at.
+    silent: BTreeSet<Token>,
+    pulse_due: Instant,
+    opened: Instant,
+    told_of_pause: Option<usize>,
+}
+
+impl Waiting {
+    fn begin(round: u64) -> Self {
+        Self {
+            round,
+            arrived: false,
+            arrivals: Vec::new(),
+            reader: Reader::new(arrivals_name(round)),
+            silent: BTreeSet::new(),
+            pulse_due: Instant::now(),
+            opened: Instant::now(),
+            told_of_pause: None,
+        }
     }
 }
 
@@ -401,6 +434,10 @@ enum Closing {
 /// The list of who came to a round.
 pub fn arrivals_name(round: u64) -> String {
     format!("round/{round}/arrivals")
+}
+
+fn members_key(round: u64) -> String {
+    format!("round/{round}/members")
 }
 
 fn read<T: DeserializeOwned>(store: &Store, key: &str) -> Result<Option<T>> {

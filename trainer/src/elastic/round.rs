@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use evenstep_protocol::WorkerId;
 use serde::{Deserialize, Serialize};
 
+use crate::rate::Rate;
+
 /// Names one life of a worker, a process. A worker that comes back keeps its id and has another token.
 pub type Token = String;
 
@@ -47,7 +49,9 @@ pub struct Position {
     /// Its share of the plan in force; none where it has had none.
     pub local_batch: Option<u64>,
     /// What the plan in force multiplies the learning rate by.
-    pub lr_multiplier: f64,
+    pub rate: Rate,
+    /// The learning rate of its last step.
+    pub learning_rate: Option<f64>,
     /// Since the begin of the run, in seconds.
     pub elapsed_s: f64,
 }
@@ -152,7 +156,8 @@ impl Open<'_> {
         }
     }
 
-    fn live(&self) -> impl Iterator<Item = &Arrival> {
+    /// Who came and lives.
+    pub fn live(&self) -> impl Iterator<Item = &Arrival> {
         self.arrivals.iter().filter(|arrival| !self.gone.contains(&arrival.token))
     }
 
@@ -222,7 +227,15 @@ mod tests {
     const TERMS: Terms = Terms { begin_with: 3, min_workers: 2, max_workers: 4 };
 
     fn position(iteration: u64) -> Position {
-        Position { iteration, epoch: 0, done: 0, local_batch: None, lr_multiplier: 1.0, elapsed_s: 0.0 }
+        Position {
+            iteration,
+            epoch: 0,
+            done: 0,
+            local_batch: None,
+            rate: 1.0.into(),
+            learning_rate: None,
+            elapsed_s: 0.0,
+        }
     }
 
     fn arrival(slot: usize, life: usize, standing: Standing) -> Arrival {

@@ -1,11 +1,14 @@
 //! A record, read whole and checked against the rules that figures rely on.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use evenstep_protocol::{Readings, WorkerId};
+
 use crate::cli::Policy;
 use crate::figures::{Figures, Tally, WARM_UP};
-use crate::record::{self, EndLine, IterationLine, Line, RecordError, RunLine, Scenario};
+use crate::record::{self, EndLine, IterationLine, Line, RecordError, RunLine, Scenario, WorkerLine};
 
 /// Lines that one record may have: they are held in memory.
 const LINES_MAX: usize = 2_000_000;
@@ -167,9 +170,8 @@ fn check_run(run: RunLine) -> Result<RunLine, String> {
 fn take(run: &RunLine, partial: &mut [Partial], line: Line) -> Result<(), String> {
     let policy = match &line {
         Line::Run(_) => return Err("a second line of kind run: a record tells of one run".to_owned()),
-        Line::Regroup(_) => {
-            return Err("is of an elastic run: reports need workers that stay".to_owned());
-        }
+        Line::Regroup(_) if run.elastic => return Ok(()),
+        Line::Regroup(_) => return Err("only an elastic run regroups".to_owned()),
         Line::Iteration(line) => line.policy,
         Line::End(end) => end.policy,
     };
@@ -180,9 +182,16 @@ fn take(run: &RunLine, partial: &mut [Partial], line: Line) -> Result<(), String
         return Err(format!("comes after the closing line of {policy}"));
     }
     match line {
-        Line::Iteration(line) => {
+        Line::Iteration(mut line) => {
+            if run.elastic {
+                // A rank 0 that died told of an iteration that only it finished, or not of one that all finished.
+                while training.iterations.last().is_some_and(|last| last.iteration >= line.iteration) {
+                    training.iterations.pop();
+                }
+                line.workers = everybody(run, line.workers)?;
+            }
             let last = training.iterations.last().map(|last| last.iteration);
-            if let Some(last) = last.filter(|last| line.iteration != last + 1) {
+            if let Some(last) = last.filter(|last| !run.elastic && line.iteration != last + 1) {
                 return Err(format!("iteration {} of {policy}: must follow {last}", line.iteration));
             }
             check_iteration(run, &line)?;
@@ -192,6 +201,33 @@ fn take(run: &RunLine, partial: &mut [Partial], line: Line) -> Result<(), String
         Line::Run(_) | Line::Regroup(_) => {}
     }
     Ok(())
+}
+
+/// The workers that an elastic run began with, in their order: whoever was not there computed nothing.
+fn everybody(run: &RunLine, there: Vec<WorkerLine>) -> Result<Vec<WorkerLine>, String> {
+    let mut there: BTreeMap<WorkerId, WorkerLine> =
+        there.into_iter().map(|line| (line.worker.clone(), line)).collect();
+    let all =
+        run.workers.iter().map(|worker| there.remove(worker).unwrap_or_else(|| absent(worker))).collect();
+    match there.into_keys().next() {
+        None => Ok(all),
+        Some(other) => Err(format!("worker {other}: is not among those that the run began with")),
+    }
+}
+
+fn absent(worker: &WorkerId) -> WorkerLine {
+    WorkerLine {
+        worker: worker.clone(),
+        local_batch: 0,
+        compute_time_s: 0.0,
+        barrier_wait_s: 0.0,
+        loader_wait_s: 0.0,
+        predicted_compute_time_s: None,
+        predicted_speed_samples_per_s: None,
+        speed_lower_samples_per_s: None,
+        speed_upper_samples_per_s: None,
+        drivers: Readings::new(),
+    }
 }
 
 /// The rules that divisions and sums over an iteration rely on.

@@ -6,11 +6,11 @@ use super::problem::Problem;
 use super::{Infeasible, Share};
 
 /// Splits samples of the given costs (tokens, say; finite, >= 0) into contiguous ranges by rank and answers how many
-/// samples each worker takes, such that the last finishes first: the exact optimum over all ways to cut them. A worker's
-/// curve is in units of cost; floors and caps are in samples.
+/// samples each worker takes, such that the last finishes first: the exact optimum over all ways to cut them. A
+/// worker's curve is in units of cost; floors and caps are in samples.
 ///
-/// A search on the finish time, as in [`allocate`](super::allocate): at T the ends that the first i workers can reach are a few ranges
-/// of positions, and T is long enough where the last worker can reach the end.
+/// A search on the finish time, as in [`allocate`](super::allocate): at T the ends that the first i workers can reach
+/// are a few ranges of positions, and T is long enough where the last worker can reach the end.
 ///
 /// # Errors
 /// [`Infeasible`] where the floors take more, or the caps hold less, than there are samples.

@@ -18,8 +18,8 @@ pub struct Scenarios {
 }
 
 impl Scenarios {
-    /// From the residuals of each worker, by rank: actual less forecast log speed, finite, the oldest first. Each worker's newest
-    /// belongs to the same iteration; what only some workers have is left out. None where fewer than
+    /// From the residuals of each worker, by rank: actual less forecast log speed, finite, the oldest first. Each
+    /// worker's newest belongs to the same iteration; what only some workers have is left out. None where fewer than
     /// [`MIN_SCENARIOS`] iterations are common to all.
     pub fn from_residuals(residuals: &[impl AsRef<[f64]>]) -> Self {
         let common = residuals.iter().map(|worker| worker.as_ref().len()).min().unwrap_or(0);

@@ -1,9 +1,9 @@
 //! The search for the smallest finish time, and who takes what at it.
 //!
-//! The work is put in one order: by the time at which a quantum is done, then by the batch that it completes, then by rank. The optimal
-//! split is the first so many quanta of that order. A few secant steps on real-valued batches land near it; from
-//! there the exact counts decide: the quanta that are missing, or too many, are found by a heap where they are few and by
-//! halving between floating-point numbers where they are not.
+//! The work is put in one order: by the time at which a quantum is done, then by the batch that it completes, then by
+//! rank. The optimal split is the first so many quanta of that order. A few secant steps on real-valued batches land
+//! near it; from there the exact counts decide: the quanta that are missing, or too many, are found by a heap where
+//! they are few and by halving between floating-point numbers where they are not.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,14 +11,14 @@ use std::collections::BinaryHeap;
 use super::Problem;
 
 /// Secant steps at most; more do not help where many workers end at the very same moment.
-const SECANT_STEPS: usize = 8;
+const SECANT_STEPS: usize = 6;
 
 /// The optimal split of the whole quanta.
 pub(super) fn split(problem: &Problem<'_>) -> Vec<u64> {
     let workers = problem.shares.len();
     let few = problem.quantum.saturating_mul(workers as u64);
-    // `high` always holds the total, what is under `low` never does.
-    let (mut low, mut high) = (0.0, super::finish_s(problem.shares, &problem.caps));
+    // `high` always holds the total, as the caps do; what is under `low` never does.
+    let (mut low, mut high) = (0.0, f64::MAX);
     let mut time_s = near(problem).clamp(low, high);
     let mut batches = vec![0; workers];
     let mut halve = false;
@@ -61,15 +61,12 @@ fn near(problem: &Problem<'_>) -> f64 {
     let even = (problem.whole / problem.shares.len() as u64).max(1);
     let rate: f64 =
         problem.shares.iter().map(|share| even as f64 / share.finish_s(even).max(f64::MIN_POSITIVE)).sum();
-    let close = 0.05 * (problem.shares.len() as f64) * problem.quantum as f64;
+    let close = (problem.shares.len() as f64) * problem.quantum as f64;
     let (mut time_s, mut slope) = (target / rate, rate);
     let (mut low, mut high) = (0.0f64, f64::INFINITY);
     let mut before: Option<(f64, f64)> = None;
     for _ in 0..SECANT_STEPS {
         let missing = target - problem.nearly_all(time_s);
-        if missing.abs() <= close {
-            break;
-        }
         if missing > 0.0 {
             low = time_s;
         } else {
@@ -86,6 +83,10 @@ fn near(problem: &Problem<'_>) -> f64 {
             (false, true) => low + (high - low) / 2.0,
             (false, false) => 2.0 * low,
         };
+        // From so near the step itself lands near enough.
+        if missing.abs() <= close {
+            break;
+        }
     }
     if time_s.is_finite() { time_s } else { 0.0 }
 }

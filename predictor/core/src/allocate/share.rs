@@ -16,7 +16,8 @@ pub struct Share {
 }
 
 /// The time of a step beside the compute: gradients are exchanged in buckets, the first while the backward still runs
-/// (the model of Cannikin, Nie et al., Middleware 2024, whose steps are compute-bound or communication-bound by which of the two ends last).
+/// (the model of Cannikin, Nie et al., Middleware 2024, whose steps are compute-bound or communication-bound by which
+/// of the two ends last).
 ///
 /// With compute time c a worker finishes at `max(c, begins * c + hidden_s) + exposed_s`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -52,8 +52,8 @@ fn paces_one_two_two_four() {
     assert_eq!(allocate(&shares, 288, 1).unwrap(), [32, 64, 64, 128]);
 }
 
-/// By hand. The sync of 1 s begins after half of the compute of worker 1: up to 2 s of compute it ends at c/2 + 1, later
-/// with the compute.
+/// By hand. The sync of 1 s begins after half of the compute of worker 1: up to 2 s of compute it ends at c/2 + 1,
+/// later with the compute.
 #[test]
 fn communication_hides_behind_compute() {
     let communication = Communication { exposed_s: 0.5, hidden_s: 1.0, begins: 0.5 };

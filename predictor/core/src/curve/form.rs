@@ -13,7 +13,8 @@ const FIXED_SHARES_SATURATING: [f64; 3] = [0.0, 0.25, 0.5];
 /// Saturation points lie at the reference times the square root of 2 to the power of -STEPS to STEPS.
 const SATURATION_STEPS: i32 = 8;
 
-/// What a fixed share of 1 would cost in log likelihood before anything was seen: proportional is what is believed first.
+/// What a fixed share of 1 would cost in log likelihood before anything was seen: proportional is what is believed
+/// first.
 const PRIOR_FIXED: f64 = 3.0;
 
 /// What a saturation point costs before anything was seen.

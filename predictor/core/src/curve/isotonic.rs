@@ -1,7 +1,7 @@
 //! The nearest times that never fall (pool adjacent violators, Ayer et al. 1955).
 
-/// Points by rising size, one for each size, with times that never fall and are nearest to the given ones in least squares,
-/// each measurement weighing alike.
+/// Points by rising size, one for each size, with times that never fall and are nearest to the given ones in least
+/// squares, each measurement weighing alike.
 pub fn isotonic(points: &[(u64, f64)]) -> Vec<(u64, f64)> {
     let mut sorted = points.to_vec();
     sorted.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));

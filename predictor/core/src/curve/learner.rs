@@ -1,11 +1,12 @@
 //! Learning the form of a curve from what a job runs.
 //!
-//! `t = s * curve(x)`, and s, the contention, is strongly autocorrelated. An allocator evens out times, so a worker's batches
-//! are small exactly while it is slow: a regression of times on batches would find that time hardly depends on the batch.
-//! So forms are judged by prediction error (Ljung, *System Identification*, 1999, chapter 13 on closed loops): under each form of a grid
-//! the times seen imply a contention, a small model of its own forecasts that one step ahead, and the form whose forecasts
-//! are best is believed. What a batch was chosen by lies in the past, which the forecast knows too, so its error
-//! does not depend on the choice, and the loop does not bias the answer.
+//! `t = s * curve(x)`, and s, the contention, is strongly autocorrelated. An allocator evens out times, so a worker's
+//! batches are small exactly while it is slow: a regression of times on batches would find that time hardly depends
+//! on the batch. So forms are judged by prediction error (Ljung, *System Identification*, 1999, chapter 13 on closed
+//! loops): under each form of a grid the times seen imply a contention, a small model of its own forecasts that one
+//! step ahead, and the form whose forecasts are best is believed. What a batch was chosen by lies in the past, or is
+//! in the forecast that the allocator had, and both are known here too: the error does not depend on the choice, and
+//! the loop does not bias the answer.
 //!
 //! Errors count by a Student t likelihood, so that outliers say little; weights are exponential in the sum of their
 //! logarithms, over a prior that favours proportional; the answer is the posterior mean within the best family.
@@ -26,8 +27,8 @@ pub struct CurveLearner {
 /// What is known of a worker's curve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Knowledge {
-    /// It ran at one size only, or nearly: a fixed cost and a cost per sample cannot be told apart, and time is taken as
-    /// proportional to the batch.
+    /// It ran at one size only, or nearly: a fixed cost and a cost per sample cannot be told apart, and time is taken
+    /// as proportional to the batch.
     OneSize,
     /// Sizes differed enough.
     Identified {
@@ -60,13 +61,15 @@ impl CurveLearner {
         Self::default()
     }
 
-    /// A worker that accumulates gradients over micro-batches of this size (at least 1): every form is made a staircase.
+    /// A worker that accumulates gradients over micro-batches of this size (at least 1): every form is made a
+    /// staircase.
     pub fn accumulating(micro_batch: u64) -> Self {
         Self { micro_batch: Some(micro_batch.max(1)), ..Self::default() }
     }
 
-    /// Takes a short profile: times of several batches, one after the other, under the same contention. The curve through
-    /// them competes with the other forms from now on, a little ahead of them; it replaces an earlier profile.
+    /// Takes a short profile: times of several batches, one after the other, under the same contention. The curve
+    /// through them competes with the other forms from now on, a little ahead of them; it replaces an earlier
+    /// profile.
     ///
     /// # Errors
     /// As [`Curve::through`].
@@ -81,14 +84,28 @@ impl CurveLearner {
 
     /// Takes what a batch took; a batch of 0, or a time that is not positive and finite, says nothing. The first
     /// iteration of a worker, and the first of each class of sizes, are left out: caches fill and kernels are tuned.
+    ///
+    /// Right where batches are chosen by what was seen before. Where a forecast read more than that, such as drivers at
+    /// the boundary of the iteration, use [`observe_forecast`](Self::observe_forecast).
     pub fn observe(&mut self, batch: u64, compute_time_s: f64) {
+        self.take(batch, compute_time_s, None);
+    }
+
+    /// As [`observe`](Self::observe), with the speed in [`work`](Self::work) per second that the batch was chosen by.
+    /// A forecast that foresees some of the contention makes small batches meet slow iterations once more, and time
+    /// look as if it hardly depended on the batch; with what it foresaw taken off, it does not.
+    pub fn observe_forecast(&mut self, batch: u64, compute_time_s: f64, forecast: f64) {
+        self.take(batch, compute_time_s, (forecast.is_finite() && forecast > 0.0).then_some(forecast));
+    }
+
+    fn take(&mut self, batch: u64, compute_time_s: f64, forecast: Option<f64>) {
         if batch == 0 || !compute_time_s.is_finite() || compute_time_s <= 0.0 {
             return;
         }
         let learned = self
             .learned
             .get_or_insert_with(|| Posterior::new(batch, self.micro_batch, self.profile.as_ref()));
-        learned.observe(batch, compute_time_s.ln());
+        learned.observe(batch, compute_time_s.ln(), forecast);
     }
 
     /// Samples at the reference batch (the first one seen) that take as long as this batch: `batch` itself while time

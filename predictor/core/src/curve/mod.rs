@@ -1,8 +1,9 @@
 //! How a worker's compute time grows with its batch: `t = s * curve(x)`, where s is the contention of the moment.
 //!
-//! On a CPU time is linear with a fixed cost; on a GPU it is flat up to a saturation point, then linear up to the memory
-//! cap (LB-BSP, arXiv 1806.02508); gradient accumulation makes a staircase of either; and where sizes were measured one
-//! by one any monotone form can be drawn through the points. [`CurveLearner`] learns the form while a job runs.
+//! On a CPU time is linear with a fixed cost; on a GPU it is flat up to a saturation point, then linear up to the
+//! memory cap (LB-BSP, arXiv 1806.02508); gradient accumulation makes a staircase of either; and where sizes were
+//! measured one by one any monotone form can be drawn through the points. [`CurveLearner`] learns the form while a
+//! job runs.
 
 mod contention;
 mod form;
@@ -59,15 +60,16 @@ impl Curve {
         Self::saturating(fixed_s, 0, per_sample_s)
     }
 
-    /// `flat_s` up to `saturation` samples, and `per_sample_s` for each sample more: both finite, the first >= 0, the second > 0.
+    /// `flat_s` up to `saturation` samples, and `per_sample_s` for each sample more: both finite, the first >= 0, the
+    /// second > 0.
     pub fn saturating(flat_s: f64, saturation: u64, per_sample_s: f64) -> Self {
         debug_assert!(flat_s >= 0.0 && flat_s.is_finite(), "flat for {flat_s} s");
         debug_assert!(per_sample_s > 0.0 && per_sample_s.is_finite(), "{per_sample_s} s for a sample");
         Self { shape: Shape::Ramp { base_s: flat_s, per_sample_s, saturation }, micro_batch: None }
     }
 
-    /// Straight lines through measured `(batch, seconds)`, in any order. Several times of one batch count as their mean;
-    /// times that fall as the batch grows are pooled to the nearest that do not (least squares).
+    /// Straight lines through measured `(batch, seconds)`, in any order. Several times of one batch count as their
+    /// mean; times that fall as the batch grows are pooled to the nearest that do not (least squares).
     ///
     /// Beyond the largest size the last line goes on; below the smallest one the first does, but never below 0, so that
     /// a single point is a worker that is proportional.
@@ -119,7 +121,7 @@ impl Curve {
         }
         let Some(micro_batch) = self.micro_batch else { return self.shape.time(amount) };
         let micro_batch = micro_batch as f64;
-        let full = (amount / micro_batch).floor();
+        let full = whole(amount / micro_batch);
         let full_s = self.shape.time(micro_batch);
         let rest = amount - full * micro_batch;
         if rest <= 0.0 {
@@ -141,7 +143,7 @@ impl Curve {
         if full_s <= 0.0 {
             return f64::INFINITY;
         }
-        let full = (time_s / full_s).floor().max(0.0);
+        let full = whole(time_s / full_s);
         let rest = self.shape.amount_within(time_s - full * full_s).min((micro_batch - 1) as f64);
         full * micro_batch as f64 + rest
     }
@@ -172,6 +174,11 @@ impl Shape {
     }
 }
 
+/// Rounded down, at least 0; without the call that `floor` is where the processor's baseline has no instruction for it.
+fn whole(value: f64) -> f64 {
+    value as u64 as f64
+}
+
 /// What an empty batch would take, were the first line to go on to it; never below 0.
 fn fixed_s(points: &[(u64, f64)]) -> f64 {
     match points {
@@ -183,9 +190,9 @@ fn fixed_s(points: &[(u64, f64)]) -> f64 {
 /// The ends of the line that holds the first point after which `beyond` is true, and whether a point bounds it above.
 fn line(points: &[(u64, f64)], beyond: impl Fn(&(u64, f64)) -> bool) -> ([(f64, f64); 2], bool) {
     let real = |point: &(u64, f64)| (point.0 as f64, point.1);
-    let at = points.partition_point(|point| !beyond(point));
-    let origin = (0.0, fixed_s(points));
-    let before = |i: usize| if i == 0 { origin } else { real(&points[i - 1]) };
+    // A count is a search without branches to mispredict: several times as fast on these few points.
+    let at = points.iter().filter(|point| !beyond(point)).count();
+    let before = |i: usize| if i == 0 { (0.0, fixed_s(points)) } else { real(&points[i - 1]) };
     match points.get(at) {
         Some(point) => ([before(at), real(point)], true),
         None => ([before(at - 1), real(&points[at - 1])], false),

@@ -20,9 +20,13 @@ const SCALE_STEP: f64 = 0.05;
 /// Errors beyond so many scales count as this many for the scale.
 const SCALE_CLIP: f64 = 4.0;
 
-/// After an error of more than so many scales the next one is not counted. Most outliers are alone, and the allocator has answered
-/// them with a batch that is far too small: what comes after would speak for whatever makes small batches cheap.
+/// After an error of more than so many scales the next one is not counted. Most outliers are alone, and the allocator
+/// has answered them with a batch that is far too small: what comes after would speak for whatever makes small
+/// batches cheap.
 const JUMP: f64 = 4.0;
+
+/// Expected changes of log speed count up to this.
+const MAX_EXPECTED: f64 = 2.0;
 
 /// A normal distribution's standard deviation over its mean absolute error.
 const NORMAL_SCALE: f64 = 1.253;
@@ -54,6 +58,8 @@ pub(super) struct Posterior {
     classes: BTreeSet<i32>,
     /// Batch of the latest iteration that counted.
     latest: Option<u64>,
+    /// Its speed, in the work that was believed in then, as a logarithm.
+    log_speed: f64,
     /// Changes of class between iterations that counted.
     changes: u32,
     scale: f64,
@@ -84,6 +90,7 @@ impl Posterior {
             range: (reference, reference),
             classes: BTreeSet::new(),
             latest: None,
+            log_speed: 0.0,
             changes: 0,
             scale: SCALE_FIRST,
             jumped: false,
@@ -140,11 +147,14 @@ impl Posterior {
         (2.0 * (batch as f64 / self.reference as f64).log2()).round() as i32
     }
 
-    pub fn observe(&mut self, batch: u64, log_time: f64) {
+    pub fn observe(&mut self, batch: u64, log_time: f64, expected_speed: Option<f64>) {
         self.range = (self.range.0.min(batch), self.range.1.max(batch));
         if self.classes.insert(self.class(batch)) {
             return;
         }
+        let slower = |speed: f64| (self.log_speed - speed.ln()).clamp(-MAX_EXPECTED, MAX_EXPECTED);
+        let expected = expected_speed.filter(|_| self.latest.is_some()).map_or(0.0, slower);
+        self.log_speed = self.belief().map_or(batch as f64, |(_, curve)| curve.time(batch)).ln() - log_time;
         let changed = self.latest.is_some_and(|latest| latest != batch);
         if self.latest.is_some_and(|latest| self.class(latest) != self.class(batch)) {
             self.changes = self.changes.saturating_add(1);
@@ -155,7 +165,7 @@ impl Posterior {
         for candidate in &mut self.candidates {
             let before = candidate.loss;
             let level = log_time - candidate.curve.time(batch).ln();
-            let error = candidate.observe(level, scale);
+            let error = candidate.observe(level, expected, scale);
             if let Some(error) = error.filter(|_| counts) {
                 candidate.score(error / scale, changed);
             }
@@ -219,13 +229,13 @@ impl Posterior {
 
 impl Candidate {
     /// Takes the contention that a time implies, and answers how far off its forecast was.
-    fn observe(&mut self, level: f64, scale: f64) -> Option<f64> {
+    fn observe(&mut self, level: f64, expected: f64, scale: f64) -> Option<f64> {
         let Some(contention) = &mut self.contention else {
             self.contention = Some(Contention::new(level));
             return None;
         };
-        let error = level - contention.forecast();
-        contention.observe(level, scale);
+        let error = level - contention.forecast(expected);
+        contention.observe(level, expected, scale);
         Some(error.abs())
     }
 

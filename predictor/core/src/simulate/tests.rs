@@ -237,6 +237,19 @@ fn networks_take_part() {
     assert_eq!(walk(&world, PolicyName::Evenstep, &networks, &fit).unwrap(), with);
 }
 
+/// A first iteration compiles and warms caches: however long it takes, the service does not learn from it.
+#[test]
+fn a_slow_first_iteration_is_forgotten() {
+    let speeds =
+        |seed: u32| -> Vec<f64> { (0..40).map(|k: u32| f64::from(5 + (k * 7919 + seed) % 13)).collect() };
+    let world = recorded(&[&speeds(1), &speeds(2)]);
+    let mut other = world.clone();
+    other.workers[0].slowdown[0] *= 100.0;
+    let of = |world: &World, policy| run(world, policy, &settings(300, 2)).shares;
+    assert_eq!(of(&world, PolicyName::Evenstep), of(&other, PolicyName::Evenstep));
+    assert_ne!(of(&world, PolicyName::Ema), of(&other, PolicyName::Ema));
+}
+
 fn speeds() -> impl Strategy<Value = Vec<Vec<f64>>> {
     (2usize..5, 12usize..24).prop_flat_map(|(workers, rows)| {
         prop::collection::vec(prop::collection::vec(1.0f64..50.0, rows), workers)
@@ -290,21 +303,20 @@ proptest! {
         }
     }
 
-    /// The order of the workers does not matter.
+    /// The order of the workers does not matter; but to evenstep, whose search under uncertainty goes by rank.
     #[test]
     fn permuted_workers_get_permuted_shares(speeds in speeds(), by in 1usize..4) {
         let settings = settings(12 * speeds.len() as u64, 6);
         let mut turned = speeds.clone();
         let by = by % speeds.len();
         turned.rotate_left(by);
-        for policy in PolicyName::ALL {
-            let (ours, theirs) = (run(&world_of(&speeds), policy, &settings), run(&world_of(&turned), policy, &settings));
+        for policy in PolicyName::ALL.into_iter().filter(|policy| *policy != PolicyName::Evenstep) {
+            let ours = run(&world_of(&speeds), policy, &settings);
+            let theirs = run(&world_of(&turned), policy, &settings);
             for (ours, theirs) in ours.shares.iter().zip(&theirs.shares) {
                 let mut ours = ours.clone();
                 ours.rotate_left(by);
-                // The pooled model adds up in rank order: its last bits may turn a share by a sample.
-                let off: u64 = ours.iter().zip(theirs).map(|(ours, theirs)| ours.abs_diff(*theirs)).sum();
-                prop_assert!(off <= if policy == PolicyName::Evenstep { 2 } else { 0 }, "{} {:?} {:?}", policy, ours, theirs);
+                prop_assert_eq!(&ours, theirs, "{}", policy);
             }
         }
     }

@@ -1,0 +1,93 @@
+//! The noise of an update, measured: the variance over replicas that saw other samples.
+
+use std::error::Error;
+
+use evenstep_core::learning_rate::{Ramp, noise};
+use evenstep_trainer::data::Dataset;
+use tch::Tensor;
+
+use crate::losses::Length;
+use crate::training::{LARGE, MOMENTUM, Policy, SMALL, Training};
+
+const REPLICAS: u64 = 24;
+/// Iterations before the change that replicas train apart: momentum has forgotten what they share.
+const APART: u64 = 60;
+/// Iterations before the change that are shown, and whose mean is the unit.
+const SHOWN_BEFORE: u64 = 10;
+const SHOWN_AFTER: u64 = 60;
+
+/// (iterations since the change, noise over that of before).
+pub type Noise = Vec<(f64, f64)>;
+
+/// The noise as measured over replicas of one run, and in closed form.
+pub fn measure(
+    data: &Dataset,
+    learning_rate: f64,
+    length: Length,
+    policy: Policy,
+) -> Result<(Noise, Noise), Box<dyn Error>> {
+    let mut origin = Training::new(data, 0);
+    for _ in 0..length.before - APART {
+        origin.step(SMALL, learning_rate);
+    }
+    let mut moments: Vec<Moments> = (0..SHOWN_BEFORE + SHOWN_AFTER).map(|_| Moments::default()).collect();
+    let mut course = None;
+    for replica in 0..REPLICAS {
+        // Seeds of their own: an order of samples that no other run has.
+        let mut run = origin.fork().reordered(u64::MAX - replica);
+        let mut controller = policy.controller(length.before)?;
+        for t in 0..APART + SHOWN_AFTER {
+            let batch = if t < APART { SMALL } else { LARGE };
+            let mut multiplier = 1.0;
+            if let Some(since) = t.checked_sub(APART) {
+                let instruction = controller.instruct(length.before + since, batch)?;
+                multiplier = instruction.lr_multiplier;
+                let at_once = Ramp { from: 1.0, ..Ramp::at_once(multiplier, length.before) };
+                course.get_or_insert(instruction.ramp.unwrap_or(at_once));
+            }
+            run.step(batch, learning_rate * multiplier);
+            if let Some(at) = (t + SHOWN_BEFORE).checked_sub(APART) {
+                moments[at as usize].add(&(run.velocity() * multiplier));
+            }
+        }
+    }
+    let variances: Vec<f64> = moments.iter().map(Moments::variance).collect();
+    let unit = variances[..SHOWN_BEFORE as usize].iter().sum::<f64>() / SHOWN_BEFORE as f64;
+    let since = |at: usize| at as f64 - SHOWN_BEFORE as f64;
+    let measured = variances.iter().enumerate().map(|(at, variance)| (since(at), variance / unit)).collect();
+    let course = course.ok_or("no iteration after the change")?;
+    let formula = |at: u64| match at.checked_sub(SHOWN_BEFORE) {
+        Some(t) => noise::update_noise(&course, MOMENTUM, t),
+        None => 1.0,
+    };
+    let formula = (0..SHOWN_BEFORE + SHOWN_AFTER).map(|at| (since(at as usize), formula(at))).collect();
+    Ok((measured, formula))
+}
+
+/// The variance of vectors, summed over their entries.
+#[derive(Default)]
+struct Moments {
+    count: f64,
+    sum: Option<Tensor>,
+    squares: f64,
+}
+
+impl Moments {
+    fn add(&mut self, vector: &Tensor) {
+        self.count += 1.0;
+        self.squares += squared_norm(vector);
+        self.sum = Some(match self.sum.take() {
+            Some(sum) => sum + vector,
+            None => vector.copy(),
+        });
+    }
+
+    fn variance(&self) -> f64 {
+        let mean = self.sum.as_ref().map_or(0.0, squared_norm) / self.count;
+        (self.squares - mean) / (self.count - 1.0)
+    }
+}
+
+fn squared_norm(vector: &Tensor) -> f64 {
+    vector.dot(vector).double_value(&[])
+}

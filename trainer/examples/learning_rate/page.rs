@@ -1,0 +1,174 @@
+//! Charts, table and words of the experiment.
+
+use evenstep_report::{Axis, Chart, Mark, Report, RuleAt, Section, Table};
+
+use crate::losses::{Estimate, Length, POINT, Rate, WINDOW};
+use crate::noise::Noise;
+use crate::training::{LARGE, MOMENTUM, Policy, SMALL};
+
+/// Before the change, this many points of a curve are drawn.
+const POINTS_BEFORE: usize = 10;
+
+pub const COLUMNS: [&str; 9] = [
+    "learning rate",
+    "before",
+    "jump",
+    "ramp",
+    "rate unchanged",
+    "nobody joins",
+    "ramp - jump, first",
+    "ramp - jump, last",
+    "held out",
+];
+
+/// The line of a learning rate.
+pub fn row(rate: &Rate) -> [String; COLUMNS.len()] {
+    let first = |policy| cell(Estimate::of(&rate.first(policy)));
+    let held_out = |policy: Policy| rate.runs(policy).iter().map(|run| run.held_out).collect::<Vec<_>>();
+    let compared = |ramp: Vec<f64>, jump: Vec<f64>| match Estimate::difference(&ramp, &jump) {
+        Ok(difference) => format!("{:+.3} {}", difference.mean, difference.verdict()),
+        Err(count) => format!("{count} diverged"),
+    };
+    [
+        rate.learning_rate.to_string(),
+        cell(Estimate::of(&rate.just_before())),
+        first(Policy::Jump),
+        first(Policy::Ramp),
+        first(Policy::Unchanged),
+        first(Policy::Undisturbed),
+        compared(rate.first(Policy::Ramp), rate.first(Policy::Jump)),
+        compared(rate.last(Policy::Ramp), rate.last(Policy::Jump)),
+        compared(held_out(Policy::Ramp), held_out(Policy::Jump)),
+    ]
+}
+
+fn cell(estimate: Result<Estimate, usize>) -> String {
+    match estimate {
+        Ok(Estimate { mean, error }) => format!("{mean:.3} ± {error:.3}"),
+        Err(count) => format!("{count} diverged"),
+    }
+}
+
+/// Training losses around the change.
+pub fn losses(rate: &Rate) -> Chart {
+    let seeds = rate.before.len();
+    let before = rate.before.first().map_or(0, Vec::len);
+    let at = |point: usize| (point as f64 + 0.5) * POINT as f64;
+    let mut marks = Vec::new();
+    let mut band = |name: &str, points: Vec<(f64, Option<Estimate>)>, dashed| {
+        let missing = Estimate { mean: f64::NAN, error: f64::NAN };
+        let points = points.into_iter().map(|(x, estimate)| (x, estimate.unwrap_or(missing)));
+        marks.push(Mark::Band {
+            name: name.into(),
+            points: points.clone().map(|(x, e)| (x, e.mean - e.error, e.mean + e.error)).collect(),
+        });
+        marks.push(Mark::Line {
+            name: name.into(),
+            points: points.map(|(x, e)| (x, e.mean)).collect(),
+            dashed,
+        });
+    };
+    for policy in Policy::ALL {
+        let runs = rate.runs(policy);
+        let points = (0..runs.first().map_or(0, |run| run.losses.len())).map(|point| {
+            let losses: Vec<f64> = runs.iter().map(|run| run.losses[point]).collect();
+            (at(point), Estimate::of(&losses).ok())
+        });
+        band(policy.name(), points.collect(), policy == Policy::Undisturbed);
+    }
+    let common = (before.saturating_sub(POINTS_BEFORE)..before).map(|point| {
+        let losses: Vec<f64> = rate.before.iter().map(|losses| losses[point]).collect();
+        (at(point) - before as f64 * POINT as f64, Estimate::of(&losses).ok())
+    });
+    band("before", common.collect(), false);
+    marks.push(Mark::Rule { name: format!("{SMALL} to {LARGE} samples"), at: RuleAt::X(0.0) });
+    Chart {
+        title: format!("Training loss as the batch grows fourfold, learning rate {}", rate.learning_rate),
+        description: format!("Mean over {seeds} seeds of {POINT} samples a point, with its standard error."),
+        x: Axis::new("samples since the change", ""),
+        y: Axis::new("training loss", ""),
+        marks,
+    }
+}
+
+/// The noise of an update, measured and in closed form.
+pub fn noise(policies: &[(Policy, (Noise, Noise))], learning_rate: f64) -> Chart {
+    let line = |policy: Policy, kind, points: &Noise, dashed| Mark::Line {
+        name: format!("{}, {kind}", policy.name()),
+        points: points.clone(),
+        dashed,
+    };
+    // First what was measured: a policy has the colour that it has among the losses.
+    let measured = policies.iter().map(|(policy, (measured, _))| line(*policy, "measured", measured, false));
+    let formula = policies.iter().map(|(policy, (_, formula))| line(*policy, "closed form", formula, true));
+    Chart {
+        title: format!("Noise of an update, learning rate {learning_rate}, momentum {MOMENTUM}"),
+        description: "Variance over replicas that saw other samples, over that of before the change.".into(),
+        x: Axis::new("iterations since the change", ""),
+        y: Axis::new("times the noise before", "").from_zero(),
+        marks: measured.chain(formula).collect(),
+    }
+}
+
+/// Where the ramp's loss is lower soon after the change, and where it is not.
+pub fn summary(rates: &[Rate]) -> String {
+    let verdict = |rate: &Rate| {
+        Estimate::difference(&rate.first(Policy::Ramp), &rate.first(Policy::Jump))
+            .map_or("not compared, as runs diverged", Estimate::verdict)
+    };
+    let mut found: Vec<(&str, Vec<String>)> = Vec::new();
+    for rate in rates {
+        let (verdict, at) = (verdict(rate), rate.learning_rate.to_string());
+        match found.iter_mut().find(|(other, _)| *other == verdict) {
+            Some((_, rates)) => rates.push(at),
+            None => found.push((verdict, vec![at])),
+        }
+    }
+    let parts: Vec<String> =
+        found.iter().map(|(verdict, rates)| format!("{verdict} at {}", rates.join(", "))).collect();
+    format!("Ramp against jump, training loss of the first {WINDOW} samples: {}.", parts.join("; "))
+}
+
+/// The whole page.
+pub fn report(rates: &[Rate], charts: Vec<Chart>, length: Length, seeds: u64) -> Report {
+    let table = Table {
+        title: "Learning rates".into(),
+        description: format!(
+            "Mean training loss and its standard error over {seeds} seeds: of the {WINDOW} samples before the change, and under \
+             each policy of the first {WINDOW} after it. Then the ramp's loss less the jump's, seed by seed: of those first samples, of the last \
+             {WINDOW}, and held out at the end; \"no difference\" is within two standard errors."
+        ),
+        columns: COLUMNS.map(String::from).to_vec(),
+        rows: rates.iter().map(|rate| row(rate).map(Into::into).to_vec()).collect(),
+    };
+    Report {
+        title: "When the batch grows: jump or ramp".into(),
+        subtitle: format!(
+            "{seeds} seeds, {} iterations with {SMALL} samples, then {} with {LARGE}; momentum {MOMENTUM}; generated task, no sample \
+             twice",
+            length.before, length.after
+        ),
+        sections: vec![
+            Section::Text { heading: String::new(), paragraphs: vec![summary(rates)] },
+            Section::Charts(charts),
+            Section::Table(table),
+            Section::Text {
+                heading: "How it was done".into(),
+                paragraphs: vec![
+                    "Each seed trains up to the change once; every policy goes on from that very state (parameters, \
+                     momentum, place in the data). Multipliers come from the service's own controller. \"Nobody joins\" goes on with the small batch \
+                     and is compared at equal samples, not at equal iterations."
+                        .into(),
+                    "Where the rate is small, progress is what counts, and a ramp holds it up. Where it is large, the noise of the updates is what \
+                     counts: a jump multiplies it, and a rate that stays while the batch grows lowers the loss as lowering the rate would."
+                        .into(),
+                    "The noise is measured on replicas of one run that train on samples in other orders since 60 iterations before the change: the \
+                     variance of their updates, summed over parameters. The closed form knows nothing of the loss: it \
+                     takes the noise of a sample's gradient as the same throughout, and at 0 \
+                     the velocity as that of before, where the measured one has a gradient of the large batch in it."
+                        .into(),
+                ],
+            },
+        ],
+    }
+}

@@ -1,0 +1,129 @@
+//! One training run that can be forked where the batch grows.
+
+use evenstep_core::learning_rate::{Controller, LearningRateError, RampLength, Rule};
+use evenstep_trainer::compute::Compute;
+use evenstep_trainer::data::{Batch, Cursor, Dataset};
+use evenstep_trainer::model::{Architecture, Model};
+use evenstep_trainer::optimizer::{MomentumForm, Sgd};
+use tch::{Device, Kind, Tensor, no_grad};
+
+/// The global batch of two workers, and of eight.
+pub const SMALL: u64 = 2 * 32;
+pub const LARGE: u64 = 8 * 32;
+pub const MOMENTUM: f64 = 0.9;
+const HIDDEN: [i64; 1] = [64];
+
+/// What happens where the workers join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// They do not: the batch stays.
+    Undisturbed,
+    /// The learning rate stays.
+    Unchanged,
+    /// It grows with the batch at once.
+    Jump,
+    /// It grows with the batch in the ramp of Dynamic SGD.
+    Ramp,
+}
+
+impl Policy {
+    pub const ALL: [Self; 4] = [Self::Jump, Self::Ramp, Self::Unchanged, Self::Undisturbed];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Undisturbed => "nobody joins",
+            Self::Unchanged => "rate unchanged",
+            Self::Jump => "jump",
+            Self::Ramp => "ramp",
+        }
+    }
+
+    fn rule(self) -> Rule {
+        match self {
+            Self::Undisturbed | Self::Unchanged => Rule::None,
+            Self::Jump => Rule::Linear,
+            Self::Ramp => Rule::DynamicSgd { ramp: RampLength::default() },
+        }
+    }
+
+    /// The global batch after the change.
+    pub fn batch(self) -> u64 {
+        if self == Self::Undisturbed { SMALL } else { LARGE }
+    }
+
+    /// A controller that has followed the small batch up to the change.
+    pub fn controller(self, change: u64) -> Result<Controller, LearningRateError> {
+        let mut controller = Controller::new(self.rule(), SMALL)?;
+        controller.instruct(change - 1, SMALL)?;
+        Ok(controller)
+    }
+}
+
+/// A model on its way.
+pub struct Training<'a> {
+    data: &'a Dataset,
+    seed: u64,
+    model: Model,
+    sgd: Sgd,
+    cursor: Cursor,
+}
+
+impl<'a> Training<'a> {
+    /// The seed draws the model and the order of the samples.
+    pub fn new(data: &'a Dataset, seed: u64) -> Self {
+        let model = draw(data, seed);
+        let sgd = Sgd::new(&model, MOMENTUM, MomentumForm::Outside);
+        Self { data, seed, model, sgd, cursor: Cursor::new(seed, data.train.len()) }
+    }
+
+    /// Another run from here on, over the same samples.
+    pub fn fork(&self) -> Self {
+        let model = draw(self.data, self.seed);
+        let mut sgd = Sgd::new(&model, MOMENTUM, MomentumForm::Outside);
+        no_grad(|| {
+            for (to, from) in model.parameters().iter().zip(self.model.parameters()) {
+                to.shallow_clone().copy_(from);
+            }
+            sgd.velocity_mut().copy_(self.sgd.velocity());
+        });
+        Self { data: self.data, seed: self.seed, model, sgd, cursor: self.cursor.clone() }
+    }
+
+    /// The same with samples in an order of its own.
+    pub fn reordered(self, seed: u64) -> Self {
+        Self { cursor: Cursor::new(seed, self.data.train.len()), ..self }
+    }
+
+    /// One iteration; the mean loss of its samples before the update.
+    pub fn step(&mut self, global_batch: u64, learning_rate: f64) -> f64 {
+        let size = self.cursor.size(global_batch, 0);
+        let batch = self.gather(size);
+        let computed = Compute { micro_batch: size, pace: None }.gradients(&mut self.model, &batch);
+        let gradients: Vec<Tensor> =
+            self.model.parameters().iter().map(|parameter| parameter.grad().view(-1)).collect();
+        let gradient = Tensor::cat(&gradients, 0) / size as f64;
+        self.sgd.step(&self.model, &gradient, learning_rate);
+        self.cursor.advance(size);
+        computed.loss_sum / size as f64
+    }
+
+    /// What the last update moved the parameters by, for each unit of learning rate.
+    pub fn velocity(&self) -> &Tensor {
+        self.sgd.velocity()
+    }
+
+    /// The mean loss over samples that are never trained on.
+    pub fn held_out(&self) -> f64 {
+        let held_out = &self.data.held_out;
+        self.model.evaluate(&held_out.head(held_out.len() as i64, Kind::Float, Device::Cpu))
+    }
+
+    fn gather(&self, size: u64) -> Batch {
+        self.data.train.gather(self.cursor.slice(0, size), Kind::Float, Device::Cpu)
+    }
+}
+
+fn draw(data: &Dataset, seed: u64) -> Model {
+    let architecture = Architecture::Mlp { hidden: HIDDEN.to_vec() };
+    Model::new(&architecture, data.shape, data.classes, seed, Kind::Float, Device::Cpu)
+}

@@ -1,0 +1,126 @@
+//! What the learning rate is multiplied by, also in iterations that nobody answered for.
+
+use evenstep_protocol::OptimizerInstruction;
+use serde::{Deserialize, Serialize};
+
+/// A multiplier, and where it is on its way to another one, the rest of the way.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Rate {
+    /// The multiplier where there is no ramp.
+    multiplier: f64,
+    ramp: Option<Ramp>,
+}
+
+/// A straight line of multipliers over iterations, as the protocol has it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Ramp {
+    from: f64,
+    to: f64,
+    start_iteration: u64,
+    iterations: u64,
+}
+
+/// Whole numbers up to here travel exactly as 32-bit floats; larger ones in two parts.
+const PART: u64 = 1 << 24;
+
+/// Slots of an encoded rate.
+pub const SLOTS: usize = 8;
+
+impl From<f64> for Rate {
+    fn from(multiplier: f64) -> Self {
+        Self { multiplier, ramp: None }
+    }
+}
+
+impl Rate {
+    /// What an answer says.
+    ///
+    /// # Errors
+    /// The first multiplier that is no finite number of at least 0.
+    pub fn from_instruction(instruction: &OptimizerInstruction) -> Result<Self, f64> {
+        let ramp = instruction.ramp.as_ref().map(|ramp| Ramp {
+            from: ramp.from,
+            to: ramp.to,
+            start_iteration: ramp.start_iteration,
+            iterations: ramp.iterations,
+        });
+        let said =
+            [instruction.lr_multiplier].into_iter().chain(ramp.iter().flat_map(|ramp| [ramp.from, ramp.to]));
+        match said.into_iter().find(|multiplier| !(multiplier.is_finite() && *multiplier >= 0.0)) {
+            Some(wrong) => Err(wrong),
+            None => Ok(Self { multiplier: instruction.lr_multiplier, ramp }),
+        }
+    }
+
+    /// The multiplier in an iteration: `from + (to - from) min(1, (iteration - start) / iterations)` on a ramp.
+    pub fn at(&self, iteration: u64) -> f64 {
+        let Some(ramp) = self.ramp else { return self.multiplier };
+        let gone = iteration.saturating_sub(ramp.start_iteration);
+        if gone >= ramp.iterations {
+            return ramp.to;
+        }
+        ramp.from + (ramp.to - ramp.from) * (gone as f64 / ramp.iterations as f64)
+    }
+
+    /// Writes it into its slots.
+    pub fn encode(&self) -> [f64; SLOTS] {
+        let Some(ramp) = self.ramp else { return [self.multiplier, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0] };
+        let [start, count] =
+            [ramp.start_iteration, ramp.iterations].map(|n| [(n / PART) as f64, (n % PART) as f64]);
+        [self.multiplier, 1.0, ramp.from, ramp.to, start[0], start[1], count[0], count[1]]
+    }
+
+    /// Reads what [`Rate::encode`] wrote.
+    pub fn decode(slots: [f64; SLOTS]) -> Self {
+        let whole = |high: f64, low: f64| (high as u64) * PART + low as u64;
+        let [multiplier, on_ramp, from, to, start_high, start_low, count_high, count_low] = slots;
+        let ramp = (on_ramp == 1.0).then(|| Ramp {
+            from,
+            to,
+            start_iteration: whole(start_high, start_low),
+            iterations: whole(count_high, count_low),
+        });
+        Self { multiplier, ramp }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenstep_protocol::{LearningRateRule, Ramp as Told};
+
+    use super::*;
+
+    fn told(lr_multiplier: f64, ramp: Option<Told>) -> OptimizerInstruction {
+        OptimizerInstruction {
+            rule: LearningRateRule::DynamicSgd,
+            lr_multiplier,
+            momentum_buffer_scale: 1.0,
+            ramp,
+            schedule_iteration: None,
+        }
+    }
+
+    /// Dynamic Mini-batch SGD growing fourfold over 32 iterations: c(t) = 1 + 3 t / 32.
+    #[test]
+    fn a_ramp_goes_on_without_answers() {
+        let start = 40_000_000;
+        let ramp = Told { from: 1.0, to: 4.0, start_iteration: start, iterations: 32 };
+        let rate = Rate::from_instruction(&told(1.75, Some(ramp))).unwrap();
+        for (gone, multiplier) in
+            [(0, 1.0), (1, 1.09375), (8, 1.75), (16, 2.5), (31, 3.90625), (32, 4.0), (99, 4.0)]
+        {
+            assert_eq!(rate.at(start + gone), multiplier, "{gone} iterations on");
+        }
+        let narrow = rate.encode().map(|slot| f64::from(slot as f32));
+        assert_eq!(Rate::decode(narrow), rate);
+        assert_eq!(Rate::decode(Rate::from(0.5).encode()), Rate::from(0.5));
+        assert_eq!(Rate::from(0.5).at(7), 0.5);
+    }
+
+    #[test]
+    fn multipliers_that_are_none_are_refused() {
+        assert!(Rate::from_instruction(&told(f64::NAN, None)).is_err_and(f64::is_nan));
+        let ramp = Told { from: 1.0, to: -4.0, start_iteration: 0, iterations: 0 };
+        assert_eq!(Rate::from_instruction(&told(1.0, Some(ramp))), Err(-4.0));
+    }
+}
