@@ -8,7 +8,9 @@
 use crate::allocate::{Scenarios, Share};
 
 /// While the forecasts' errors are not known yet, a change must gain this share of the step.
-const UNSURE_GAIN: f64 = 0.1;
+const UNSURE_GAIN: f64 = 0.2;
+/// The best plan was chosen by the very scenarios that judge it: fewer of them flatter it more. A gain over this many counts half.
+const FLATTERED_SCENARIOS: f64 = 16.0;
 
 /// What keeps an allocation from changing.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,18 +50,23 @@ pub struct Gain {
     pub held_s: f64,
     /// Expected step time under the best plan, in seconds.
     pub best_s: f64,
-    /// What must be gained because forecasts' errors are not known yet, as a share of the step.
-    unsure: f64,
+    /// The share of the step that the best plan saves, as far as it can be believed.
+    pub believed: f64,
 }
 
 impl Gain {
     /// Of two plans over the scenarios.
     pub fn of(shares: &[Share], scenarios: &Scenarios, held: &[u64], best: &[u64]) -> Self {
-        Self {
-            held_s: scenarios.expected_finish(shares, held),
-            best_s: scenarios.expected_finish(shares, best),
-            unsure: if scenarios.is_empty() { UNSURE_GAIN } else { 0.0 },
-        }
+        let held_s = scenarios.expected_finish(shares, held);
+        let best_s = scenarios.expected_finish(shares, best);
+        let gain = 1.0 - best_s / held_s;
+        let count = scenarios.len() as f64;
+        let believed = match scenarios.is_empty() {
+            true if gain < UNSURE_GAIN => 0.0,
+            true => gain,
+            false => gain * count / (count + FLATTERED_SCENARIOS),
+        };
+        Self { held_s, best_s, believed }
     }
 }
 
@@ -90,13 +97,12 @@ pub enum Hold {
 
 impl Calm {
     /// Whether the plan in force, which has lasted for so many iterations, is held against a better one, and by which rule.
-    pub fn holds(&self, lasted: u64, held: &[u64], best: &[u64], times: &Gain) -> Option<Hold> {
-        let saves_s = times.held_s - times.best_s;
-        let gain = saves_s / times.held_s;
+    pub fn holds(&self, lasted: u64, held: &[u64], best: &[u64], gain: &Gain) -> Option<Hold> {
+        let saves_s = gain.held_s - gain.best_s;
         let relative = |(held, best): (&u64, &u64)| held.abs_diff(*best) as f64 / (*held).max(1) as f64;
         let change = held.iter().zip(best).map(relative).fold(0.0, f64::max);
-        if gain < self.min_gain.max(times.unsure) || saves_s <= 0.0 {
-            Some(Hold::GainTooSmall { gain: gain.max(0.0) })
+        if gain.believed < self.min_gain || saves_s <= 0.0 {
+            Some(Hold::GainTooSmall { gain: gain.believed.max(0.0) })
         } else if change < self.dead_band {
             Some(Hold::DeadBand { change })
         } else if lasted < self.dwell {

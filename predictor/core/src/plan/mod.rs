@@ -97,7 +97,8 @@ pub struct Plan {
 impl Plan {
     /// The plan as the one in force, made in this iteration unless the one `before` it had the same batches.
     pub fn in_force(&self, iteration: u64, before: Option<&InForce>) -> InForce {
-        let since = before.filter(|before| before.batches == self.batches).map_or(iteration, |before| before.since);
+        let since =
+            before.filter(|before| before.batches == self.batches).map_or(iteration, |before| before.since);
         InForce { batches: self.batches.clone(), speeds: self.speeds.clone(), since }
     }
 }
@@ -201,9 +202,7 @@ pub fn plan(
     };
     let (batches, made_for, reason) = match change {
         // The speeds stay those that the batches were made for, so that slow drift adds up until it is worth a change.
-        Change::Hold { held, hold } => {
-            (held.batches.clone(), held.speeds.clone(), Reason::Held(hold))
-        }
+        Change::Hold { held, hold } => (held.batches.clone(), held.speeds.clone(), Reason::Held(hold)),
         Change::To(batches, reason) => (batches, Some(speeds), reason),
     };
     let step_time_s = Some(finish(&batches));

@@ -170,7 +170,12 @@ impl Policy for Evenstep<'_> {
             let known = &mut self.workers[report.worker];
             if std::mem::replace(&mut known.reported, true) {
                 news.push(report);
-                known.curve.observe(report.batch, report.compute_time_s);
+                match self.forecaster.forecast(&report.worker, None) {
+                    Some(forecast) => {
+                        known.curve.observe_forecast(report.batch, report.compute_time_s, forecast.speed);
+                    }
+                    None => known.curve.observe(report.batch, report.compute_time_s),
+                }
                 let seen = observation(&known.curve, report.batch, report.compute_time_s);
                 outcomes.extend(seen.map(|seen| (report.worker, seen)));
             }
