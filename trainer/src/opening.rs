@@ -16,6 +16,7 @@ use crate::load::{Load, LoadKind, Timeline};
 use crate::narrator::Narrator;
 use crate::output::{Output, Progress};
 use crate::record::{Recorder, RunLine, Scenario};
+use crate::rule::RuleChoice;
 use crate::setup::Start;
 use crate::worker::{Worker, asks};
 
@@ -71,6 +72,7 @@ fn batch_words(train: &TrainArgs, begins_with: usize) -> String {
     let (base, rule) = (train.base_batch(begins_with), train.rule.to_string());
     match train.per_worker_batch {
         Some(each) => format!("{each} samples a worker (--lr is for {base} in all, and follows by {rule})"),
+        None if train.rule.rule == RuleChoice::Legw => format!("global batch {base}, {rule}"),
         None => format!("global batch {base}"),
     }
 }

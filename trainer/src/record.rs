@@ -66,6 +66,16 @@ pub struct RunLine {
     pub notes: Vec<String>,
 }
 
+impl RunLine {
+    /// What an iteration holds, in words.
+    pub fn samples(&self) -> String {
+        match self.per_worker_batch {
+            Some(each) => format!("{each} samples for each worker"),
+            None => format!("{} samples", self.global_batch),
+        }
+    }
+}
+
 /// What made the workers unequal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

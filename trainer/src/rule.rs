@@ -51,10 +51,10 @@ impl fmt::Display for RuleArgs {
             f.write_str(rule.get_name())?;
         }
         if let Some(iterations) = self.ramp_iterations {
-            write!(f, ", ramps of {iterations} iterations")?;
+            write!(f, " --ramp-iterations {iterations}")?;
         }
         if let Some(epochs) = self.warmup_epochs {
-            write!(f, ", {epochs} epochs of warm-up")?;
+            write!(f, " --warmup-epochs {epochs}")?;
         }
         Ok(())
     }
