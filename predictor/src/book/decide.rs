@@ -2,7 +2,7 @@
 
 use evenstep_core::learning_rate::LearningRateError;
 use evenstep_core::plan::{
-    Calm, Measured, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
+    Calm, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
 };
 use evenstep_protocol::{AllocateAnswer, AllocateRequest, Allocation, Decision, JobId, WorkerId};
 
@@ -88,6 +88,7 @@ fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rules {
         global_batch,
         quantum: spec.quantum,
         sizes,
+        objective: Objective::default(),
         calm: Calm {
             min_gain: spec.min_gain,
             dead_band: calm.dead_band,

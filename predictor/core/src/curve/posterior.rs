@@ -42,7 +42,7 @@ const LEAD_OF_PROFILE: f64 = 1.0;
 
 /// By so much, in log likelihood, a form must be ahead of proportional to be believed. A curve that is taken for flatter than it is
 /// makes every split look alike: shares then stay, sizes no longer vary, and nothing would ever correct it.
-const PROOF: f64 = 4.0;
+const PROOF: f64 = 10.0;
 
 /// Changes from one class of sizes to another before a form is believed.
 const MIN_CHANGES: u32 = 4;

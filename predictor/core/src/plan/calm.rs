@@ -5,6 +5,7 @@
 //! a worker that really slowed down passes that at once. OmniLearn's dead-band, LBB's two speeds and AdaptDL's cost of a change
 //! are the other rules, for those who want them.
 
+use super::Objective;
 use crate::allocate::{Scenarios, Share};
 
 /// While the forecasts' errors are not known yet, a change must gain this share of the step.
@@ -56,15 +57,24 @@ pub struct Gain {
 
 impl Gain {
     /// Of two plans over the scenarios.
-    pub fn of(shares: &[Share], scenarios: &Scenarios, held: &[u64], best: &[u64]) -> Self {
+    pub fn of(
+        shares: &[Share],
+        scenarios: &Scenarios,
+        objective: Objective,
+        held: &[u64],
+        best: &[u64],
+    ) -> Self {
         let held_s = scenarios.expected_finish(shares, held);
         let best_s = scenarios.expected_finish(shares, best);
         let gain = 1.0 - best_s / held_s;
         let count = scenarios.len() as f64;
-        let believed = match scenarios.is_empty() {
-            true if gain < UNSURE_GAIN => 0.0,
-            true => gain,
-            false => gain * count / (count + FLATTERED_SCENARIOS),
+        let believed = match objective {
+            Objective::Maximum => gain,
+            Objective::ExpectedMaximum if !scenarios.is_empty() => {
+                gain * count / (count + FLATTERED_SCENARIOS)
+            }
+            Objective::ExpectedMaximum if gain < UNSURE_GAIN => 0.0,
+            Objective::ExpectedMaximum => gain,
         };
         Self { held_s, best_s, believed }
     }

@@ -66,6 +66,16 @@ pub enum Sizes {
     Distinct(usize),
 }
 
+/// What a plan minimises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Objective {
+    /// The expected time of the slowest worker, over the recent errors of the forecasts.
+    #[default]
+    ExpectedMaximum,
+    /// The time of the slowest worker by the forecasts, as if they were certain: to compare with.
+    Maximum,
+}
+
 /// The rules of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
@@ -75,6 +85,8 @@ pub struct Rules {
     pub quantum: u64,
     /// Which sizes there may be.
     pub sizes: Sizes,
+    /// What is minimised.
+    pub objective: Objective,
     /// What keeps an allocation from changing.
     pub calm: Calm,
 }
@@ -157,6 +169,11 @@ pub fn plan(
     in_force: Option<&InForce>,
     rules: &Rules,
 ) -> Result<Plan, Unplannable> {
+    let certain = Scenarios::default();
+    let scenarios = match rules.objective {
+        Objective::ExpectedMaximum => scenarios,
+        Objective::Maximum => &certain,
+    };
     let even_batches = even(&bounds(workers), rules.global_batch, rules.quantum)?;
     let unmeasured = workers.iter().filter(|worker| worker.measured.is_none()).count();
     let Some(shares) = shares(workers, &even_batches, rules.calm.trust) else {
@@ -185,7 +202,7 @@ pub fn plan(
         Some(held) if held.batches == best => Change::To(best, Reason::Unchanged),
         Some(InForce { speeds: None, .. }) => Change::To(best, Reason::FirstMeasured),
         Some(held @ InForce { speeds: Some(before), batches, since }) => {
-            let gain = calm::Gain::of(&shares, scenarios, batches, &best);
+            let gain = calm::Gain::of(&shares, scenarios, rules.objective, batches, &best);
             match rules.calm.holds(iteration.saturating_sub(*since), batches, &best, &gain) {
                 Some(hold) => Change::Hold { held, hold },
                 None => {

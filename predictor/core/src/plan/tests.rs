@@ -16,7 +16,13 @@ fn unmeasured() -> WorkerOutlook {
 }
 
 fn rules() -> Rules {
-    Rules { global_batch: 120, quantum: 1, sizes: Sizes::Any, calm: Calm::default() }
+    Rules {
+        global_batch: 120,
+        quantum: 1,
+        sizes: Sizes::Any,
+        objective: Objective::default(),
+        calm: Calm::default(),
+    }
 }
 
 fn planned(workers: &[WorkerOutlook], in_force: Option<&InForce>, rules: &Rules) -> Plan {

@@ -154,6 +154,7 @@ impl Policy for Evenstep<'_> {
             global_batch: self.settings.global_batch,
             quantum: self.settings.quantum,
             sizes: Sizes::Any,
+            objective: self.settings.objective,
             calm: self.settings.calm,
         };
         let plan = plan(iteration, &outlooks, &self.scenarios(present), in_force, &rules)?;
