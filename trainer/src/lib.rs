@@ -3,6 +3,7 @@
 mod append;
 mod arm;
 pub mod ask;
+mod batch;
 pub mod checkpoint;
 pub mod cli;
 pub mod collective;
