@@ -108,7 +108,7 @@ fn learned_curves() -> Picture {
 
 fn in_words(knowledge: Knowledge) -> String {
     match knowledge {
-        Knowledge::OneSize => "one size only".into(),
+        Knowledge::Unproven => "one size only".into(),
         Knowledge::Identified { kind, fixed_share, saturation } => {
             let kind = match kind {
                 Kind::Proportional => "proportional",

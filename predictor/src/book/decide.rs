@@ -2,8 +2,7 @@
 
 use evenstep_core::learning_rate::LearningRateError;
 use evenstep_core::plan::{
-    Calm, InForce, Measured, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
-    profile,
+    Calm, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
 };
 use evenstep_protocol::{AllocateAnswer, AllocateRequest, Allocation, Decision, JobId, WorkerId};
 
@@ -42,7 +41,7 @@ pub fn decide(
     let in_force = in_force.map(|(_, in_force)| in_force);
     let plan = if !request.cost_per_sample.is_empty() {
         plan_by_cost(&outlooks, &request.cost_per_sample, &rules)?
-    } else if let Some(step) = profile_step(state, &outlooks, iteration, ragged) {
+    } else if let Some(step) = profile_step(state, &live, iteration).filter(|_| ragged.is_none()) {
         step
     } else {
         plan(iteration, &outlooks, &state.models.scenarios(&live), in_force, &rules)?
@@ -68,11 +67,8 @@ pub fn decide(
         decision: decision.clone(),
     };
     if ragged.is_none() {
-        let since = match in_force {
-            Some(in_force) if in_force.batches == plan.batches => in_force.since,
-            _ => iteration,
-        };
-        state.in_force = Some((live, InForce { batches: plan.batches, speeds: plan.speeds, since }));
+        let in_force = plan.in_force(iteration, in_force);
+        state.in_force = Some((live, in_force));
     }
     state.last_decision = Some(decision);
     Ok(answer)
@@ -92,6 +88,7 @@ fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rules {
         global_batch,
         quantum: spec.quantum,
         sizes,
+        objective: Objective::default(),
         calm: Calm {
             min_gain: spec.min_gain,
             dead_band: calm.dead_band,
@@ -139,18 +136,8 @@ fn outlooks(
 }
 
 /// The step of the profile that an iteration is, while there is one.
-fn profile_step(
-    state: &JobState,
-    outlooks: &[WorkerOutlook],
-    iteration: u64,
-    ragged: Option<u64>,
-) -> Option<Plan> {
-    if !state.spec.profile || ragged.is_some() || !state.spec.allowed_sizes.is_empty() {
-        return None;
-    }
-    let bounds: Vec<(u64, Option<u64>)> =
-        outlooks.iter().map(|outlook| (outlook.floor, outlook.cap)).collect();
-    let steps = profile::profile(&bounds, state.global_batch(), state.spec.quantum);
+fn profile_step(state: &JobState, live: &[WorkerId], iteration: u64) -> Option<Plan> {
+    let steps = state.profile(live);
     let at = usize::try_from(iteration).ok()?;
     let reason = Reason::Profiling { step: at + 1, of: steps.len() };
     let batches = steps.into_iter().nth(at)?;

@@ -10,7 +10,7 @@ use evenstep_core::series::{DriverSet, Observation};
 use evenstep_protocol::{WorkerId, WorkerReport, driver};
 use serde::{Deserialize, Serialize};
 
-use super::worker_model::{WorkerModel, signs};
+use super::worker_model::{ProfilePart, WorkerModel, signs};
 
 /// Names the layout of [`Models`] and [`Earlier`] in the store; a change of either takes a new number.
 pub const FORMAT: u32 = 2;
@@ -20,6 +20,15 @@ pub const FORMAT: u32 = 2;
 pub struct Models {
     forecaster: JobForecaster<WorkerId>,
     workers: BTreeMap<WorkerId, WorkerModel>,
+}
+
+/// What a report does not say of itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Circumstances {
+    /// The most samples that were in memory together.
+    pub at_once: u64,
+    /// Where its iteration stands to a profile.
+    pub profile: ProfilePart,
 }
 
 impl Models {
@@ -61,21 +70,29 @@ impl Models {
         self.forecaster.age(worker);
     }
 
-    /// Takes new reports, those of one iteration together; `at_once` says how much of a worker's batch is in memory together.
+    /// Takes new reports, those of one iteration together, and the circumstances of each.
     ///
     /// The first report of a worker is left out: a first iteration allocates, compiles and warms caches. So is one older
     /// than what the models have seen, which comes late, after an outage: it is history, not news.
     pub fn learn<'a>(
         &mut self,
         reports: impl IntoIterator<Item = &'a WorkerReport>,
-        at_once: impl Fn(&WorkerReport) -> u64,
+        circumstances: impl Fn(&WorkerReport) -> Circumstances,
     ) {
         for reports in by_iteration(reports) {
-            let news: Vec<&WorkerReport> =
-                reports.into_iter().filter(|report| self.is_news(report, at_once(report))).collect();
+            let news: Vec<&WorkerReport> = reports
+                .into_iter()
+                .filter(|report| self.is_news(report, circumstances(report).at_once))
+                .collect();
             let outcomes: Vec<(WorkerId, Observation)> =
-                news.iter().filter_map(|report| self.measure(report)).collect();
+                news.iter().filter_map(|report| self.measure(report, circumstances(report))).collect();
             self.forecaster.observe(&outcomes);
+            for report in &news {
+                // Speeds were measured by a curve that was not known yet: they start anew.
+                if circumstances(report).profile == ProfilePart::Last {
+                    self.forecaster.age(&report.worker);
+                }
+            }
             for report in news {
                 let readings = readings(self.forecaster.drivers(), report);
                 self.forecaster.boundary(&report.worker, &readings);
@@ -95,12 +112,18 @@ impl Models {
     }
 
     /// What a report says of speed: lets the curve learn, and gives the observation in its sample equivalents.
-    fn measure(&mut self, report: &WorkerReport) -> Option<(WorkerId, Observation)> {
+    fn measure(
+        &mut self,
+        report: &WorkerReport,
+        circumstances: Circumstances,
+    ) -> Option<(WorkerId, Observation)> {
         let known = self.workers.get_mut(&report.worker)?;
         let amount = amount(report);
         Observation::new(amount, report.compute_time_s)?;
         known.counts_cost = report.cost.is_some();
-        known.curve.observe(amount.round().max(1.0) as u64, report.compute_time_s);
+        let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
+        let batch = amount.round().max(1.0) as u64;
+        known.measure(batch, report.compute_time_s, forecast, circumstances.profile);
         let observation = observation(&known.curve, report)?;
         known.watch.observe(report.iteration, observation.speed(), signs(report));
         Some((report.worker.clone(), observation))

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use evenstep_core::learning_rate::Controller;
 use evenstep_core::membership::{FLAP_DEPARTURES, Member, Members, State};
 use evenstep_core::plan::InForce;
+use evenstep_core::plan::profile::profile;
 use evenstep_protocol::{
     AllocateAnswer, Decision, JobId, JobSpec, JoinRequest, LearningRateRule, WorkerId, WorkerOverride,
     WorkerReport,
 };
 
-use super::models::{FORMAT, Models};
+use super::models::{Circumstances, FORMAT, Models};
 use super::optimizer;
+use super::worker_model::ProfilePart;
 use crate::store::{Store, StoreError, StoredWorker};
 
 /// Iterations whose reports are replayed through the models when a job is read from the store. Without stored models this is
@@ -184,9 +186,30 @@ impl JobState {
     fn learn_models(&mut self, reports: &[WorkerReport]) {
         let micro_batches: BTreeMap<WorkerId, u64> =
             self.workers.keys().filter_map(|id| Some((id.clone(), self.bounds(id).micro_batch?))).collect();
-        self.models.learn(reports, |report| {
-            micro_batches.get(&report.worker).map_or(report.local_batch, |most| report.local_batch.min(*most))
+        let profile_steps = self.profile(&self.live()).len() as u64;
+        self.models.learn(reports, |report| Circumstances {
+            at_once: micro_batches
+                .get(&report.worker)
+                .map_or(report.local_batch, |most| report.local_batch.min(*most)),
+            profile: match profile_steps.checked_sub(report.iteration) {
+                None | Some(0) => ProfilePart::Outside,
+                Some(1) => ProfilePart::Last,
+                Some(_) => ProfilePart::Within,
+            },
         });
+    }
+
+    /// The batches by rank of the first iterations, where the job asked for a profile.
+    pub fn profile(&self, live: &[WorkerId]) -> Vec<Vec<u64>> {
+        if !self.spec.profile || !self.spec.allowed_sizes.is_empty() {
+            return Vec::new();
+        }
+        let bounds = |id: &WorkerId| {
+            let bounds = self.bounds(id);
+            (bounds.floor, bounds.cap)
+        };
+        let bounds: Vec<(u64, Option<u64>)> = live.iter().map(bounds).collect();
+        profile(&bounds, self.global_batch(), self.spec.quantum)
     }
 
     /// Lets AdaScale learn. Reports that come late, or say nothing of gradients, teach nothing.

@@ -198,7 +198,7 @@ impl JobState {
 fn curve(learner: &CurveLearner) -> Option<CurveView> {
     let largest_batch = learner.largest();
     let view = match learner.knowledge() {
-        Knowledge::OneSize => {
+        Knowledge::Unproven => {
             CurveView { identified: false, fixed_share: 0.0, saturation_batch: None, largest_batch }
         }
         Knowledge::Identified { fixed_share, saturation, .. } => {

@@ -42,11 +42,6 @@ pub fn in_words(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
             gain * 100.0,
             min_gain * 100.0
         ),
-        Reason::Held(Hold::Doubtful { gain, doubt }) => format!(
-            "a change would save {:.1} % of the step, and forecasts err by too much to be sure of less than {:.1} %",
-            gain * 100.0,
-            doubt * 100.0
-        ),
         Reason::Held(Hold::DeadBand { change }) => {
             format!("no share would change by more than {:.0} %: within the dead-band", change * 100.0)
         }

@@ -1,9 +1,9 @@
 //! What is learned of one worker beside the forecast of its speed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use evenstep_core::allocate::Communication;
-use evenstep_core::curve::CurveLearner;
+use evenstep_core::curve::{CurveLearner, MAX_POINTS};
 use evenstep_core::memory::MemoryModel;
 use evenstep_core::straggler::{Signs, Watch};
 use evenstep_protocol::{WorkerReport, driver};
@@ -11,6 +11,17 @@ use serde::{Deserialize, Serialize};
 
 /// Weight of the newest report in the averages of communication.
 const COMMUNICATION_WEIGHT: f64 = 0.2;
+
+/// Where an iteration stands to a profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProfilePart {
+    /// It is no part of one.
+    Outside,
+    /// Others come after it.
+    Within,
+    /// It is the last.
+    Last,
+}
 
 /// What was learned from one worker's reports.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -29,6 +40,8 @@ pub struct WorkerModel {
     pub watch: Watch,
     /// Whether its reports count by cost and not by samples.
     pub counts_cost: bool,
+    /// Batches of the profile under way, and their times.
+    profiled: Vec<(u64, f64)>,
     exposed_s: Option<f64>,
     overlapped_s: Option<f64>,
 }
@@ -40,6 +53,28 @@ impl WorkerModel {
             exposed_s: self.exposed_s.unwrap_or(0.0),
             hidden_s: self.overlapped_s.unwrap_or(0.0),
             begins,
+        }
+    }
+
+    /// Takes a batch and its time, and the speed that was forecast for it. Those of a profile make a curve together, once it is
+    /// over: the first time at each size is left out.
+    pub fn measure(&mut self, batch: u64, time_s: f64, forecast: Option<f64>, profile: ProfilePart) {
+        match forecast {
+            Some(forecast) => self.curve.observe_forecast(batch, time_s, forecast),
+            None => self.curve.observe(batch, time_s),
+        }
+        if profile != ProfilePart::Outside && self.profiled.len() < MAX_POINTS {
+            self.profiled.push((batch, time_s));
+        }
+        if profile != ProfilePart::Within && !self.profiled.is_empty() {
+            let mut seen = BTreeSet::new();
+            let mut points = std::mem::take(&mut self.profiled);
+            points.retain(|(batch, _)| !seen.insert(*batch));
+            if !points.is_empty()
+                && let Err(error) = self.curve.profile(&points)
+            {
+                tracing::warn!(%error, "a profile that makes no curve");
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use evenstep_core::forecast::Loss;
-use evenstep_core::plan::Calm;
+use evenstep_core::plan::{Calm, Objective};
 use evenstep_core::simulate::world::{CELLS_MAX, RecordedForm};
 use evenstep_core::simulate::{PolicyName, Settings};
 
@@ -96,6 +96,9 @@ pub struct Args {
     /// evenstep holds its shares while others would shorten the step by less than this share [default: the service's]
     #[arg(long, value_name = "SHARE", value_parser = part, help_heading = "Policies")]
     pub min_gain: Option<f64>,
+    /// What evenstep's plans minimise: the expected time of the slowest worker, or its time as if forecasts were certain
+    #[arg(long, value_enum, value_name = "OBJECTIVE", default_value = "expected", help_heading = "Policies")]
+    pub split: Split,
     /// What evenstep's mix is trained on: the error of the speed, or the step time it leads to [default: the service's]
     #[arg(long, value_enum, value_name = "LOSS", help_heading = "Policies")]
     pub mix: Option<Mix>,
@@ -119,6 +122,15 @@ pub enum Ask {
     Boundary,
     /// When it begins.
     Ahead,
+}
+
+/// What evenstep's plans minimise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Split {
+    /// The expected maximum over the forecasts' recent errors.
+    Expected,
+    /// The maximum by the forecasts.
+    Certain,
 }
 
 /// What evenstep's mix is trained on.
@@ -197,6 +209,10 @@ impl Args {
             warmup: (self.warmup * iterations as f64) as usize,
             ema: self.ema,
             calm: Calm { min_gain: self.min_gain.unwrap_or(Calm::default().min_gain), ..Calm::default() },
+            objective: match self.split {
+                Split::Expected => Objective::ExpectedMaximum,
+                Split::Certain => Objective::Maximum,
+            },
             loss: match self.mix {
                 None => Loss::default(),
                 Some(Mix::Error) => Loss::SquaredError,

@@ -1,8 +1,8 @@
 //! What shapes an allocation beside speed: memory, operators, sizes, costs, profiles.
 
 use evenstep_protocol::{
-    AllocateAnswer, CapReason, JobSpec, JoinRequest, OomAnswer, OomReport, StragglerReason, WorkerOverride,
-    WorkerView, WorkersView,
+    AllocateAnswer, CapReason, DecisionKind, JobSpec, JoinRequest, OomAnswer, OomReport, StragglerReason,
+    WorkerOverride, WorkerView, WorkersView,
 };
 use evenstep_tests::Client;
 
@@ -241,4 +241,34 @@ fn who_is_slow_for_long_is_told_with_the_reason() {
     let straggler = workers[1].straggler.as_ref().unwrap();
     assert_eq!(straggler.reason, StragglerReason::CpuContention);
     assert!((straggler.speed_ratio - 0.5).abs() < 0.1 && straggler.since_iteration >= 50, "{straggler:?}");
+}
+
+#[test]
+fn a_profile_makes_curves_known() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec { profile: true, ..JobSpec::new(64) });
+    let generation = join_all(client, "job", 2);
+    let mut answer: AllocateAnswer = client.allocate(&ask("job", generation, 0)).json();
+    assert_eq!(answer.decision.kind, DecisionKind::Profiling);
+    let mut profiled = 0;
+    for iteration in 1..30 {
+        profiled += u64::from(answer.decision.kind == DecisionKind::Profiling);
+        let mut request = ask("job", generation, iteration);
+        // Worker 0: 10 ms and 1 ms a sample; worker 1: 2 ms a sample.
+        let time_s = |rank: usize, batch: u64| [0.010 + 0.001 * batch as f64, 0.002 * batch as f64][rank];
+        request.reports = (0..2)
+            .map(|rank| {
+                let batch = answer.allocations[rank].local_batch;
+                report(rank, iteration - 1, batch, batch as f64 / time_s(rank, batch))
+            })
+            .collect();
+        answer = client.allocate(&request).json();
+    }
+    assert_eq!(profiled, 18);
+    let curves: Vec<_> = workers(client).into_iter().map(|worker| worker.curve.unwrap()).collect();
+    assert!(curves.iter().all(|curve| curve.identified), "{curves:?}");
+    // Balanced where 10 + x = 2 (64 - x): x = 39.3.
+    let shares = batches(&answer);
+    assert!((38..=41).contains(&shares[0]), "{shares:?}");
 }

@@ -27,10 +27,10 @@ pub struct CurveLearner {
 /// What is known of a worker's curve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Knowledge {
-    /// It ran at one size only, or nearly: a fixed cost and a cost per sample cannot be told apart, and time is taken
-    /// as proportional to the batch.
-    OneSize,
-    /// Sizes differed enough.
+    /// Time is taken as proportional to the batch: it ran at one size only, or nearly, where a fixed cost and a cost per sample
+    /// cannot be told apart; or nothing else is proven yet.
+    Unproven,
+    /// Sizes differed enough, and this form is proven.
     Identified {
         /// The form that predicts best.
         kind: Kind,
@@ -130,7 +130,7 @@ impl CurveLearner {
 
     /// What is known of the form.
     pub fn knowledge(&self) -> Knowledge {
-        self.belief().map_or(Knowledge::OneSize, |(knowledge, _)| *knowledge)
+        self.belief().map_or(Knowledge::Unproven, |(knowledge, _)| *knowledge)
     }
 
     fn belief(&self) -> Option<&(Knowledge, Curve)> {

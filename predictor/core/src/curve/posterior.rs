@@ -40,6 +40,10 @@ const MAX_LOSS: f64 = 30.0;
 /// What was measured on purpose is believed before forms that nothing speaks for: its lead in log likelihood.
 const LEAD_OF_PROFILE: f64 = 1.0;
 
+/// By so much, in log likelihood, a form must be ahead of proportional to be believed. A curve that is taken for flatter than it is
+/// makes every split look alike: shares then stay, sizes no longer vary, and nothing would ever correct it.
+const PROOF: f64 = 10.0;
+
 /// Changes from one class of sizes to another before a form is believed.
 const MIN_CHANGES: u32 = 4;
 
@@ -185,6 +189,13 @@ impl Posterior {
         self.believe();
     }
 
+    fn loss_of_proportional(&self) -> f64 {
+        let is_proportional = |form: Form| form.fixed_share == 0.0 && !form.saturates();
+        let mut proportional =
+            self.candidates.iter().filter(|candidate| candidate.form.is_some_and(is_proportional));
+        proportional.next().map_or(f64::INFINITY, |candidate| candidate.loss)
+    }
+
     /// The posterior mean within the family of the most likely form.
     fn believe(&mut self) {
         let (smallest, largest) = self.range;
@@ -197,6 +208,10 @@ impl Posterior {
             return;
         };
         if best.form.is_some() && self.changes < MIN_CHANGES {
+            return;
+        }
+        if best.form.is_some() && best.loss + PROOF > self.loss_of_proportional() {
+            self.belief = None;
             return;
         }
         let Some(form) = best.form else {

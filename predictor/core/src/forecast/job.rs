@@ -15,9 +15,9 @@ use crate::series::{DriverSet, Observation};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Loss {
     /// Squared error in log speed, each worker for itself.
-    #[default]
     SquaredError,
     /// The log of the step time that an allocation on these forecasts leads to, all workers together.
+    #[default]
     StepTime,
 }
 
@@ -55,7 +55,7 @@ impl<K: Ord + Clone> JobForecaster<K> {
     /// A forecaster that has seen nothing, with the usual experts.
     pub fn new(drivers: DriverSet) -> Self {
         let roster = ExpertKind::roster(&drivers);
-        Self::with(drivers, roster, Loss::SquaredError)
+        Self::with(drivers, roster, Loss::default())
     }
 
     /// A forecaster of these experts, mixed by this loss. Without one that needs no fit, the last value stands in.

@@ -1,17 +1,17 @@
 //! When a better plan is worth a change.
 //!
 //! The gain is that of the *expected maximum* over the forecasts' recent errors, which is flat near the optimum: on noisy equal
-//! workers a plan that follows the noise gains next to nothing in expectation. And it must be beyond doubt: over the scenarios
-//! its mean must pass [`SIGNIFICANT`] times its standard error, or [`UNSURE_GAIN`] while there are none. A worker that really
-//! slowed down gains more than that at once. OmniLearn's dead-band, LBB's two speeds and AdaptDL's cost of a change are the other
-//! rules, for those who want them.
+//! workers a plan that follows the noise gains next to nothing in expectation, and is held off by a minimum gain of two percent;
+//! a worker that really slowed down passes that at once. OmniLearn's dead-band, LBB's two speeds and AdaptDL's cost of a change
+//! are the other rules, for those who want them.
 
-use crate::allocate::{Scenarios, Share, finish_s};
+use super::Objective;
+use crate::allocate::{Scenarios, Share};
 
-/// Standard errors that the mean gain must lie above 0.
-const SIGNIFICANT: f64 = 3.0;
 /// While the forecasts' errors are not known yet, a change must gain this share of the step.
-const UNSURE_GAIN: f64 = 0.1;
+const UNSURE_GAIN: f64 = 0.2;
+/// The best plan was chosen by the very scenarios that judge it: fewer of them flatter it more. A gain over this many counts half.
+const FLATTERED_SCENARIOS: f64 = 16.0;
 
 /// What keeps an allocation from changing.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,35 +44,39 @@ impl Default for Calm {
     }
 }
 
-/// Expected step times in seconds.
+/// What a better plan would bring.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Times {
-    /// Under the plan in force.
+pub struct Gain {
+    /// Expected step time under the plan in force, in seconds.
     pub held_s: f64,
-    /// Under the best plan.
+    /// Expected step time under the best plan, in seconds.
     pub best_s: f64,
-    /// What the best plan must save to be better beyond doubt.
-    pub doubt_s: f64,
+    /// The share of the step that the best plan saves, as far as it can be believed.
+    pub believed: f64,
 }
 
-impl Times {
+impl Gain {
     /// Of two plans over the scenarios.
-    pub fn of(shares: &[Share], scenarios: &Scenarios, held: &[u64], best: &[u64]) -> Self {
-        if scenarios.is_empty() {
-            let held_s = finish_s(shares, held);
-            return Self { held_s, best_s: finish_s(shares, best), doubt_s: UNSURE_GAIN * held_s };
-        }
+    pub fn of(
+        shares: &[Share],
+        scenarios: &Scenarios,
+        objective: Objective,
+        held: &[u64],
+        best: &[u64],
+    ) -> Self {
+        let held_s = scenarios.expected_finish(shares, held);
+        let best_s = scenarios.expected_finish(shares, best);
+        let gain = 1.0 - best_s / held_s;
         let count = scenarios.len() as f64;
-        let mean = |values: &[f64]| values.iter().sum::<f64>() / count;
-        let held: Vec<f64> = scenarios.finishes(shares, held).collect();
-        let best: Vec<f64> = scenarios.finishes(shares, best).collect();
-        let saved: Vec<f64> = held.iter().zip(&best).map(|(held, best)| held - best).collect();
-        let mean_saved = mean(&saved);
-        let squares: f64 = saved.iter().map(|saved| (saved - mean_saved).powi(2)).sum();
-        // The best plan was chosen by these very scenarios: the more workers and the fewer scenarios, the more it flatters.
-        let flattery = 1.0 + shares.len() as f64 / count;
-        let doubt_s = SIGNIFICANT * flattery * (squares / (count - 1.0).max(1.0) / count).sqrt();
-        Self { held_s: mean(&held), best_s: mean(&best), doubt_s }
+        let believed = match objective {
+            Objective::Maximum => gain,
+            Objective::ExpectedMaximum if !scenarios.is_empty() => {
+                gain * count / (count + FLATTERED_SCENARIOS)
+            }
+            Objective::ExpectedMaximum if gain < UNSURE_GAIN => 0.0,
+            Objective::ExpectedMaximum => gain,
+        };
+        Self { held_s, best_s, believed }
     }
 }
 
@@ -83,13 +87,6 @@ pub enum Hold {
     GainTooSmall {
         /// The share of the step that it would have saved.
         gain: f64,
-    },
-    /// What it would gain is no more than what forecasts err by.
-    Doubtful {
-        /// The share of the step that it would save.
-        gain: f64,
-        /// The share that it would have to save.
-        doubt: f64,
     },
     /// No share would change enough.
     DeadBand {
@@ -110,15 +107,12 @@ pub enum Hold {
 
 impl Calm {
     /// Whether the plan in force, which has lasted for so many iterations, is held against a better one, and by which rule.
-    pub fn holds(&self, lasted: u64, held: &[u64], best: &[u64], times: Times) -> Option<Hold> {
-        let saves_s = times.held_s - times.best_s;
-        let gain = saves_s / times.held_s;
+    pub fn holds(&self, lasted: u64, held: &[u64], best: &[u64], gain: &Gain) -> Option<Hold> {
+        let saves_s = gain.held_s - gain.best_s;
         let relative = |(held, best): (&u64, &u64)| held.abs_diff(*best) as f64 / (*held).max(1) as f64;
         let change = held.iter().zip(best).map(relative).fold(0.0, f64::max);
-        if gain < self.min_gain || saves_s <= 0.0 {
-            Some(Hold::GainTooSmall { gain: gain.max(0.0) })
-        } else if saves_s < times.doubt_s {
-            Some(Hold::Doubtful { gain, doubt: times.doubt_s / times.held_s })
+        if gain.believed < self.min_gain || saves_s <= 0.0 {
+            Some(Hold::GainTooSmall { gain: gain.believed.max(0.0) })
         } else if change < self.dead_band {
             Some(Hold::DeadBand { change })
         } else if lasted < self.dwell {

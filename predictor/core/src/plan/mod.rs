@@ -66,6 +66,16 @@ pub enum Sizes {
     Distinct(usize),
 }
 
+/// What a plan minimises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Objective {
+    /// The expected time of the slowest worker, over the recent errors of the forecasts.
+    #[default]
+    ExpectedMaximum,
+    /// The time of the slowest worker by the forecasts, as if they were certain: to compare with.
+    Maximum,
+}
+
 /// The rules of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
@@ -75,6 +85,8 @@ pub struct Rules {
     pub quantum: u64,
     /// Which sizes there may be.
     pub sizes: Sizes,
+    /// What is minimised.
+    pub objective: Objective,
     /// What keeps an allocation from changing.
     pub calm: Calm,
 }
@@ -92,6 +104,15 @@ pub struct Plan {
     pub step_time_s: Option<f64>,
     /// Expected time of the slowest worker under an even split, in seconds.
     pub even_step_time_s: Option<f64>,
+}
+
+impl Plan {
+    /// The plan as the one in force, made in this iteration unless the one `before` it had the same batches.
+    pub fn in_force(&self, iteration: u64, before: Option<&InForce>) -> InForce {
+        let since =
+            before.filter(|before| before.batches == self.batches).map_or(iteration, |before| before.since);
+        InForce { batches: self.batches.clone(), speeds: self.speeds.clone(), since }
+    }
 }
 
 /// Why an iteration cannot be planned.
@@ -148,6 +169,11 @@ pub fn plan(
     in_force: Option<&InForce>,
     rules: &Rules,
 ) -> Result<Plan, Unplannable> {
+    let certain = Scenarios::default();
+    let scenarios = match rules.objective {
+        Objective::ExpectedMaximum => scenarios,
+        Objective::Maximum => &certain,
+    };
     let even_batches = even(&bounds(workers), rules.global_batch, rules.quantum)?;
     let unmeasured = workers.iter().filter(|worker| worker.measured.is_none()).count();
     let Some(shares) = shares(workers, &even_batches, rules.calm.trust) else {
@@ -175,10 +201,10 @@ pub fn plan(
         None => Change::To(best, Reason::FirstMeasured),
         Some(held) if held.batches == best => Change::To(best, Reason::Unchanged),
         Some(InForce { speeds: None, .. }) => Change::To(best, Reason::FirstMeasured),
-        Some(InForce { speeds: Some(before), batches, since }) => {
-            let times = calm::Times::of(&shares, scenarios, batches, &best);
-            match rules.calm.holds(iteration.saturating_sub(*since), batches, &best, times) {
-                Some(hold) => Change::Hold(hold),
+        Some(held @ InForce { speeds: Some(before), batches, since }) => {
+            let gain = calm::Gain::of(&shares, scenarios, rules.objective, batches, &best);
+            match rules.calm.holds(iteration.saturating_sub(*since), batches, &best, &gain) {
+                Some(hold) => Change::Hold { held, hold },
                 None => {
                     let reason = most_changed(before, &speeds);
                     let best = if rules.sizes == Sizes::Any && rules.calm.goes_half_way(&shares, batches) {
@@ -191,19 +217,18 @@ pub fn plan(
             }
         }
     };
-    let (batches, made_for, reason) = match (change, held) {
+    let (batches, made_for, reason) = match change {
         // The speeds stay those that the batches were made for, so that slow drift adds up until it is worth a change.
-        (Change::Hold(hold), Some(held)) => (held.batches.clone(), held.speeds.clone(), Reason::Held(hold)),
-        (Change::Hold(_), None) => (even_batches, None, Reason::FirstMeasured),
-        (Change::To(batches, reason), _) => (batches, Some(speeds), reason),
+        Change::Hold { held, hold } => (held.batches.clone(), held.speeds.clone(), Reason::Held(hold)),
+        Change::To(batches, reason) => (batches, Some(speeds), reason),
     };
     let step_time_s = Some(finish(&batches));
     Ok(Plan { batches, speeds: made_for, reason, step_time_s, even_step_time_s })
 }
 
-enum Change {
+enum Change<'a> {
     To(Vec<u64>, Reason),
-    Hold(calm::Hold),
+    Hold { held: &'a InForce, hold: calm::Hold },
 }
 
 /// Plans an iteration whose samples cost differently, in their order: contiguous ranges of balanced finish times. What is in

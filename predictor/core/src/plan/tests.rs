@@ -16,8 +16,13 @@ fn unmeasured() -> WorkerOutlook {
 }
 
 fn rules() -> Rules {
-    let calm = Calm { min_gain: 0.12, ..Calm::default() };
-    Rules { global_batch: 120, quantum: 1, sizes: Sizes::Any, calm }
+    Rules {
+        global_batch: 120,
+        quantum: 1,
+        sizes: Sizes::Any,
+        objective: Objective::default(),
+        calm: Calm::default(),
+    }
 }
 
 fn planned(workers: &[WorkerOutlook], in_force: Option<&InForce>, rules: &Rules) -> Plan {
@@ -25,7 +30,7 @@ fn planned(workers: &[WorkerOutlook], in_force: Option<&InForce>, rules: &Rules)
 }
 
 fn in_force(plan: &Plan) -> InForce {
-    InForce { batches: plan.batches.clone(), speeds: plan.speeds.clone(), since: 0 }
+    plan.in_force(0, None)
 }
 
 #[test]
@@ -56,17 +61,30 @@ fn follows_the_speeds_and_names_who_moved() {
     assert_eq!((next.step_time_s, next.even_step_time_s), (Some(8.0), Some(12.0)));
 }
 
-/// Each drift alone is under the minimum gain; together they are not.
+/// Each drift alone gains too little; together they do not.
 #[test]
 fn small_gains_are_held_and_drift_adds_up() {
     let mut last = planned(&[at(10.0), at(10.0)], None, &rules());
-    let drifted = planned(&[at(10.0), at(8.2)], Some(&in_force(&last)), &rules());
-    assert!(
-        matches!(drifted.reason, Reason::Held(calm::Hold::GainTooSmall { gain }) if gain > 0.0 && gain < 0.12)
-    );
+    let drifted = planned(&[at(10.0), at(7.0)], Some(&in_force(&last)), &rules());
+    assert!(matches!(drifted.reason, Reason::Held(calm::Hold::GainTooSmall { .. })), "{drifted:?}");
     assert_eq!((&drifted.batches, &drifted.speeds), (&last.batches, &last.speeds));
-    last = planned(&[at(10.0), at(7.0)], Some(&in_force(&drifted)), &rules());
-    assert!(matches!(last.reason, Reason::SpeedChanged { rank: 1, ratio } if (ratio - 0.7).abs() < 1e-12));
+    last = planned(&[at(10.0), at(5.0)], Some(&in_force(&drifted)), &rules());
+    assert_eq!(last.reason, Reason::SpeedChanged { rank: 1, ratio: 0.5 });
+}
+
+/// A gain of 10 % over 16 scenarios counts half.
+#[test]
+fn few_scenarios_flatter() {
+    let residuals = [vec![0.0; 16], vec![0.0; 16]];
+    let next = |min_gain: f64| {
+        let first = in_force(&planned(&[at(10.0), at(10.0)], None, &rules()));
+        let rules = Rules { calm: Calm { min_gain, ..Calm::default() }, ..rules() };
+        // 60/60 would take 60/8 = 7.5 s, 67/53 takes 6.7 s: 10.7 % less.
+        plan(7, &[at(10.0), at(8.0)], &Scenarios::from_residuals(&residuals), Some(&first), &rules).unwrap()
+    };
+    assert_eq!(next(0.053).batches, [67, 53]);
+    let held = next(0.054).reason;
+    assert!(matches!(held, Reason::Held(calm::Hold::GainTooSmall { gain }) if gain > 0.053), "{held:?}");
 }
 
 #[test]
@@ -74,23 +92,23 @@ fn rules_of_calm() {
     let first = in_force(&planned(&[at(10.0), at(10.0)], None, &rules()));
     let next = |calm: Calm| {
         let rules = Rules { calm: Calm { min_gain: 0.0, ..calm }, ..rules() };
-        planned(&[at(10.0), at(8.0)], Some(&first), &rules)
+        planned(&[at(10.0), at(5.0)], Some(&first), &rules)
     };
-    // 60/60 takes 7.5 s, the best 67/53 takes 6.7 s: 11 % less; the plan has lasted 7 iterations.
+    // 60/60 takes 12 s, the best 80/40 takes 8 s; the plan has lasted 7 iterations.
     let usual = Calm::default();
-    assert_eq!(next(usual).batches, [67, 53]);
+    assert_eq!(next(usual).batches, [80, 40]);
     let held = |plan: Plan| match plan.reason {
         Reason::Held(hold) => Some(hold),
         _ => None,
     };
-    assert!(matches!(held(next(Calm { dead_band: 0.2, ..usual })), Some(calm::Hold::DeadBand { .. })));
-    assert_eq!(held(next(Calm { dead_band: 0.1, ..usual })), None);
+    assert!(matches!(held(next(Calm { dead_band: 0.4, ..usual })), Some(calm::Hold::DeadBand { .. })));
+    assert_eq!(held(next(Calm { dead_band: 0.3, ..usual })), None);
     assert_eq!(held(next(Calm { dwell: 10, ..usual })), Some(calm::Hold::Dwelling { left: 3 }));
     assert_eq!(held(next(Calm { dwell: 7, ..usual })), None);
-    assert!(matches!(held(next(Calm { change_cost_s: 6.0, ..usual })), Some(calm::Hold::Costs { .. })));
-    assert_eq!(held(next(Calm { change_cost_s: 5.0, ..usual })), None);
-    assert_eq!(next(Calm { fine_tune_below: 0.3, ..usual }).batches, [63, 57]);
-    assert_eq!(next(Calm { fine_tune_below: 0.2, ..usual }).batches, [67, 53], "25 % apart");
+    assert!(matches!(held(next(Calm { change_cost_s: 29.0, ..usual })), Some(calm::Hold::Costs { .. })));
+    assert_eq!(held(next(Calm { change_cost_s: 27.0, ..usual })), None);
+    assert_eq!(next(Calm { fine_tune_below: 1.1, ..usual }).batches, [70, 50]);
+    assert_eq!(next(Calm { fine_tune_below: 0.9, ..usual }).batches, [80, 40], "twice as long");
 }
 
 #[test]
@@ -137,32 +155,31 @@ fn ranges_by_cost() {
 /// Four equal workers with 10 % noise, forecast and planned for a thousand iterations as the service does: the shares stay.
 #[test]
 fn noise_does_not_move_the_shares() {
-    let mut noise = rand_chacha::ChaCha8Rng::seed_from_u64(5);
+    let changes: Vec<usize> = (0..4).map(changes_by_noise).collect();
+    assert!(changes.iter().sum::<usize>() <= 4 * 12, "{changes:?}");
+}
+
+fn changes_by_noise(seed: u64) -> usize {
+    let mut noise = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     let mut job = JobForecaster::new(DriverSet::default());
     let rules = Rules { global_batch: 256, calm: Calm::default(), ..rules() };
     let (mut now, mut changes) = (None::<InForce>, 0);
     for k in 0..1000 {
-        let outlooks: Vec<WorkerOutlook> = (0..4u8)
-            .map(|worker| job.forecast(&worker, None).map_or_else(unmeasured, |seen| at(seen.speed)))
-            .collect();
+        let outlook = |worker| job.forecast(&worker, None).map_or_else(unmeasured, |seen| at(seen.speed));
+        let outlooks: Vec<WorkerOutlook> = (0..4u8).map(outlook).collect();
         let residuals: Vec<Vec<f64>> = (0..4u8).map(|worker| job.residuals(&worker).collect()).collect();
         let next = plan(k, &outlooks, &Scenarios::from_residuals(&residuals), now.as_ref(), &rules).unwrap();
-        if now.as_ref().is_some_and(|now| now.batches != next.batches) {
-            changes += 1;
-        }
-        let since = now.filter(|now| now.batches == next.batches).map_or(k, |now| now.since);
-        let outcomes: Vec<(u8, Observation)> = (0..4u8)
-            .map(|worker| {
-                // Sum of twelve uniforms: a normal deviate.
-                let deviate: f64 = (0..12).map(|_| noise.random::<f64>()).sum::<f64>() - 6.0;
-                let batch = next.batches[usize::from(worker)] as f64;
-                (worker, Observation::new(batch, batch / 100.0 * (0.1_f64 * deviate).exp()).unwrap())
-            })
-            .collect();
-        job.observe(&outcomes);
-        now = Some(InForce { batches: next.batches, speeds: next.speeds, since });
+        changes += usize::from(now.as_ref().is_some_and(|now| now.batches != next.batches));
+        let outcome = |worker: u8| {
+            // The sum of twelve uniform deviates is a normal one.
+            let deviate = (0..12).map(|_| noise.random::<f64>()).sum::<f64>() - 6.0;
+            let batch = next.batches[usize::from(worker)] as f64;
+            (worker, Observation::new(batch, batch / 100.0 * (0.1 * deviate).exp()).unwrap())
+        };
+        job.observe(&(0..4u8).map(outcome).collect::<Vec<_>>());
+        now = Some(next.in_force(k, now.as_ref()));
     }
-    assert!((1..=10).contains(&changes), "{changes} changes");
+    changes
 }
 
 proptest! {

@@ -154,17 +154,13 @@ impl Policy for Evenstep<'_> {
             global_batch: self.settings.global_batch,
             quantum: self.settings.quantum,
             sizes: Sizes::Any,
+            objective: self.settings.objective,
             calm: self.settings.calm,
         };
         let plan = plan(iteration, &outlooks, &self.scenarios(present), in_force, &rules)?;
-        let since = match in_force {
-            Some(in_force) if in_force.batches == plan.batches => in_force.since,
-            _ => iteration,
-        };
-        let batches = plan.batches.clone();
-        let in_force = InForce { batches: plan.batches, speeds: plan.speeds, since };
+        let in_force = plan.in_force(iteration, in_force);
         self.in_force = Some((present.to_vec(), in_force));
-        Ok(batches)
+        Ok(plan.batches)
     }
 
     /// As in the service, the first report of a worker is left out: a first iteration allocates, compiles and warms caches.
@@ -175,7 +171,12 @@ impl Policy for Evenstep<'_> {
             let known = &mut self.workers[report.worker];
             if std::mem::replace(&mut known.reported, true) {
                 news.push(report);
-                known.curve.observe(report.batch, report.compute_time_s);
+                match self.forecaster.forecast(&report.worker, None) {
+                    Some(forecast) => {
+                        known.curve.observe_forecast(report.batch, report.compute_time_s, forecast.speed);
+                    }
+                    None => known.curve.observe(report.batch, report.compute_time_s),
+                }
                 let seen = observation(&known.curve, report.batch, report.compute_time_s);
                 outcomes.extend(seen.map(|seen| (report.worker, seen)));
             }

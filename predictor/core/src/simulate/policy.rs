@@ -10,7 +10,7 @@ use crate::allocate::{Share, allocate, even};
 use crate::curve::Curve;
 use crate::forecast::Loss;
 use crate::forecast::average::Ema;
-use crate::plan::Calm;
+use crate::plan::{Calm, Objective};
 use crate::series::Observation;
 
 /// Ways of sharing out the global batch.
@@ -86,6 +86,8 @@ pub struct Settings {
     pub ema: f64,
     /// What keeps evenstep's shares from changing.
     pub calm: Calm,
+    /// What its plans minimise.
+    pub objective: Objective,
     /// What the weights of evenstep's mix are trained on.
     pub loss: Loss,
     /// Whether evenstep fits networks on the way, as the service does beside its requests: most of the time of a simulation.

@@ -6,7 +6,7 @@ use super::*;
 use crate::backtest::{Job, Row, Series};
 use crate::forecast::Loss;
 use crate::forecast::nonlinear::{FittedExpert, Training};
-use crate::plan::Calm;
+use crate::plan::{Calm, Objective};
 
 fn no_networks(due: &[Training]) -> Vec<Option<FittedExpert>> {
     due.iter().map(|_| None).collect()
@@ -19,6 +19,7 @@ fn settings(global_batch: u64, warmup: usize) -> Settings {
         warmup,
         ema: 0.5,
         calm: Calm::default(),
+        objective: Objective::default(),
         loss: Loss::SquaredError,
         networks: false,
         ahead: false,
