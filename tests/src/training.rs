@@ -114,6 +114,14 @@ impl Training {
         lines
     }
 
+    /// The iterations of a policy that were recorded so far.
+    pub fn iterations_so_far(&self, policy: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.folder.join("record.jsonl")).unwrap_or_default();
+        // The last line may be half written while training goes on.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        lines(whole, "iteration").filter(|line| line["policy"] == policy).collect()
+    }
+
     /// How the training of a policy ended.
     pub fn end(&self, policy: &str) -> Value {
         let mut ends = self.record("end").into_iter().filter(|line| line["policy"] == policy);
@@ -122,8 +130,7 @@ impl Training {
 
     fn record(&self, kind: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.folder.join("record.jsonl")).expect("a record");
-        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line of a record"));
-        lines.filter(|line| line["kind"] == kind).collect()
+        lines(&text, kind).collect()
     }
 
     /// Samples computed under a policy so far, over all workers.
@@ -200,6 +207,11 @@ impl Training {
         assert_eq!(counts.len() as u64 - of_last, last * samples, "samples left out before epoch {last}");
         assert!(counts.keys().all(|(_, index)| *index < samples), "samples that do not exist");
     }
+}
+
+fn lines(record: &str, kind: &str) -> impl Iterator<Item = Value> {
+    let lines = record.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line of a record"));
+    lines.filter(move |line| line["kind"] == kind)
 }
 
 /// The local batches of an iteration, by rank.

@@ -25,6 +25,8 @@ pub struct Arm {
     pub cursor: Cursor,
     /// Its next iteration.
     pub iteration: u64,
+    /// Samples of a whole iteration.
+    pub global_batch: u64,
     /// Who computes what.
     pub planner: Planner,
 }

@@ -10,6 +10,7 @@ use tch::{TchError, Tensor};
 
 use crate::cli::Policy;
 use crate::optimizer::MomentumForm;
+use crate::rate::Rate;
 
 const STATE_FILE: &str = "state.json";
 const NAME_PREFIX: &str = "iteration-";
@@ -29,6 +30,9 @@ pub struct State {
     /// The learning rate of the last step; absent before the first, and in checkpoints of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
+    /// What it was multiplied by, and how that goes on; absent in checkpoints of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
     /// What must be the same when the run is resumed.
     pub identity: Identity,
 }
@@ -38,8 +42,11 @@ pub struct State {
 pub struct Identity {
     /// The seed.
     pub seed: u64,
-    /// Samples per iteration.
+    /// Samples per iteration, or, where those follow the number of workers, what the learning rate was chosen for.
     pub global_batch: u64,
+    /// Samples for each worker, where the global batch follows their number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_worker_batch: Option<u64>,
     /// The network, in words.
     pub model: String,
     /// The element type, in words.
@@ -196,10 +203,15 @@ pub fn load(
 
 fn same_run(path: &Path, found: &Identity, expected: &Identity) -> Result<(), CheckpointError> {
     let policies = |identity: &Identity| format!("{:?}", identity.policies);
+    let each = |identity: &Identity| match identity.per_worker_batch {
+        Some(each) => each.to_string(),
+        None => "none".to_owned(),
+    };
     let form = |identity: &Identity| format!("{:?}", identity.momentum_form);
     let fields = [
         ("seed", found.seed.to_string(), expected.seed.to_string()),
         ("global batch", found.global_batch.to_string(), expected.global_batch.to_string()),
+        ("batch per worker", each(found), each(expected)),
         ("model", found.model.clone(), expected.model.clone()),
         ("dtype", found.dtype.clone(), expected.dtype.clone()),
         ("data", found.data.clone(), expected.data.clone()),
@@ -240,13 +252,22 @@ mod tests {
         let identity = Identity {
             seed: 1,
             global_batch: 8,
+            per_worker_batch: None,
             model: "mlp".into(),
             dtype: "float32".into(),
             data: "task".into(),
             policies: vec![Policy::Even],
             momentum_form: MomentumForm::Outside,
         };
-        State { job_id: None, iteration, epoch: 2, position: 16, learning_rate: None, identity }
+        State {
+            job_id: None,
+            iteration,
+            epoch: 2,
+            position: 16,
+            learning_rate: None,
+            rate: Some(0.3.into()),
+            identity,
+        }
     }
 
     #[test]

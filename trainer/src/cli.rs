@@ -13,6 +13,10 @@ use crate::optimizer::MomentumForm;
 use crate::plan::GLOBAL_BATCH_MAX;
 use crate::record::is_table;
 use crate::report::ReportArgs;
+use crate::rule::RuleArgs;
+
+/// Samples per iteration where nobody says.
+const GLOBAL_BATCH_DEFAULT: u64 = 512;
 
 /// Data-parallel training that asks the evenstep predictor for its batches.
 #[derive(Debug, Parser)]
@@ -154,9 +158,16 @@ pub struct TrainArgs {
     /// Samples of the generated task
     #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub samples: u64,
-    /// Samples per iteration over all workers
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..=GLOBAL_BATCH_MAX), env = "EVENSTEP_GLOBAL_BATCH")]
-    pub global_batch: u64,
+    /// Samples per iteration over all workers; with --per-worker-batch the number that --lr was chosen for [default: 512, or
+    /// the batch per worker times the workers that the run begins with]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=GLOBAL_BATCH_MAX), env = "EVENSTEP_GLOBAL_BATCH")]
+    pub global_batch: Option<u64>,
+    /// The global batch grows and shrinks with the run: so many samples for each worker, shared out as ever
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=GLOBAL_BATCH_MAX), env = "EVENSTEP_PER_WORKER_BATCH")]
+    pub per_worker_batch: Option<u64>,
+    /// How the learning rate follows.
+    #[command(flatten)]
+    pub rule: RuleArgs,
     /// Samples in one forward and backward
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     pub micro_batch: u64,
@@ -331,22 +342,10 @@ impl TrainArgs {
         policies.dedup();
         let wrong = if policies.len() != self.policy.len() {
             format!("--policy {:?}: each may come once", self.policy)
-        } else if !self.global_batch.is_multiple_of(self.quantum) {
-            format!("--global-batch {} must be a multiple of --quantum {}", self.global_batch, self.quantum)
-        } else if self.global_batch / self.quantum < world_size as u64 {
-            format!(
-                "--global-batch {} must hold a --quantum of {} for each of {world_size} workers",
-                self.global_batch, self.quantum
-            )
-        } else if let Some(cap) = self
-            .max_local_batch
-            .filter(|cap| cap / self.quantum * self.quantum * (world_size as u64) < self.global_batch)
-        {
-            format!(
-                "--max-local-batch {cap}: {world_size} workers with at most that many, in multiples of {}, cannot hold \
-                 --global-batch {}",
-                self.quantum, self.global_batch
-            )
+        } else if let Some(wrong) = self.wrong_batch(world_size as u64) {
+            wrong
+        } else if let Some(wrong) = self.rule.wrong() {
+            wrong
         } else if !(self.lr.is_finite() && self.lr >= 0.0) {
             format!("--lr {} must be a finite number of at least 0", self.lr)
         } else if !(0.0..1.0).contains(&self.momentum) {
@@ -363,6 +362,60 @@ impl TrainArgs {
             return self.check_elastic(world_size);
         };
         Err(InvalidArgs(wrong))
+    }
+
+    /// Samples of a whole iteration of so many workers.
+    pub fn whole_batch(&self, world_size: usize) -> u64 {
+        let of_workers = self.per_worker_batch.map(|each| each.saturating_mul(world_size as u64));
+        of_workers.or(self.global_batch).unwrap_or(GLOBAL_BATCH_DEFAULT)
+    }
+
+    /// What the learning rate was chosen for, in a run that begins with so many workers.
+    pub fn base_batch(&self, begins_with: usize) -> u64 {
+        self.global_batch.unwrap_or_else(|| self.whole_batch(begins_with))
+    }
+
+    /// The most workers that the global batch has room for.
+    pub fn max_workers(&self) -> usize {
+        let room = match self.per_worker_batch {
+            Some(each) => GLOBAL_BATCH_MAX / each,
+            None => self.whole_batch(0) / self.quantum,
+        };
+        usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
+    /// The rule for batches that is broken, with the values.
+    fn wrong_batch(&self, workers: u64) -> Option<String> {
+        let (base, quantum) = (self.base_batch(workers as usize), self.quantum);
+        let room = self.max_local_batch.map(|cap| (cap, cap / quantum * quantum));
+        if !base.is_multiple_of(quantum) {
+            return Some(format!("--global-batch {base} must be a multiple of --quantum {quantum}"));
+        }
+        let Some(each) = self.per_worker_batch else {
+            return if base / quantum < workers {
+                Some(format!(
+                    "--global-batch {base} must hold a --quantum of {quantum} for each of {workers} workers"
+                ))
+            } else {
+                room.filter(|(_, room)| room.saturating_mul(workers) < base).map(|(cap, _)| {
+                    format!(
+                        "--max-local-batch {cap}: {workers} workers with at most that many, in multiples of {quantum}, \
+                         cannot hold --global-batch {base}"
+                    )
+                })
+            };
+        };
+        if !each.is_multiple_of(quantum) {
+            Some(format!("--per-worker-batch {each} must be a multiple of --quantum {quantum}"))
+        } else if each.saturating_mul(workers) > GLOBAL_BATCH_MAX {
+            Some(format!(
+                "--per-worker-batch {each}: {workers} workers make a global batch of more than {GLOBAL_BATCH_MAX}"
+            ))
+        } else {
+            room.filter(|(_, room)| *room < each).map(|(cap, _)| {
+                format!("--max-local-batch {cap}: holds no --per-worker-batch of {each}, in multiples of {quantum}")
+            })
+        }
     }
 
     fn check_elastic(&self, world_size: usize) -> Result<(), InvalidArgs> {
@@ -383,11 +436,13 @@ impl TrainArgs {
         } else if self.record.as_deref().is_some_and(is_table) {
             "--elastic with a --record that ends in .csv: a trace for backtests needs workers that stay"
                 .to_owned()
-        } else if room.is_some_and(|room| room < self.global_batch) {
+        } else if self.per_worker_batch.is_none()
+            && room.is_some_and(|room| room < self.whole_batch(world_size))
+        {
             format!(
                 "--min-workers {fewest}: so few, with at most {} samples each, cannot hold --global-batch {}",
                 self.max_local_batch.unwrap_or(0),
-                self.global_batch
+                self.whole_batch(world_size)
             )
         } else {
             return Ok(());
@@ -462,6 +517,12 @@ mod tests {
             (&["--max-local-batch", "255"], "--max-local-batch"),
             (&["--quantum", "64", "--max-local-batch", "300"], ""),
             (&["--quantum", "64", "--max-local-batch", "250"], "--max-local-batch"),
+            (&["--per-worker-batch", "300", "--max-local-batch", "255"], "--per-worker-batch"),
+            (&["--per-worker-batch", "300", "--quantum", "7"], "--global-batch"),
+            (&["--per-worker-batch", "300", "--global-batch", "14", "--quantum", "7"], "--per-worker-batch"),
+            (&["--per-worker-batch", "9000000"], "--per-worker-batch"),
+            (&["--per-worker-batch", "64", "--global-batch", "1", "--rule", "sqrt"], ""),
+            (&["--rule", "legw"], "--warmup-epochs"),
             (&["--pace", "1,2,3"], "--pace"),
             (&["--pace", "1,0"], "--pace"),
             (&["--momentum", "1"], "--momentum"),
@@ -473,6 +534,7 @@ mod tests {
             (&["--elastic", "--record", "run.csv"], ".csv"),
             (&["--elastic", "--max-local-batch", "300"], "--min-workers"),
             (&["--elastic", "--min-workers", "2", "--max-local-batch", "300"], ""),
+            (&["--elastic", "--per-worker-batch", "256", "--max-local-batch", "300"], ""),
         ] {
             let checked = train(extra).check(2);
             if word.is_empty() {
@@ -481,6 +543,18 @@ mod tests {
                 assert!(checked.unwrap_err().to_string().contains(word), "{extra:?}");
             }
         }
+    }
+
+    #[test]
+    fn batches_of_runs_that_grow() {
+        let batches = |extra: &[&str]| {
+            let train = train(extra);
+            (train.base_batch(2), train.whole_batch(2), train.whole_batch(4), train.max_workers())
+        };
+        assert_eq!(batches(&[]), (512, 512, 512, 512));
+        assert_eq!(batches(&["--global-batch=64", "--quantum=4"]), (64, 64, 64, 16));
+        assert_eq!(batches(&["--per-worker-batch=32"]), (64, 64, 128, 1 << 19));
+        assert_eq!(batches(&["--per-worker-batch=32", "--global-batch=16"]), (16, 64, 128, 1 << 19));
     }
 
     #[test]

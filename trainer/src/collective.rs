@@ -16,8 +16,8 @@ use crate::plan::Plan;
 
 /// Samples, loss sum, ranks with each wish.
 const TOTALS: usize = 5;
-/// Local batch, compute time, loader wait, busy time, missed paces, peak memory; then the drivers.
-const OWN_SLOTS: usize = 6;
+/// Local batch, compute time, loader wait, busy time, missed paces, peak memory, gradient norm; then the drivers.
+const OWN_SLOTS: usize = 7;
 /// In which memory is counted on the way: whole numbers of them travel exactly up to 16 GiB.
 const KIBIBYTE: u64 = 1024;
 const REPORT_SLOTS: usize = OWN_SLOTS + drivers::NAMES.len();
@@ -73,6 +73,8 @@ pub struct RankReport {
     /// Its highest memory use so far, where the system says; above 16 GiB to seven digits, as it travels among 32-bit
     /// gradients.
     pub peak_memory_bytes: Option<u64>,
+    /// Squared norm of its own mean gradient, where norms are wanted and it has one.
+    pub gradient_sqr: Option<f64>,
     /// Drivers read when its compute ended.
     pub drivers: Readings,
 }
@@ -88,6 +90,8 @@ pub struct Reduced {
     pub wished: Wished,
     /// Each rank's report.
     pub reports: Vec<RankReport>,
+    /// Squared norm of the mean gradient over them, where norms are wanted.
+    pub gradient_sqr: Option<f64>,
     /// A newer plan.
     pub news: Option<Plan>,
     /// Time this rank spent in the all-reduce, in seconds.
@@ -108,14 +112,16 @@ pub struct Bucket {
     flat: Tensor,
     gradients: i64,
     world_size: usize,
+    norms: bool,
 }
 
 impl Bucket {
-    /// A buffer for this model's gradients, on the device that the group reduces on.
-    pub fn new(model: &Model, world_size: usize, device: Device) -> Self {
+    /// A buffer for this model's gradients, on the device that the group reduces on. With `norms` each iteration works out
+    /// the norms of gradients, which costs two passes over them.
+    pub fn new(model: &Model, world_size: usize, device: Device, norms: bool) -> Self {
         let slots = TOTALS + world_size * REPORT_SLOTS + Plan::slots(world_size);
         let flat = Tensor::zeros([model.size() + slots as i64], (model.kind(), device));
-        Self { flat, gradients: model.size(), world_size }
+        Self { flat, gradients: model.size(), world_size, norms }
     }
 
     /// Sums everything over all ranks. Afterwards [`Bucket::gradient`] is the mean gradient of the global batch,
@@ -127,10 +133,15 @@ impl Bucket {
         &mut self,
         group: &Group,
         model: &Model,
-        own: &Contribution,
+        mut own: Contribution,
     ) -> evenstep_c10d::Result<Reduced> {
-        self.fill_gradients(model, own.report.local_batch);
-        let slots = Tensor::from_slice(&encode(own, group.rank(), self.world_size));
+        let local_batch = own.report.local_batch;
+        self.fill_gradients(model, local_batch);
+        if local_batch > 0 {
+            let summed = self.gradient_sqr();
+            own.report.gradient_sqr = summed.map(|summed| summed / (local_batch as f64).powi(2));
+        }
+        let slots = Tensor::from_slice(&encode(&own, group.rank(), self.world_size));
         self.tail().copy_(&slots);
         let started = Instant::now();
         group.all_reduce_sum(&mut self.flat)?;
@@ -138,9 +149,16 @@ impl Bucket {
         let all_reduce_s = started.elapsed().as_secs_f64();
         let mut sums = vec![0.0; tail.numel()];
         tail.copy_data(&mut sums, tail.numel());
-        let reduced = decode(&sums, self.world_size, all_reduce_s);
+        let mut reduced = decode(&sums, self.world_size, all_reduce_s);
         let _ = self.flat.narrow(0, 0, self.gradients).divide_scalar_(reduced.samples.max(1) as f64);
+        reduced.gradient_sqr = self.gradient_sqr();
         Ok(reduced)
+    }
+
+    /// Squared norm of the gradients in the buffer, where norms are wanted; a training that diverges has none.
+    fn gradient_sqr(&self) -> Option<f64> {
+        let norm = self.norms.then(|| self.flat.narrow(0, 0, self.gradients).norm().double_value(&[]));
+        norm.map(|norm| norm * norm).filter(|norm| norm.is_finite())
     }
 
     /// The mean gradient over the global batch, flat, in the order of the parameters.
@@ -184,6 +202,8 @@ fn encode(own: &Contribution, rank: usize, world_size: usize) -> Vec<f64> {
         report.pace_missed as f64,
         // A process that computes uses some: 0 is none said.
         report.peak_memory_bytes.map_or(0.0, |bytes| (bytes / KIBIBYTE) as f64),
+        // A norm may be 0, and is never negative.
+        report.gradient_sqr.unwrap_or(-1.0),
     ]);
     mine[OWN_SLOTS..].copy_from_slice(&drivers::encode(&report.drivers));
     slots.extend(Plan::encode(own.news.as_ref(), world_size));
@@ -202,6 +222,7 @@ fn decode(sums: &[f64], world_size: usize, all_reduce_s: f64) -> Reduced {
             busy_s: slots[3],
             pace_missed: slots[4] as u64,
             peak_memory_bytes: (slots[5] > 0.0).then(|| slots[5] as u64 * KIBIBYTE),
+            gradient_sqr: (slots[6] >= 0.0 && slots[6].is_finite()).then_some(slots[6]),
             drivers: drivers::decode(&slots[OWN_SLOTS..]),
         })
         .collect();
@@ -210,6 +231,7 @@ fn decode(sums: &[f64], world_size: usize, all_reduce_s: f64) -> Reduced {
         loss: totals[1] / totals[0],
         wished: Wished { stop: totals[2] as usize, leave: totals[3] as usize, regroup: totals[4] as usize },
         reports,
+        gradient_sqr: None,
         news: Plan::decode(news),
         all_reduce_s,
     }
@@ -230,6 +252,7 @@ mod tests {
                 busy_s: 0.25 + rank as f64,
                 pace_missed: 7 * rank as u64,
                 peak_memory_bytes: (rank > 0).then(|| rank as u64 * 300 * KIBIBYTE),
+                gradient_sqr: (rank != 1).then_some(0.75 * rank as f64),
                 drivers: [("other_cpu".to_owned(), rank as f64)].into(),
             },
             loss_sum: 10.0,

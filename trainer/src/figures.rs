@@ -146,6 +146,8 @@ mod tests {
             epoch: 0,
             at_s: 0.0,
             global_batch: workers.iter().map(|(batch, _)| batch).sum(),
+            lr_multiplier: None,
+            schedule_iteration: None,
             step_time_s,
             ask_s: step_time_s / 100.0,
             round_trip_s: None,

@@ -28,6 +28,7 @@ mod planner;
 mod rate;
 pub mod record;
 pub mod report;
+pub mod rule;
 mod sample_log;
 mod setup;
 pub mod store;

@@ -46,6 +46,8 @@ pub struct Step<'a> {
     pub reduced: &'a Reduced,
     /// Samples in it.
     pub size: u64,
+    /// What the learning rate was multiplied by.
+    pub lr_multiplier: f64,
     /// How long it took.
     pub step_time_s: f64,
     /// The difference to the one-process gradient, where it was verified.
@@ -85,11 +87,16 @@ impl Narrator {
             let batches: Vec<String> =
                 step.planned.plan.shares().iter().map(|share| share.local_batch.to_string()).collect();
             format!(
-                "{} loss {:.4}, {:.1} ms, batches {}",
+                "{} loss {:.4}, {:.1} ms, batches {}{}",
                 arm.policy,
                 reduced.loss,
                 step.step_time_s * 1e3,
-                batches.join("/")
+                batches.join("/"),
+                if step.lr_multiplier == 1.0 {
+                    String::new()
+                } else {
+                    format!(", learning rate times {:.3}", step.lr_multiplier)
+                }
             )
         });
         Ok(())
@@ -177,6 +184,8 @@ fn line(arm: &Arm, step: &Step<'_>, workers: &[WorkerId], at_s: f64) -> Iteratio
         epoch: arm.cursor.epoch(),
         at_s,
         global_batch: step.size,
+        lr_multiplier: Some(step.lr_multiplier),
+        schedule_iteration: timed.and_then(|timed| timed.answer.optimizer.schedule_iteration),
         step_time_s: step.step_time_s,
         ask_s: planned.ask_s,
         round_trip_s: timed.map(|timed| timed.round_trip_s),

@@ -16,6 +16,7 @@ use crate::load::{Load, LoadKind, Timeline};
 use crate::narrator::Narrator;
 use crate::output::{Output, Progress};
 use crate::record::{Recorder, RunLine, Scenario};
+use crate::rule::RuleChoice;
 use crate::setup::Start;
 use crate::worker::{Worker, asks};
 
@@ -42,12 +43,17 @@ pub fn narrate(
         return Ok(narrator(worker, workers, job_id, recorder, (progress, output), started));
     }
     output.say(&format!(
-        "{} workers, {}, {}, global batch {}, {} iterations{}",
+        "{} workers, {}, {}, {}, {}{}",
         workers.len(),
         run.model,
         run.data,
-        run.global_batch,
-        run.steps,
+        batch_words(train, args.world_size),
+        match (train.per_worker_batch, train.steps, train.epochs.unwrap_or(1)) {
+            // How many iterations that makes depends on who will take part.
+            (Some(_), None, 1) => "1 epoch".to_owned(),
+            (Some(_), None, epochs) => format!("{epochs} epochs"),
+            _ => format!("{} iterations", run.steps),
+        },
         job_id.as_ref().map_or_else(String::new, |job| format!(", job {job}")),
     ));
     for note in &run.notes {
@@ -59,6 +65,16 @@ pub fn narrate(
     let loads = timelines(args, started);
     let recorder = train.record.as_deref().map(|path| Recorder::begin(path, run, loads)).transpose()?;
     Ok(narrator(worker, workers, job_id, recorder, (progress, output), started))
+}
+
+/// What an iteration holds and how the learning rate follows, in words.
+fn batch_words(train: &TrainArgs, begins_with: usize) -> String {
+    let (base, rule) = (train.base_batch(begins_with), train.rule.to_string());
+    match train.per_worker_batch {
+        Some(each) => format!("{each} samples a worker (--lr is for {base} in all, and follows by {rule})"),
+        None if train.rule.rule == RuleChoice::Legw => format!("global batch {base}, {rule}"),
+        None => format!("global batch {base}"),
+    }
 }
 
 fn narrator(
@@ -122,7 +138,9 @@ fn describe(worker: &Worker<'_>, workers: &[WorkerId], job_id: Option<JobId>) ->
         job_id,
         paces: train.pace.clone(),
         workers: workers.to_vec(),
-        global_batch: train.global_batch,
+        global_batch: train.whole_batch(args.world_size),
+        per_worker_batch: train.per_worker_batch,
+        rule: train.rule.named(),
         model: format!("{}, {}", train.model_name(), train.dtype.tolerance().0),
         data: worker.data.name.clone(),
         steps: worker.iterations(),
@@ -140,18 +158,22 @@ fn describe(worker: &Worker<'_>, workers: &[WorkerId], job_id: Option<JobId>) ->
 /// # Errors
 /// There is no job id.
 pub fn registration(
-    train: &TrainArgs,
+    worker: &Worker<'_>,
     narrator: &Narrator,
     devices: &[String],
     begin: Begin,
 ) -> Result<Registration> {
+    let (args, train) = (worker.args, &worker.args.train);
     let job_id = narrator.job_id().cloned().context("the policy evenstep needs a job id")?;
     Ok(Registration {
         client: Client::new(&train.server, job_id, Duration::from_millis(train.ask_timeout_ms)),
         spec: JobSpec {
             quantum: train.quantum,
             max_local_batch: train.max_local_batch,
-            ..JobSpec::new(train.global_batch)
+            per_worker_batch: train.per_worker_batch,
+            rule: train.rule.named(),
+            learning_rate: train.rule.settings(worker.data.train.len()),
+            ..JobSpec::new(train.base_batch(args.world_size))
         },
         workers: narrator.workers.clone(),
         devices: devices.to_vec(),

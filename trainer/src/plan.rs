@@ -26,6 +26,19 @@ pub struct Share {
     pub offset: u64,
 }
 
+/// What was asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// Our workers in rank order.
+    pub workers: &'a [WorkerId],
+    /// Samples in the iteration.
+    pub global_batch: u64,
+    /// The generation.
+    pub generation: u64,
+    /// Whether the global batch follows the number of workers.
+    pub follows_workers: bool,
+}
+
 /// An answer of the predictor that this run cannot follow.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
@@ -49,6 +62,9 @@ pub enum PlanError {
         /// The shares in our rank order.
         shares: Vec<Share>,
     },
+    /// It was given before others joined, for a global batch that followed the number of workers.
+    #[error("the answer is for a global batch of fewer workers, given before others joined")]
+    Outgrown,
     /// Its multiplier is no learning-rate multiplier.
     #[error("the answer's learning-rate multiplier {0} must be finite and at least 0")]
     LearningRate(f64),
@@ -80,17 +96,14 @@ impl Plan {
         Self { shares, rate: rate.into() }
     }
 
-    /// Checks an answer and puts it in our rank order. Asked in `generation`: an answer that was given in an earlier one
-    /// may leave out a worker that joined since, which then computes nothing in that iteration.
+    /// Checks an answer and puts it in our rank order. An answer that was given in an earlier generation than it was asked
+    /// for in may leave out a worker that joined since, which then computes nothing in that iteration; but not where the
+    /// global batch follows the number of workers, as it and its learning rate are then for another one.
     ///
     /// # Errors
-    /// It names other workers than ours, or its shares do not cover `global_batch` exactly once.
-    pub fn from_answer(
-        answer: &AllocateAnswer,
-        workers: &[WorkerId],
-        global_batch: u64,
-        generation: u64,
-    ) -> Result<Self, PlanError> {
+    /// It names other workers than ours, or its shares do not cover the global batch exactly once.
+    pub fn from_answer(answer: &AllocateAnswer, asked: &Asked<'_>) -> Result<Self, PlanError> {
+        let Asked { workers, global_batch, generation, follows_workers } = *asked;
         let named = answer.allocations.len();
         let mut shares = vec![None; workers.len()];
         for allocation in &answer.allocations {
@@ -106,6 +119,9 @@ impl Plan {
             }
         }
         if answer.generation < generation {
+            if follows_workers && shares.iter().any(Option::is_none) {
+                return Err(PlanError::Outgrown);
+            }
             for left_out in shares.iter_mut().filter(|share| share.is_none()) {
                 *left_out = Some(Share::default());
             }
@@ -289,6 +305,12 @@ mod tests {
         }
     }
 
+    /// What two workers make of an answer to a request for 40 samples.
+    fn followed(answer: &AllocateAnswer, generation: u64, follows_workers: bool) -> Result<Plan, PlanError> {
+        let asked = Asked { workers: &workers(2), global_batch: 40, generation, follows_workers };
+        Plan::from_answer(answer, &asked)
+    }
+
     proptest! {
         #[test]
         fn an_even_split_covers_and_differs_by_less_than_one_quantum(
@@ -352,7 +374,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_put_in_our_rank_order() {
-        let plan = Plan::from_answer(&answer(&[(1, 30, 0), (0, 10, 30)]), &workers(2), 40, 1).unwrap();
+        let plan = followed(&answer(&[(1, 30, 0), (0, 10, 30)]), 1, false).unwrap();
         assert_eq!(
             plan.shares(),
             [Share { local_batch: 10, offset: 30 }, Share { local_batch: 30, offset: 0 }]
@@ -362,16 +384,19 @@ mod tests {
 
     #[test]
     fn answers_that_cannot_be_followed_are_refused() {
-        let foreign = Plan::from_answer(&answer(&[(0, 10, 0), (7, 30, 10)]), &workers(2), 40, 1);
+        let foreign = followed(&answer(&[(0, 10, 0), (7, 30, 10)]), 1, false);
         assert!(matches!(foreign, Err(PlanError::Workers { foreign, .. }) if foreign == "node/7"));
-        let twice = Plan::from_answer(&answer(&[(0, 10, 0), (0, 30, 10)]), &workers(2), 40, 1);
+        let twice = followed(&answer(&[(0, 10, 0), (0, 30, 10)]), 1, false);
         assert!(matches!(twice, Err(PlanError::Workers { .. })));
-        let left_out = Plan::from_answer(&answer(&[(0, 40, 0)]), &workers(2), 40, 1);
+        let left_out = followed(&answer(&[(0, 40, 0)]), 1, false);
         assert!(matches!(left_out, Err(PlanError::Workers { .. })));
-        let joined_since = Plan::from_answer(&answer(&[(0, 40, 0)]), &workers(2), 40, 2).unwrap();
+        let joined_since = followed(&answer(&[(0, 40, 0)]), 2, false).unwrap();
         assert_eq!(joined_since.shares(), [Share { local_batch: 40, offset: 0 }, Share::default()]);
+        let outgrown = followed(&answer(&[(0, 40, 0)]), 2, true);
+        assert_eq!(outgrown, Err(PlanError::Outgrown), "of one worker's global batch");
+        assert!(followed(&answer(&[(0, 10, 0), (1, 30, 10)]), 2, true).is_ok());
         for shares in [[(0, 10, 0), (1, 29, 10)], [(0, 10, 0), (1, 30, 9)], [(0, 10, 0), (1, 30, 11)]] {
-            let wrong = Plan::from_answer(&answer(&shares), &workers(2), 40, 1);
+            let wrong = followed(&answer(&shares), 1, false);
             assert!(matches!(wrong, Err(PlanError::Cover { .. })), "{shares:?}");
         }
     }

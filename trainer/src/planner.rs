@@ -49,9 +49,8 @@ pub struct Planned {
 }
 
 impl Planner {
-    /// Even splits; nobody is asked.
-    pub fn even(global_batch: u64, world_size: usize, quantum: u64) -> Self {
-        let in_force = Plan::even(global_batch, world_size, quantum);
+    /// Even splits, as `in_force` is one of a full global batch; nobody is asked.
+    pub fn even(in_force: Plan, quantum: u64) -> Self {
         Self { in_force, source: Source::Even { quantum }, device: Device::Cpu }
     }
 
@@ -89,7 +88,7 @@ impl Planner {
         let started = Instant::now();
         let (news, answered) = match &mut self.source {
             Source::Even { quantum } => {
-                let plan = Plan::even(size, group.world_size(), *quantum);
+                let plan = Plan::even(size, group.world_size(), *quantum).at_rate(self.in_force.rate());
                 return Ok(Planned { plan, ask_s: 0.0, answered: None });
             }
             Source::Boundary { rank0 } => {
@@ -111,7 +110,9 @@ impl Planner {
     fn follow(&mut self, news: Option<Plan>, size: u64) -> Plan {
         let Some(news) = news else { return self.in_force.resized(size) };
         // Whatever it splits: the learning rate goes on from what it says.
-        self.in_force = self.in_force.clone().at_rate(news.rate());
+        let rate = self.in_force.rate().with(news.rate());
+        let news = news.at_rate(rate);
+        self.in_force = self.in_force.clone().at_rate(rate);
         if news.global_batch() == self.in_force.global_batch() {
             self.in_force = news.clone();
         }
@@ -177,6 +178,8 @@ pub fn queue_reports(backlog: &Backlog, workers: &[WorkerId], iteration: u64, re
             barrier_wait_s: Some(reduced.barrier_wait_s(rank)),
             loader_wait_s: Some(report.loader_wait_s),
             peak_memory_bytes: report.peak_memory_bytes,
+            gradient_sqr: report.gradient_sqr,
+            global_gradient_sqr: reduced.gradient_sqr,
             drivers: report.drivers.clone(),
             ..WorkerReport::new(worker.clone(), iteration, report.local_batch, report.compute_time_s)
         })

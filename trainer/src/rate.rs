@@ -1,5 +1,6 @@
 //! What the learning rate is multiplied by, also in iterations that nobody answered for.
 
+use evenstep_core::learning_rate as rule;
 use evenstep_protocol::OptimizerInstruction;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,14 @@ impl From<f64> for Rate {
     }
 }
 
+impl From<rule::Ramp> for Rate {
+    fn from(course: rule::Ramp) -> Self {
+        let rule::Ramp { from, to, start_iteration, iterations } = course;
+        let ramp = (iterations > 0).then_some(Ramp { from, to, start_iteration, iterations });
+        Self { multiplier: from, ramp }
+    }
+}
+
 impl Rate {
     /// What an answer says.
     ///
@@ -50,6 +59,19 @@ impl Rate {
             Some(wrong) => Err(wrong),
             None => Ok(Self { multiplier: instruction.lr_multiplier, ramp }),
         }
+    }
+
+    /// Where it goes.
+    pub fn end(&self) -> f64 {
+        self.ramp.map_or(self.multiplier, |ramp| ramp.to)
+    }
+
+    /// What is in force once the predictor has said `said`. It hears of a changed group later than the group itself, so that
+    /// its ramp to the same end may begin later: of two such the one that began first goes on.
+    #[must_use]
+    pub fn with(self, said: Self) -> Self {
+        let began = |rate: &Self| rate.ramp.map_or(0, |ramp| ramp.start_iteration);
+        if self.end() == said.end() && began(&self) <= began(&said) { self } else { said }
     }
 
     /// The multiplier in an iteration: `from + (to - from) min(1, (iteration - start) / iterations)` on a ramp.
@@ -115,6 +137,19 @@ mod tests {
         assert_eq!(Rate::decode(narrow), rate);
         assert_eq!(Rate::decode(Rate::from(0.5).encode()), Rate::from(0.5));
         assert_eq!(Rate::from(0.5).at(7), 0.5);
+    }
+
+    #[test]
+    fn of_two_ramps_to_the_same_end_the_first_goes_on() {
+        let ramp = |to, start_iteration| {
+            let ramp = Told { from: 1.0, to, start_iteration, iterations: 32 };
+            Rate::from_instruction(&told(1.0, Some(ramp))).unwrap()
+        };
+        assert_eq!(ramp(4.0, 10).with(ramp(4.0, 13)), ramp(4.0, 10));
+        assert_eq!(ramp(4.0, 10).with(ramp(4.0, 7)), ramp(4.0, 7));
+        assert_eq!(ramp(4.0, 10).with(ramp(2.0, 13)), ramp(2.0, 13));
+        assert_eq!(ramp(4.0, 10).with(4.0.into()), 4.0.into());
+        assert_eq!(Rate::from(1.0).with(1.7.into()), 1.7.into());
     }
 
     #[test]

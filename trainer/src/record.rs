@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use evenstep_protocol::{Decision, JobId, Readings, WorkerId};
+use evenstep_protocol::{Decision, JobId, LearningRateRule, Readings, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::append;
@@ -37,8 +37,14 @@ pub struct RunLine {
     pub paces: Option<Vec<f64>>,
     /// The workers in rank order.
     pub workers: Vec<WorkerId>,
-    /// Samples per iteration.
+    /// Samples per iteration; where they follow the number of workers, as the run began.
     pub global_batch: u64,
+    /// Samples for each worker, where the global batch follows their number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_worker_batch: Option<u64>,
+    /// How the learning rate follows the global batch.
+    #[serde(default)]
+    pub rule: LearningRateRule,
     /// The network, in words.
     pub model: String,
     /// The data, in words.
@@ -58,6 +64,16 @@ pub struct RunLine {
     pub block: u64,
     /// What a reader of the results must know, imposed speeds above all.
     pub notes: Vec<String>,
+}
+
+impl RunLine {
+    /// What an iteration holds, in words.
+    pub fn samples(&self) -> String {
+        match self.per_worker_batch {
+            Some(each) => format!("{each} samples for each worker"),
+            None => format!("{} samples", self.global_batch),
+        }
+    }
 }
 
 /// What made the workers unequal.
@@ -85,6 +101,13 @@ pub struct IterationLine {
     pub at_s: f64,
     /// Samples in it.
     pub global_batch: u64,
+    /// What the learning rate was multiplied by; absent in records of older versions.
+    #[serde(default)]
+    pub lr_multiplier: Option<f64>,
+    /// Under adascale, how many iterations of the base batch the schedule has come, where it was answered for this very
+    /// iteration; the trainer's schedule is constant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule_iteration: Option<f64>,
     /// From its begin, asking included, to the end of the optimizer step, on rank 0.
     pub step_time_s: f64,
     /// Time that asking and handing out the answer took of it.
@@ -319,6 +342,8 @@ mod tests {
             paces: Some(vec![1.0, 2.0]),
             workers: vec![worker.clone()],
             global_batch: 64,
+            per_worker_batch: Some(32),
+            rule: LearningRateRule::Adascale,
             model: "mlp".into(),
             data: "task".into(),
             steps: 1,
@@ -335,6 +360,8 @@ mod tests {
             epoch: 0,
             at_s: 1.5,
             global_batch: 64,
+            lr_multiplier: Some(1.5),
+            schedule_iteration: Some(4.5),
             step_time_s: 0.1,
             ask_s: 0.001,
             round_trip_s: Some(0.0008),

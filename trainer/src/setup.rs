@@ -26,6 +26,7 @@ use crate::optimizer::Sgd;
 use crate::pace::Pace;
 use crate::plan::Plan;
 use crate::planner::Planner;
+use crate::rate::{self, Rate};
 use crate::sample_log::SampleLog;
 use crate::worker::Worker;
 
@@ -40,6 +41,8 @@ pub struct Start {
     pub position: u64,
     /// The learning rate of the step before it.
     pub learning_rate: Option<f64>,
+    /// What the learning rate was multiplied by, and how that goes on.
+    pub rate: Option<Rate>,
     /// The job, where it is given.
     pub job_id: Option<JobId>,
 }
@@ -70,15 +73,20 @@ pub fn prepare(args: &JoinArgs) -> Result<(Worker<'_>, Group, Vec<Arm>)> {
         worker.narrator = Some(narrate(&worker, &workers, &start, started, false)?);
     }
     let begin = Begin { iteration: start.iteration, resumed: train.resume };
-    for arm in arms.iter_mut().filter(|arm| arm.policy == Policy::Evenstep) {
+    for arm in &mut arms {
+        let even = Plan::even(arm.global_batch, args.world_size, train.quantum);
+        let even = even.at_rate(worker.rate(arm, start.rate));
+        if arm.policy == Policy::Even {
+            arm.planner = Planner::even(even, train.quantum);
+            continue;
+        }
         let link = worker.narrator.as_ref().map(|narrator| {
-            let registration = registration(train, narrator, &devices, begin)?;
+            let registration = registration(&worker, narrator, &devices, begin)?;
             let link = Link::open(registration, narrator.backlog.clone(), narrator.output.clone());
             link.with_context(|| format!("predictor {}", train.server))
         });
-        let even = Plan::even(train.global_batch, args.world_size, train.quantum);
         arm.planner = Planner::asking(train.ask, link.transpose()?, even, reduce_device(worker.device));
-        arm.planner.begin(start.iteration + 1, arm.cursor.size(train.global_batch, 1));
+        arm.planner.begin(start.iteration + 1, arm.cursor.size(arm.global_batch, 1));
     }
     // The first reading of a rate only opens its window; nobody begins before everybody is ready.
     worker.drivers.read(Instant::now());
@@ -140,15 +148,17 @@ fn listen(elastic: bool) -> Result<Told> {
 pub fn replica(worker: &Worker<'_>, policy: Policy, world_size: usize) -> Arm {
     let (train, data) = (&worker.args.train, &worker.data);
     let kind = train.dtype.kind();
+    let global_batch = train.whole_batch(world_size);
     let model = Model::new(&train.architecture(), data.shape, data.classes, train.seed, kind, worker.device);
     Arm {
         policy,
         optimizer: Sgd::new(&model, train.momentum, train.momentum_form),
-        bucket: Bucket::new(&model, world_size, reduce_device(worker.device)),
+        bucket: Bucket::new(&model, world_size, reduce_device(worker.device), train.rule.needs_norms()),
         model,
         cursor: Cursor::new(train.seed, data.train.len()),
         iteration: 0,
-        planner: Planner::even(train.global_batch, world_size, train.quantum),
+        global_batch,
+        planner: Planner::even(Plan::even(global_batch, world_size, train.quantum), train.quantum),
     }
 }
 
@@ -238,17 +248,29 @@ fn begin(worker: &Worker<'_>, group: &Group) -> Result<(Start, Vec<Arm>)> {
             epoch: state.epoch,
             position: state.position,
             learning_rate: state.learning_rate,
+            rate: state.rate,
             job_id,
         };
     }
-    // A learning rate is never negative, so its bits are no negative number.
-    let rate_bits = start.learning_rate.map_or(-1, |rate| rate.to_bits() as i64);
-    let whole = [start.iteration as i64, start.epoch as i64, start.position as i64, rate_bits];
+    // Neither learning rates nor their multipliers are negative, so that their bits are no negative numbers.
+    let bits = |rate: f64| rate.to_bits() as i64;
+    let mut whole = vec![start.iteration as i64, start.epoch as i64, start.position as i64];
+    whole.push(start.learning_rate.map_or(-1, bits));
+    whole.extend(start.rate.map_or([-1; rate::SLOTS], |rate| rate.encode().map(bits)));
     let mut position = Tensor::from_slice(&whole).to_device(reduce_device(worker.device));
     group.broadcast(&mut position, 0)?;
     let told = |index: i64| position.int64_value(&[index]) as u64;
-    let learning_rate = (position.int64_value(&[3]) >= 0).then(|| f64::from_bits(told(3)));
-    start = Start { iteration: told(0), epoch: told(1), position: told(2), learning_rate, ..start };
+    let said = |index: i64| (position.int64_value(&[index]) >= 0).then(|| f64::from_bits(told(index)));
+    let slots: Vec<f64> = (4..4 + rate::SLOTS as i64).filter_map(said).collect();
+    let rate = <[f64; rate::SLOTS]>::try_from(slots).ok().map(Rate::decode);
+    start = Start {
+        iteration: told(0),
+        epoch: told(1),
+        position: told(2),
+        learning_rate: said(3),
+        rate,
+        ..start
+    };
     for arm in &mut arms {
         arm.align(group, 0, reduce_device(worker.device))?;
         arm.iteration = start.iteration;

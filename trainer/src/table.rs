@@ -142,7 +142,7 @@ fn significant(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use evenstep_protocol::WorkerId;
+    use evenstep_protocol::{LearningRateRule, WorkerId};
 
     use super::*;
     use crate::cli::AskMode;
@@ -156,6 +156,8 @@ mod tests {
             paces,
             workers: ["node/0", "node/1"].map(|worker| WorkerId::new(worker).unwrap()).to_vec(),
             global_batch: 64,
+            per_worker_batch: None,
+            rule: LearningRateRule::None,
             model: "mlp".into(),
             data: "task".into(),
             steps: 2,
@@ -188,6 +190,8 @@ mod tests {
             epoch: 0,
             at_s,
             global_batch: batches.iter().sum(),
+            lr_multiplier: None,
+            schedule_iteration: None,
             step_time_s: 0.5,
             ask_s: 0.125,
             round_trip_s: None,

@@ -19,6 +19,8 @@ use crate::elastic::{self, Told};
 use crate::narrator::{Narrator, Step};
 use crate::pace::Pace;
 use crate::peak::peak_memory_bytes;
+use crate::rate::Rate;
+use crate::rule::Beginning;
 use crate::sample_log::SampleLog;
 use crate::setup;
 
@@ -55,13 +57,12 @@ pub fn run(args: &JoinArgs) -> Result<()> {
         return elastic::run(args);
     }
     let (mut worker, group, mut arms) = setup::prepare(args)?;
-    let last = worker.iterations();
     let mut stopped = false;
-    'rounds: while arms.iter().any(|arm| arm.iteration < last) {
+    'rounds: while arms.iter().any(|arm| !worker.is_done(arm)) {
         let begun = arms[0].iteration;
         let block = if arms.len() > 1 { args.train.block } else { 1 };
         for arm in &mut arms {
-            while arm.iteration < last.min(begun + block) {
+            while arm.iteration < begun + block && !worker.is_done(arm) {
                 if worker.step(&group, arm)?.stop > 0 {
                     stopped = true;
                     break 'rounds;
@@ -91,7 +92,7 @@ impl Worker<'_> {
 
     fn iterate(&mut self, group: &Group, arm: &mut Arm) -> Result<Wished> {
         let train = &self.args.train;
-        let size = arm.cursor.size(train.global_batch, 0);
+        let size = arm.cursor.size(arm.global_batch, 0);
 
         let started = Instant::now();
         let planned = arm.planner.plan(group, arm.iteration, size)?;
@@ -112,6 +113,7 @@ impl Worker<'_> {
             busy_s: begun.elapsed().as_secs_f64(),
             pace_missed: self.compute.pace.as_ref().map_or(0, Pace::missed),
             peak_memory_bytes: peak_memory_bytes(self.device),
+            gradient_sqr: None,
             drivers: reading.readings,
         };
         self.leaving = self.told.leave.load(Ordering::Relaxed);
@@ -124,13 +126,14 @@ impl Worker<'_> {
         if let Some(log) = &mut self.sample_log {
             log.computed(arm.policy, arm.iteration, arm.cursor.epoch(), indices)?;
         }
-        let reduced = arm.bucket.all_reduce(group, &arm.model, &own)?;
+        let reduced = arm.bucket.all_reduce(group, &arm.model, own)?;
 
         let verifying = Instant::now();
         let gradient_difference = self.verify(group, arm, size)?;
         let verified_s = verifying.elapsed().as_secs_f64();
 
-        let learning_rate = train.lr * planned.plan.rate().at(arm.iteration);
+        let lr_multiplier = planned.plan.rate().at(arm.iteration);
+        let learning_rate = train.lr * lr_multiplier;
         arm.optimizer.step(&arm.model, &arm.bucket.gradient(self.device), learning_rate);
         let step_time_s = started.elapsed().as_secs_f64() - verified_s;
 
@@ -138,7 +141,8 @@ impl Worker<'_> {
             log.finished(arm.policy, arm.iteration)?;
         }
         if let Some(narrator) = &mut self.narrator {
-            let step = Step { planned: &planned, reduced: &reduced, size, step_time_s, gradient_difference };
+            let (planned, reduced) = (&planned, &reduced);
+            let step = Step { planned, reduced, size, lr_multiplier, step_time_s, gradient_difference };
             narrator.tell(arm, &step)?;
         }
         arm.planner.learn(arm.iteration, &reduced, &arm.cursor);
@@ -164,11 +168,33 @@ impl Worker<'_> {
         Ok(Some(difference))
     }
 
-    /// Iterations of each replica.
+    /// Whether a replica has trained for as long as was asked for.
+    pub fn is_done(&self, arm: &Arm) -> bool {
+        let train = &self.args.train;
+        match train.steps {
+            Some(steps) => arm.iteration >= steps,
+            None => arm.cursor.epoch() >= train.epochs.unwrap_or(1),
+        }
+    }
+
+    /// Iterations of each replica, as long as there are as many workers as the run began with.
     pub fn iterations(&self) -> u64 {
         let train = &self.args.train;
-        let in_epochs = train.epochs.unwrap_or(1) * self.data.train.len().div_ceil(train.global_batch);
-        train.steps.unwrap_or(in_epochs)
+        let in_epoch = self.data.train.len().div_ceil(train.whole_batch(self.args.world_size));
+        train.steps.unwrap_or(train.epochs.unwrap_or(1) * in_epoch)
+    }
+
+    /// The rate of a replica that begins an iteration among these workers; `before` is what was in force.
+    pub fn rate(&self, arm: &Arm, before: Option<Rate>) -> Rate {
+        let dataset_samples = self.data.train.len();
+        let begin = Beginning {
+            iteration: arm.iteration,
+            global_batch: arm.global_batch,
+            base_global_batch: self.args.train.base_batch(self.args.world_size),
+            samples: arm.cursor.epoch() * dataset_samples + arm.cursor.position(),
+            dataset_samples,
+        };
+        self.args.train.rule.rate(before, begin)
     }
 
     /// What makes this run this run.
@@ -176,7 +202,8 @@ impl Worker<'_> {
         let train = &self.args.train;
         Identity {
             seed: train.seed,
-            global_batch: train.global_batch,
+            global_batch: train.base_batch(self.args.world_size),
+            per_worker_batch: train.per_worker_batch,
             model: train.model_name(),
             dtype: train.dtype.tolerance().0.to_owned(),
             data: self.data.name.clone(),
@@ -217,6 +244,7 @@ impl Worker<'_> {
                 epoch: arms[0].cursor.epoch(),
                 position: arms[0].cursor.position(),
                 learning_rate: arms[0].optimizer.last_rate(),
+                rate: Some(arms[0].planner.in_force().rate()),
                 identity,
             },
         )
@@ -238,7 +266,7 @@ impl Worker<'_> {
     /// Rank 0 delivers the last reports and takes the workers out of the job.
     pub fn close(&self, arms: &mut [Arm]) {
         for arm in arms {
-            let next_size = arm.cursor.size(self.args.train.global_batch, 0);
+            let next_size = arm.cursor.size(arm.global_batch, 0);
             arm.planner.close(next_size);
         }
     }

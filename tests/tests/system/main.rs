@@ -8,6 +8,7 @@ mod outages;
 
 mod membership;
 
+mod learning_rate;
 mod losses;
 
 mod elastic;

@@ -10,7 +10,7 @@ use super::backlog::Backlog;
 use super::client::{AskError, Timed};
 use super::registration::Registration;
 use crate::output::Output;
-use crate::plan::Plan;
+use crate::plan::{Asked, Plan, PlanError};
 
 /// Waits between attempts to find a silent predictor again: the first, doubled each time up to the last.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -89,14 +89,23 @@ impl Link {
         let taken = self.backlog.take(iteration);
         let request = self.registration.request(generation, iteration, Some(global_batch), &taken);
         let answered = self.registration.client.allocate(&request).and_then(|timed| {
-            let plan = Plan::from_answer(&timed.answer, &self.registration.workers, global_batch, generation);
-            let plan = plan.map_err(|error| AskError::Unusable(error.to_string()))?;
-            Ok(Answered { plan, timed })
+            let asked = Asked {
+                workers: &self.registration.workers,
+                global_batch,
+                generation,
+                follows_workers: self.registration.spec.per_worker_batch.is_some(),
+            };
+            match Plan::from_answer(&timed.answer, &asked) {
+                Ok(plan) => Ok(Some(Answered { plan, timed })),
+                // The workers before us asked for it; the next iterations are ours to ask for.
+                Err(PlanError::Outgrown) => Ok(None),
+                Err(error) => Err(AskError::Unusable(error.to_string())),
+            }
         });
         match answered {
             Ok(answered) => {
                 self.refusals = 0;
-                return Some(answered);
+                return answered;
             }
             Err(AskError::Refused(why)) => {
                 self.refusals += 1;

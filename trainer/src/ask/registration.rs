@@ -107,7 +107,13 @@ impl Registration {
         }
     }
 
-    /// A request for an iteration; `global_batch` where it is not the job's.
+    /// Samples of a whole iteration.
+    pub fn whole_batch(&self) -> u64 {
+        let each = self.spec.per_worker_batch;
+        each.map_or(self.spec.global_batch, |each| each.saturating_mul(self.workers.len() as u64))
+    }
+
+    /// A request for an iteration; `global_batch` where it is not a whole one.
     pub fn request(
         &self,
         generation: u64,
@@ -116,7 +122,7 @@ impl Registration {
         reports: &[Vec<WorkerReport>],
     ) -> AllocateRequest {
         AllocateRequest {
-            global_batch: global_batch.filter(|&size| size != self.spec.global_batch),
+            global_batch: global_batch.filter(|&size| size != self.whole_batch()),
             reports: reports.iter().flatten().cloned().collect(),
             ..AllocateRequest::new(self.client.job_id().clone(), generation, iteration)
         }

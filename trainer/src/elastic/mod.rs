@@ -78,7 +78,7 @@ pub fn run(args: &JoinArgs) -> Result<()> {
     let terms = Terms {
         begin_with: args.world_size,
         min_workers: train.min_workers as usize,
-        max_workers: usize::try_from(train.global_batch / train.quantum).unwrap_or(usize::MAX),
+        max_workers: train.max_workers(),
     };
     let patience = Patience { missing: timeout, too_few: Duration::from_secs(train.pause_timeout_s) };
     let connection = || Store::connect(&args.store.host, args.store.port, timeout);
@@ -115,7 +115,7 @@ fn first_standing(worker: &Worker<'_>, arm: &mut Arm, begun: bool) -> Result<(St
         epoch: 0,
         done: 0,
         local_batch: None,
-        rate: 1.0.into(),
+        rate: None,
         learning_rate: None,
         elapsed_s: 0.0,
     };
@@ -132,6 +132,7 @@ fn first_standing(worker: &Worker<'_>, arm: &mut Arm, begun: bool) -> Result<(St
         epoch: state.epoch,
         done: state.position,
         learning_rate: state.learning_rate,
+        rate: state.rate,
         ..position
     };
     Ok((Standing::Fresh(position), job_id.or(state.job_id)))
@@ -232,12 +233,16 @@ impl Life<'_> {
             })
             .collect();
         let world_size = shares.len();
-        arm.bucket = Bucket::new(&arm.model, world_size, on);
-        let plan =
-            Plan::regrouped(&shares, train.global_batch, train.quantum, train.max_local_batch, position.rate);
+        arm.bucket = Bucket::new(&arm.model, world_size, on, train.rule.needs_norms());
+        arm.global_batch = train.whole_batch(world_size);
+        let rate = self.worker.rate(arm, position.rate);
+        let plan = Plan::regrouped(&shares, arm.global_batch, train.quantum, train.max_local_batch, rate);
         self.outdated.store(true, Ordering::Relaxed);
         arm.planner = match arm.policy {
-            Policy::Even => Planner::even(train.global_batch, world_size, train.quantum),
+            Policy::Even => {
+                let even = Plan::even(arm.global_batch, world_size, train.quantum);
+                Planner::even(even.at_rate(rate), train.quantum)
+            }
             Policy::Evenstep => Planner::asking(train.ask, None, plan, on),
         };
         self.standing = Standing::Trained(self.position(group.rank()));
@@ -266,6 +271,7 @@ impl Life<'_> {
                 epoch: self.arm.cursor.epoch(),
                 position: self.arm.cursor.position(),
                 learning_rate: self.arm.optimizer.last_rate(),
+                rate: Some(self.arm.planner.in_force().rate()),
                 job_id: self.job_id.clone(),
             };
             self.worker.narrator = Some(narrate(&self.worker, &workers, &start, self.started, begun)?);
@@ -292,7 +298,7 @@ impl Life<'_> {
         let devices: Vec<String> = members.members.iter().map(|member| member.device.clone()).collect();
         let begin = Begin { iteration: self.arm.iteration, resumed: train.resume || begun };
         self.outdated = Arc::default();
-        let mut registration = registration(train, narrator, &devices, begin)?;
+        let mut registration = registration(&self.worker, narrator, &devices, begin)?;
         registration.former.clone_from(&members.ever);
         registration.outdated = Arc::clone(&self.outdated);
         let (backlog, output) = (narrator.backlog.clone(), narrator.output.clone());
@@ -309,14 +315,13 @@ impl Life<'_> {
             }
         };
         self.arm.planner.connect(link);
-        self.arm.planner.begin(self.arm.iteration + 1, self.arm.cursor.size(train.global_batch, 1));
+        self.arm.planner.begin(self.arm.iteration + 1, self.arm.cursor.size(self.arm.global_batch, 1));
         Ok(())
     }
 
     /// Trains until the group is lost or left, or the run is done.
     fn train(&mut self, group: &Group, round: u64, members: &Members) -> Result<Next> {
-        let last = self.worker.iterations();
-        while self.arm.iteration < last {
+        while !self.worker.is_done(&self.arm) {
             self.worker.called = self.rendezvous.is_called();
             let begun = self.arm.iteration;
             let wished = match self.worker.step(group, &mut self.arm) {
@@ -356,9 +361,13 @@ impl Life<'_> {
             .map(|(workers, what)| format!("{} {what}", names(workers)))
             .collect();
         narrator.output.say(&format!(
-            "{} at iteration {iteration}; {} go on in round {round} after {regroup_s:.2} s",
+            "{} at iteration {iteration}; {} go on in round {round} after {regroup_s:.2} s{}",
             if happened.is_empty() { "nobody came or went".to_owned() } else { happened.join(", ") },
-            members.members.len()
+            members.members.len(),
+            match self.worker.args.train.per_worker_batch {
+                Some(_) => format!(", with a global batch of {}", self.arm.global_batch),
+                None => String::new(),
+            }
         ));
         let at_s = narrator.started.elapsed().as_secs_f64();
         let workers = members.workers();
@@ -378,7 +387,7 @@ impl Life<'_> {
         self.worker.conclude(std::slice::from_ref(&self.arm), stopped)?;
         let ending = if stopped { Ending::Stopped } else { Ending::Finished };
         let ending = end(self.rendezvous.store(), &ending)?;
-        self.arm.planner.close(self.arm.cursor.size(self.worker.args.train.global_batch, 0));
+        self.arm.planner.close(self.arm.cursor.size(self.arm.global_batch, 0));
         Ok(Some(ending))
     }
 
@@ -408,7 +417,7 @@ impl Life<'_> {
             epoch: self.arm.cursor.epoch(),
             done: self.arm.cursor.position(),
             local_batch: Some(in_force.share(rank).local_batch),
-            rate: in_force.rate(),
+            rate: Some(in_force.rate()),
             learning_rate: self.arm.optimizer.last_rate(),
             elapsed_s: self.started.elapsed().as_secs_f64(),
         }

@@ -48,8 +48,8 @@ pub struct Position {
     pub done: u64,
     /// Its share of the plan in force; none where it has had none.
     pub local_batch: Option<u64>,
-    /// What the plan in force multiplies the learning rate by.
-    pub rate: Rate,
+    /// What the plan in force multiplies the learning rate by; none at the begin of a run.
+    pub rate: Option<Rate>,
     /// The learning rate of its last step.
     pub learning_rate: Option<f64>,
     /// Since the begin of the run, in seconds.
@@ -232,7 +232,7 @@ mod tests {
             epoch: 0,
             done: 0,
             local_batch: None,
-            rate: 1.0.into(),
+            rate: None,
             learning_rate: None,
             elapsed_s: 0.0,
         }

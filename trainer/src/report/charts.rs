@@ -41,7 +41,8 @@ pub fn percentiles(run: &Run) -> Chart {
             .collect(),
     };
     let mut marks: Vec<Mark> = run.trainings.iter().map(bars).collect();
-    if let Some(training) = run.trainings.last() {
+    // Where the batch follows the workers there is no one ideal step.
+    if let Some(training) = run.trainings.last().filter(|_| run.line.per_worker_batch.is_none()) {
         let ideal_s = run.line.global_batch as f64 / training.figures.ideal_throughput_samples_per_s;
         marks.push(Mark::Rule {
             name: format!("ideal {:.0} ms", ideal_s * 1e3),
@@ -99,8 +100,8 @@ pub fn batches(run: &Run, training: &Training) -> Chart {
     Chart {
         title: format!("Batches under {}", training.policy),
         description: format!(
-            "How the {} samples of an iteration were shared out; dips are the ragged ends of epochs.",
-            run.line.global_batch
+            "How the {} of an iteration were shared out; dips are the ragged ends of epochs.",
+            run.line.samples()
         ),
         x: Axis::new("iteration", ""),
         y: Axis::new("local batch", "samples"),

@@ -131,10 +131,10 @@ fn chapter(run: &Run, sections: &mut Vec<Section>) {
     let line = &run.line;
     let heading = sentence(words(line.scenario));
     let setting = format!(
-        "{} workers, {}, {} samples an iteration, {} iterations of each policy, seed {}. {}",
+        "{} workers, {}, {} an iteration, {} iterations of each policy, seed {}. {}",
         line.workers.len(),
         line.model,
-        line.global_batch,
+        line.samples(),
         line.steps,
         line.seed,
         line.job_id.as_ref().map_or_else(String::new, |job| format!("Job {job}."))

@@ -78,7 +78,7 @@ impl Run {
         let at = |line: usize| move |rule: String| ReportError::Line { path: path.to_owned(), line, rule };
         let whole = |rule: String| ReportError::Whole { path: path.to_owned(), rule };
         let mut lines = record::read(path)?;
-        let run = match lines.next().transpose()? {
+        let mut run = match lines.next().transpose()? {
             None => return Err(whole("is empty: it must begin with a line of kind run".to_owned())),
             Some(Line::Run(run)) => check_run(run).map_err(at(1))?,
             Some(_) => return Err(at(1)("the first line must be of kind run".to_owned())),
@@ -92,9 +92,10 @@ impl Run {
             if number > LINES_MAX {
                 return Err(whole(format!("must have at most {LINES_MAX} lines")));
             }
-            take(&run, &mut partial, line?).map_err(at(number))?;
+            take(&mut run, &mut partial, line?).map_err(at(number))?;
         }
-        let trainings = partial.into_iter().map(Partial::finish).collect::<Result<_, _>>().map_err(whole)?;
+        let finished = partial.into_iter().map(|training| training.finish(&run));
+        let trainings = finished.collect::<Result<_, _>>().map_err(whole)?;
         Ok(Self { line: run, trainings })
     }
 
@@ -125,8 +126,13 @@ impl Training {
 }
 
 impl Partial {
-    fn finish(self) -> Result<Training, String> {
-        let Self { policy, iterations, end } = self;
+    fn finish(self, run: &RunLine) -> Result<Training, String> {
+        let Self { policy, mut iterations, end } = self;
+        for line in &mut iterations {
+            // Workers that an elastic run had only later.
+            let there = line.workers.len();
+            line.workers.extend(run.workers[there..].iter().map(absent));
+        }
         let Some(end) = end else {
             return Err(format!("has no closing line of {policy}: the run was cut short"));
         };
@@ -167,7 +173,7 @@ fn check_run(run: RunLine) -> Result<RunLine, String> {
     }
 }
 
-fn take(run: &RunLine, partial: &mut [Partial], line: Line) -> Result<(), String> {
+fn take(run: &mut RunLine, partial: &mut [Partial], line: Line) -> Result<(), String> {
     let policy = match &line {
         Line::Run(_) => return Err("a second line of kind run: a record tells of one run".to_owned()),
         Line::Regroup(_) if run.elastic => return Ok(()),
@@ -188,7 +194,7 @@ fn take(run: &RunLine, partial: &mut [Partial], line: Line) -> Result<(), String
                 while training.iterations.last().is_some_and(|last| last.iteration >= line.iteration) {
                     training.iterations.pop();
                 }
-                line.workers = everybody(run, line.workers)?;
+                line.workers = everybody(run, line.workers);
             }
             let last = training.iterations.last().map(|last| last.iteration);
             if let Some(last) = last.filter(|last| !run.elastic && line.iteration != last + 1) {
@@ -203,16 +209,16 @@ fn take(run: &RunLine, partial: &mut [Partial], line: Line) -> Result<(), String
     Ok(())
 }
 
-/// The workers that an elastic run began with, in their order: whoever was not there computed nothing.
-fn everybody(run: &RunLine, there: Vec<WorkerLine>) -> Result<Vec<WorkerLine>, String> {
+/// The workers that an elastic run has had so far, those that it began with first: whoever was not there computed nothing.
+fn everybody(run: &mut RunLine, there: Vec<WorkerLine>) -> Vec<WorkerLine> {
+    for line in &there {
+        if !run.workers.contains(&line.worker) {
+            run.workers.push(line.worker.clone());
+        }
+    }
     let mut there: BTreeMap<WorkerId, WorkerLine> =
         there.into_iter().map(|line| (line.worker.clone(), line)).collect();
-    let all =
-        run.workers.iter().map(|worker| there.remove(worker).unwrap_or_else(|| absent(worker))).collect();
-    match there.into_keys().next() {
-        None => Ok(all),
-        Some(other) => Err(format!("worker {other}: is not among those that the run began with")),
-    }
+    run.workers.iter().map(|worker| there.remove(worker).unwrap_or_else(|| absent(worker))).collect()
 }
 
 fn absent(worker: &WorkerId) -> WorkerLine {

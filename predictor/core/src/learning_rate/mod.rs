@@ -34,7 +34,7 @@ mod rule;
 pub use adascale::{GradientNorms, LocalNorm};
 pub use controller::{Controller, Instruction, MomentumForm};
 pub use ramp::Ramp;
-pub use rule::{RampLength, Rule, legw_multiplier};
+pub use rule::{Change, RampLength, Rule, legw_multiplier};
 
 /// Why there is no instruction.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -74,7 +74,8 @@ pub fn legw_multiplier(
 }
 
 /// Where a change of the batch takes place.
-pub(super) struct Change {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Change {
     /// The iteration that has the new batch.
     pub iteration: u64,
     /// The multiplier that it would have had; `None` at the beginning.
@@ -109,8 +110,9 @@ impl Rule {
         }
     }
 
-    /// The course of the multiplier from a change of the batch on, where no gradients are needed to tell.
-    pub(super) fn course(&self, change: &Change) -> Ramp {
+    /// The course of the multiplier from a change of the batch on, where no gradients are needed to tell. A client that has no
+    /// instruction for a changed batch follows this. The settings of the rule must be in range, and no batch 0.
+    pub fn course(&self, change: &Change) -> Ramp {
         let scale = change.global_batch as f64 / change.base_global_batch as f64;
         match *self {
             Self::None | Self::AdaScale => Ramp::at_once(1.0, change.iteration),
