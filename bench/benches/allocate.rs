@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use evenstep_core::allocate::{
-    Communication, Scenarios, Share, allocate, allocate_expected, allocate_sizes, finish_s, partition,
+    Communication, MAX_SCENARIOS, Scenarios, Share, allocate, allocate_expected, allocate_sizes, finish_s,
+    partition,
 };
 use evenstep_core::curve::{Curve, CurveLearner};
 use rand::{RngExt, SeedableRng};
@@ -85,20 +86,25 @@ fn exact(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The split under uncertainty, on 64 scenarios.
+/// The split under uncertainty, on as many scenarios as are kept.
 fn expected(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("allocate_expected");
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
     for workers in [4, 16, 64, 256] {
         let speeds: Vec<f64> = (0..workers).map(|_| random.random_range(500.0..2000.0)).collect();
         let shares: Vec<Share> = speeds.iter().map(|speed| Share::new(Curve::at_speed(*speed))).collect();
-        let residuals: Vec<Vec<f64>> =
-            (0..workers).map(|_| (0..64).map(|_| random.random_range(-0.4..0.2)).collect()).collect();
+        let residuals: Vec<Vec<f64>> = (0..workers)
+            .map(|_| (0..MAX_SCENARIOS).map(|_| random.random_range(-0.4..0.2)).collect())
+            .collect();
         let scenarios = Scenarios::from_residuals(&residuals);
         let total = 128 * workers as u64;
-        group.bench_function(BenchmarkId::new("scenarios_64", format!("{workers}x{total}")), |bencher| {
-            bencher.iter(|| allocate_expected(black_box(&shares), &scenarios, total, 1).expect("no bounds"));
-        });
+        group.bench_function(
+            BenchmarkId::new(format!("scenarios_{MAX_SCENARIOS}"), format!("{workers}x{total}")),
+            |bencher| {
+                bencher
+                    .iter(|| allocate_expected(black_box(&shares), &scenarios, total, 1).expect("no bounds"));
+            },
+        );
     }
     group.finish();
 }

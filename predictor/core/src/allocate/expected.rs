@@ -2,157 +2,122 @@
 //!
 //! Over scenarios w with factors `f_wi` the expected time of the step is `mean_w max_i finish_i(f_wi *
 //! curve_i(x_i))`: a sample average of a stochastic program (Kleywegt, Shapiro, Homem-de-Mello 2002). It is convex
-//! where the curves are. From the min-max split on, a worker that is often last gives samples to one that seldom
-//! would be, in halving steps, while that lowers the average. So the result is never worse than where it starts, and
-//! not the exact optimum.
+//! where the curves are. Rounds of blame come near its minimum on real-valued batches, exchanges of single quanta where
+//! batches are of so few that rounding matters.
+//!
+//! A minimum over recent scenarios is fitted to them, to chance as well as to what will come again, and does worse on
+//! others than on them. So the split goes from the plain one towards it only as far as the gain is beyond its standard
+//! error: not at all where the gain could be chance. On the way the expected time falls, as it is convex.
 
-use super::{Infeasible, Scenarios, Share, allocate};
+use super::blame::blame;
+use super::exchange::exchange;
+use super::problem::Problem;
+use super::{Infeasible, Scenarios, Share, search};
 
 /// The most workers that are weighed against each other; more get the plain split.
 pub const MAX_WORKERS: usize = 256;
 
-/// The most moves, tried or made.
-const MAX_MOVES: usize = 1024;
+/// With so many quanta for each worker, on average, rounding to them costs nothing that counts.
+const FINE: u64 = 16;
 
-/// So many givers are tried with so many takers at a time.
-const PAIRS: usize = 4;
-
-/// A smaller gain is rounding.
-const MIN_GAIN: f64 = 1e-12;
+/// Parts of a quantum that are less apart are the same.
+const ALIKE: f64 = 1e-6;
 
 /// Splits `total` samples such that the expected time of the step over the scenarios is small: never larger than that
-/// of [`allocate`], and its very split where there are no scenarios or more than [`MAX_WORKERS`] workers.
+/// of [`allocate`](super::allocate), and its very split where there are no scenarios or more than [`MAX_WORKERS`]
+/// workers.
 ///
 /// # Errors
-/// As [`allocate`].
+/// As [`allocate`](super::allocate).
 pub fn allocate_expected(
     shares: &[Share],
     scenarios: &Scenarios,
     total: u64,
     quantum: u64,
 ) -> Result<Vec<u64>, Infeasible> {
-    let quantum = quantum.max(1);
-    let plain = allocate(shares, total, quantum)?;
+    let problem = Problem::new(shares, total, quantum)?;
+    let plain = search::split(&problem);
+    let with_remainder = |mut batches: Vec<u64>| {
+        problem.add_remainder(&mut batches);
+        batches
+    };
     if scenarios.is_empty() || shares.len() < 2 || shares.len() > MAX_WORKERS {
-        return Ok(plain);
+        return Ok(with_remainder(plain));
     }
-    let largest = plain.iter().copied().max().unwrap_or(0);
-    let mut steps = (largest / quantum / 4).max(1).next_power_of_two();
-    let mut search = Search::new(shares, scenarios, plain.clone());
-    for _ in 0..MAX_MOVES {
-        if search.improve(steps * quantum) {
-            continue;
-        }
-        if steps == 1 {
-            break;
-        }
-        steps /= 2;
-    }
-    let expected = |batches: &[u64]| scenarios.expected_finish(shares, batches);
-    Ok(if expected(&search.batches) < expected(&plain) { search.batches } else { plain })
+    let fitted = fit(&problem, scenarios, &plain);
+    let part = beyond_chance(scenarios, shares, &plain, &fitted);
+    let between = plain.iter().zip(&fitted).map(|(plain, fitted)| {
+        let (plain, fitted) = (*plain as f64, *fitted as f64);
+        plain + part * (fitted - plain)
+    });
+    let weighed = with_remainder(to_quanta(&problem, &between.collect::<Vec<f64>>()));
+    let plain = with_remainder(plain);
+    let expected_s = |batches: &[u64]| scenarios.expected_finish(shares, batches);
+    Ok(if expected_s(&weighed) < expected_s(&plain) { weighed } else { plain })
 }
 
-/// The three last workers of a scenario and when they finish: enough to know who is last without any two.
-type Last = [(f64, usize); 3];
-
-struct Search<'a> {
-    shares: &'a [Share],
-    scenarios: &'a Scenarios,
-    batches: Vec<u64>,
-    last: Vec<Last>,
-}
-
-/// A change of one worker's batch: when it would finish in each scenario, and by how much the sum of the maxima would
-/// change.
-struct Change {
-    worker: usize,
-    finishes_s: Vec<f64>,
-    sum_s: f64,
-}
-
-impl<'a> Search<'a> {
-    fn new(shares: &'a [Share], scenarios: &'a Scenarios, batches: Vec<u64>) -> Self {
-        let mut search = Self { shares, scenarios, batches, last: Vec::new() };
-        search.rank();
-        search
+/// Near the smallest expected time over these scenarios, in whole quanta.
+fn fit(problem: &Problem<'_>, scenarios: &Scenarios, plain: &[u64]) -> Vec<u64> {
+    let blamed = to_quanta(problem, &blame(problem, scenarios, plain));
+    if problem.whole / problem.quantum >= FINE.saturating_mul(plain.len() as u64) {
+        return blamed;
     }
+    // Curves with steps are not convex: what is near may depend on where one comes from.
+    let from_plain = exchange(problem, scenarios, plain.to_vec());
+    let from_blamed = exchange(problem, scenarios, blamed);
+    let expected_s = |batches: &[u64]| scenarios.expected_finish(problem.shares, batches);
+    if expected_s(&from_blamed) < expected_s(&from_plain) { from_blamed } else { from_plain }
+}
 
-    /// Finds who is last in each scenario.
-    fn rank(&mut self) {
-        let compute_s: Vec<f64> =
-            self.shares.iter().zip(&self.batches).map(|(share, batch)| share.curve.time(*batch)).collect();
-        let last = |factors: &[f64]| {
-            let mut last: Last = [(f64::NEG_INFINITY, usize::MAX); 3];
-            for (i, ((share, factor), compute_s)) in
-                self.shares.iter().zip(factors).zip(&compute_s).enumerate()
-            {
-                let finish_s = share.communication.finish_s(factor * compute_s);
-                if finish_s > last[2].0 {
-                    last[2] = (finish_s, i);
-                    if last[2].0 > last[1].0 {
-                        last.swap(1, 2);
-                    }
-                    if last[1].0 > last[0].0 {
-                        last.swap(0, 1);
-                    }
-                }
+/// The part of the mean gain of `fitted` over `plain` that is beyond its standard error; 0 to 1.
+fn beyond_chance(scenarios: &Scenarios, shares: &[Share], plain: &[u64], fitted: &[u64]) -> f64 {
+    let each = || scenarios.finishes(shares, plain).zip(scenarios.finishes(shares, fitted));
+    let gains = || each().map(|(plain_s, fitted_s)| plain_s - fitted_s);
+    let count = scenarios.len() as f64;
+    let mean = gains().sum::<f64>() / count;
+    if mean <= 0.0 {
+        return 0.0;
+    }
+    let squares: f64 = gains().map(|gain| (gain - mean) * (gain - mean)).sum();
+    let standard_error = (squares / (count * (count - 1.0))).sqrt();
+    (1.0 - standard_error / mean).max(0.0)
+}
+
+/// Amounts in whole quanta, within the bounds: rounded down, then what is left to those that lost most by
+/// it; of those that lost alike to who would finish first, then by rank.
+fn to_quanta(problem: &Problem<'_>, amounts: &[f64]) -> Vec<u64> {
+    let quantum = problem.quantum;
+    let bounds = problem.floors.iter().zip(&problem.caps);
+    let down = |(amount, (floor, cap)): (&f64, (&u64, &u64))| {
+        (*amount as u64 / quantum * quantum).clamp(*floor, *cap)
+    };
+    let mut batches: Vec<u64> = amounts.iter().zip(bounds).map(down).collect();
+    // Amounts between two splits of whole quanta often lose alike, but for the order in which sums were rounded.
+    let lost = |i: usize| ((amounts[i] - batches[i] as f64) / quantum as f64 / ALIKE).round() as i64;
+    let next_s = |i: usize| problem.shares[i].finish_s(batches[i] + quantum);
+    let mut order: Vec<(i64, f64, usize)> = (0..amounts.len()).map(|i| (lost(i), next_s(i), i)).collect();
+    order.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
+    let most_lost: Vec<usize> = order.into_iter().map(|(_, _, i)| i).collect();
+    let mut sum = batches.iter().fold(0u64, |sum, batch| sum.saturating_add(*batch));
+    // The bounds hold the whole, so that there is always one that can take or give.
+    while sum < problem.whole {
+        for i in &most_lost {
+            if sum < problem.whole && batches[*i] < problem.caps[*i] {
+                batches[*i] += quantum;
+                sum += quantum;
             }
-            last
-        };
-        self.last = self.scenarios.rows().map(last).collect();
-    }
-
-    fn change(&self, worker: usize, batch: u64) -> Change {
-        let share = &self.shares[worker];
-        let compute_s = share.curve.time(batch);
-        let finish_s = |factors: &[f64]| share.communication.finish_s(factors[worker] * compute_s);
-        let finishes_s: Vec<f64> = self.scenarios.rows().map(finish_s).collect();
-        let sum_s = finishes_s
-            .iter()
-            .zip(&self.last)
-            .map(|(finish_s, last)| finish_s.max(without(last, worker, worker)) - last[0].0)
-            .sum();
-        Change { worker, finishes_s, sum_s }
-    }
-
-    /// Moves so many samples from one worker to another, the best of a few pairs, if that helps.
-    fn improve(&mut self, samples: u64) -> bool {
-        let workers = 0..self.shares.len();
-        let gives = |i: &usize| self.batches[*i] >= self.shares[*i].floor.saturating_add(samples);
-        let takes = |i: &usize| self.shares[*i].cap.is_none_or(|cap| self.batches[*i] + samples <= cap);
-        let best = |mut changes: Vec<Change>| {
-            changes.sort_by(|a, b| a.sum_s.total_cmp(&b.sum_s).then(a.worker.cmp(&b.worker)));
-            changes.truncate(PAIRS);
-            changes
-        };
-        let givers =
-            best(workers.clone().filter(gives).map(|i| self.change(i, self.batches[i] - samples)).collect());
-        let takers = best(workers.filter(takes).map(|i| self.change(i, self.batches[i] + samples)).collect());
-        let pairs = givers.iter().flat_map(|giver| takers.iter().map(move |taker| (giver, taker)));
-        let tried = pairs
-            .filter(|(giver, taker)| giver.worker != taker.worker)
-            .map(|(giver, taker)| (self.sum_of(giver, taker), giver.worker, taker.worker));
-        let best = tried.min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-        let now: f64 = self.last.iter().map(|last| last[0].0).sum();
-        match best {
-            Some((sum_s, giver, taker)) if sum_s < -MIN_GAIN * now => {
-                self.batches[giver] -= samples;
-                self.batches[taker] += samples;
-                self.rank();
-                true
-            }
-            _ => false,
         }
     }
-
-    /// By how much the sum of the maxima changes with both changes.
-    fn sum_of(&self, a: &Change, b: &Change) -> f64 {
-        let finishes = a.finishes_s.iter().zip(&b.finishes_s).zip(&self.last);
-        finishes.map(|((x, y), last)| x.max(*y).max(without(last, a.worker, b.worker)) - last[0].0).sum()
+    while sum > problem.whole {
+        for i in most_lost.iter().rev() {
+            if sum > problem.whole && batches[*i] > problem.floors[*i] {
+                batches[*i] -= quantum;
+                sum -= quantum;
+            }
+        }
     }
+    batches
 }
 
-/// When the last worker finishes but for these two.
-fn without(last: &Last, a: usize, b: usize) -> f64 {
-    last.iter().find(|(_, i)| *i != a && *i != b).map_or(f64::NEG_INFINITY, |(finish_s, _)| *finish_s)
-}
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,8 @@
 //! Where the total is no multiple of the quantum (the ragged end of an epoch), one worker takes the remainder on top
 //! of its multiples: the one that finishes it first.
 
+mod blame;
+mod exchange;
 mod expected;
 mod few;
 mod partition;

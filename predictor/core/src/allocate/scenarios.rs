@@ -2,8 +2,8 @@
 
 use super::Share;
 
-/// The most scenarios that are kept: the newest.
-pub const MAX_SCENARIOS: usize = 64;
+/// The most scenarios that are kept: the newest. As many as the forecaster keeps residuals.
+pub const MAX_SCENARIOS: usize = 128;
 
 /// Fewer iterations in common say too little of a joint distribution.
 pub const MIN_SCENARIOS: usize = 8;

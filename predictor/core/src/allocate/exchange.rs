@@ -1,0 +1,188 @@
+//! Exchanges of whole quanta between two workers: how the split under uncertainty ends where batches are few quanta.
+//!
+//! A worker that is often last gives to one that seldom would be, the best of a few pairs at a time, in halving steps.
+
+use super::problem::Problem;
+use super::{Scenarios, Share};
+
+/// So many givers are tried with so many takers at a time.
+const PAIRS: usize = 4;
+
+/// A smaller gain is rounding.
+const MIN_GAIN: f64 = 1e-12;
+
+/// The three last workers of a scenario and when they finish: enough to know who is last without any two.
+type Last = [(f64, usize); 3];
+
+/// The most exchanges, tried or made.
+const MAX_EXCHANGES: usize = 64;
+
+/// Exchanges, from these batches on, while that shortens the mean over scenarios of the time of the step.
+pub(super) fn exchange(problem: &Problem<'_>, scenarios: &Scenarios, batches: Vec<u64>) -> Vec<u64> {
+    let largest = batches.iter().copied().max().unwrap_or(0);
+    let mut steps = (largest / problem.quantum / 4).max(1).next_power_of_two();
+    let mut exchange = Exchange::new(problem, scenarios, batches);
+    for _ in 0..MAX_EXCHANGES {
+        if exchange.improve(steps * problem.quantum) {
+            continue;
+        }
+        if steps == 1 {
+            break;
+        }
+        steps /= 2;
+    }
+    exchange.batches
+}
+
+/// Batches and who is last with them.
+struct Exchange<'a> {
+    problem: &'a Problem<'a>,
+    scenarios: &'a Scenarios,
+    batches: Vec<u64>,
+    compute_s: Vec<f64>,
+    last: Vec<Last>,
+}
+
+/// A change of one worker's batch: when it would finish in each scenario.
+struct Change {
+    worker: usize,
+    finishes_s: Vec<f64>,
+}
+
+impl<'a> Exchange<'a> {
+    fn new(problem: &'a Problem<'a>, scenarios: &'a Scenarios, batches: Vec<u64>) -> Self {
+        let compute_s: Vec<f64> =
+            problem.shares.iter().zip(&batches).map(|(share, batch)| share.curve.time(*batch)).collect();
+        let last = scenarios.rows().map(|factors| last_of(problem.shares, factors, &compute_s)).collect();
+        Self { problem, scenarios, batches, compute_s, last }
+    }
+
+    /// The sum over scenarios of the time of the step.
+    fn sum_s(&self) -> f64 {
+        self.last.iter().map(|last| last[0].0).sum()
+    }
+
+    /// Moves so many samples from one worker to another, the best of a few pairs, if that helps.
+    fn improve(&mut self, samples: u64) -> bool {
+        let givers = first_few(self.relief(samples));
+        let takers = first_few(self.burden(samples));
+        let givers: Vec<Change> =
+            givers.into_iter().map(|i| self.change(i, self.batches[i] - samples)).collect();
+        let takers: Vec<Change> =
+            takers.into_iter().map(|i| self.change(i, self.batches[i] + samples)).collect();
+        let pairs = givers.iter().flat_map(|giver| takers.iter().map(move |taker| (giver, taker)));
+        let best = pairs
+            .filter(|(giver, taker)| giver.worker != taker.worker)
+            .map(|(giver, taker)| (self.gain(giver, taker), giver, taker))
+            .min_by(|a, b| a.0.total_cmp(&b.0).then((a.1.worker, a.2.worker).cmp(&(b.1.worker, b.2.worker))));
+        match best {
+            Some((sum_s, giver, taker)) if sum_s < -MIN_GAIN * self.sum_s() => {
+                let (giver, taker) = (giver.worker, taker.worker);
+                self.set(giver, self.batches[giver] - samples);
+                self.set(taker, self.batches[taker] + samples);
+                self.rank(giver, taker);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn set(&mut self, worker: usize, batch: u64) {
+        self.batches[worker] = batch;
+        self.compute_s[worker] = self.problem.shares[worker].curve.time(batch);
+    }
+
+    /// Who is last, after these two changed.
+    fn rank(&mut self, giver: usize, taker: usize) {
+        let shares = self.problem.shares;
+        for (last, factors) in self.last.iter_mut().zip(self.scenarios.rows()) {
+            if last.iter().any(|(_, i)| *i == giver || *i == taker) {
+                *last = last_of(shares, factors, &self.compute_s);
+            } else {
+                let finish_s = shares[taker].communication.finish_s(factors[taker] * self.compute_s[taker]);
+                insert(last, finish_s, taker);
+            }
+        }
+    }
+
+    /// By how much the sum of the maxima changes where a worker gives.
+    fn relief(&self, samples: u64) -> Vec<(f64, usize)> {
+        let shares = self.problem.shares;
+        let mut relief = vec![0.0; shares.len()];
+        let less_s: Vec<f64> = (shares.iter().zip(&self.batches))
+            .map(|(share, batch)| share.curve.time(batch.saturating_sub(samples)))
+            .collect();
+        for (last, factors) in self.last.iter().zip(self.scenarios.rows()) {
+            let (latest_s, i) = last[0];
+            let finish_s = shares[i].communication.finish_s(factors[i] * less_s[i]);
+            relief[i] += finish_s.max(last[1].0) - latest_s;
+        }
+        let gives = |i: &usize| self.batches[*i] >= self.problem.floors[*i].saturating_add(samples);
+        (0..shares.len()).filter(gives).map(|i| (relief[i], i)).collect()
+    }
+
+    /// By how much it changes where a worker takes.
+    fn burden(&self, samples: u64) -> Vec<(f64, usize)> {
+        let shares = self.problem.shares;
+        let mut burden = vec![0.0; shares.len()];
+        let more_s: Vec<f64> = (shares.iter().zip(&self.batches))
+            .map(|(share, batch)| share.curve.time(batch + samples))
+            .collect();
+        for (last, factors) in self.last.iter().zip(self.scenarios.rows()) {
+            let latest_s = last[0].0;
+            let each = shares.iter().zip(factors).zip(&more_s).zip(burden.iter_mut());
+            for (((share, factor), more_s), burden) in each {
+                *burden += (share.communication.finish_s(factor * more_s) - latest_s).max(0.0);
+            }
+        }
+        let takes = |i: &usize| self.batches[*i] + samples <= self.problem.caps[*i];
+        (0..shares.len()).filter(takes).map(|i| (burden[i], i)).collect()
+    }
+
+    fn change(&self, worker: usize, batch: u64) -> Change {
+        let share = &self.problem.shares[worker];
+        let compute_s = share.curve.time(batch);
+        let finish_s = |factors: &[f64]| share.communication.finish_s(factors[worker] * compute_s);
+        Change { worker, finishes_s: self.scenarios.rows().map(finish_s).collect() }
+    }
+
+    /// By how much the sum of the maxima changes with both changes.
+    fn gain(&self, a: &Change, b: &Change) -> f64 {
+        let finishes = a.finishes_s.iter().zip(&b.finishes_s).zip(&self.last);
+        finishes.map(|((x, y), last)| x.max(*y).max(without(last, a.worker, b.worker)) - last[0].0).sum()
+    }
+}
+
+fn first_few(mut changes: Vec<(f64, usize)>) -> Vec<usize> {
+    let order = |a: &(f64, usize), b: &(f64, usize)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
+    if changes.len() > PAIRS {
+        changes.select_nth_unstable_by(PAIRS - 1, order);
+        changes.truncate(PAIRS);
+    }
+    changes.into_iter().map(|(_, i)| i).collect()
+}
+
+fn last_of(shares: &[Share], factors: &[f64], compute_s: &[f64]) -> Last {
+    let mut last = [(f64::NEG_INFINITY, usize::MAX); 3];
+    for (i, ((share, factor), compute_s)) in shares.iter().zip(factors).zip(compute_s).enumerate() {
+        insert(&mut last, share.communication.finish_s(factor * compute_s), i);
+    }
+    last
+}
+
+fn insert(last: &mut Last, finish_s: f64, worker: usize) {
+    if finish_s > last[2].0 {
+        last[2] = (finish_s, worker);
+        if last[2].0 > last[1].0 {
+            last.swap(1, 2);
+        }
+        if last[1].0 > last[0].0 {
+            last.swap(0, 1);
+        }
+    }
+}
+
+/// When the last worker finishes but for these two.
+fn without(last: &Last, a: usize, b: usize) -> f64 {
+    last.iter().find(|(_, i)| *i != a && *i != b).map_or(f64::NEG_INFINITY, |(finish_s, _)| *finish_s)
+}
