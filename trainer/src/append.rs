@@ -7,13 +7,15 @@ use std::path::Path;
 /// What is read at once when looking for the end of the last whole line.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Opens a file to be added to, without the half line that a killed process may have left at its end.
+/// Opens a file to be added to, without the half line that a killed process may have left at its end. Where there is none the
+/// file is left as it is: a namesake that will be refused may open what a living process writes to, line by line.
 ///
 /// # Errors
 /// It cannot be created, read or cut.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
-    let mut end = file.seek(SeekFrom::End(0))?;
+    let whole = file.seek(SeekFrom::End(0))?;
+    let mut end = whole;
     let mut block = Vec::new();
     while end > 0 {
         let start = end.saturating_sub(BLOCK_BYTES);
@@ -21,12 +23,17 @@ pub fn open(path: &Path) -> io::Result<File> {
         block.clear();
         file.by_ref().take(end - start).read_to_end(&mut block)?;
         if let Some(at) = block.iter().rposition(|&byte| byte == b'\n') {
-            file.set_len(start + at as u64 + 1)?;
+            let kept = start + at as u64 + 1;
+            if kept < whole {
+                file.set_len(kept)?;
+            }
             return Ok(file);
         }
         end = start;
     }
-    file.set_len(0)?;
+    if whole > 0 {
+        file.set_len(0)?;
+    }
     Ok(file)
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use evenstep_protocol::AllocateAnswer;
 use evenstep_tests::training::{Training, batches};
 use evenstep_tests::{Gate, Predictor, binaries};
+use serde_json::Value;
 
 /// Samples of an epoch: nine iterations of 50 and a ragged end of 30.
 const SAMPLES: u64 = 480;
@@ -64,6 +65,15 @@ fn training_outlives_the_predictor_and_follows_it_again() {
         training.finds_the_predictor(crash);
         training.goes_on("evenstep", 500);
     }
+    // Iterations are short: on a busy machine many are over before their answer comes.
+    let follows = |line: &Value| {
+        let decision = &line["decision"];
+        decision.is_object() && decision["kind"] != "cold_start" && line["global_batch"] == 50
+    };
+    let crashed_at = training.iterations_so_far("evenstep").len();
+    training.until("an answer is followed again", || {
+        training.iterations_so_far("evenstep").iter().skip(crashed_at).any(follows)
+    });
     end(&mut training);
 
     let iterations = training.iterations("evenstep");
