@@ -129,7 +129,8 @@ fn workers_die_at_once_and_while_the_others_regroup() {
     let mut training = train(
         &trainer,
         folder.path(),
-        &["--workers=4", "--policy=even", "--pace=1,1,1,1", "--steps=1000000"],
+        // Whoever waits for the stalled one alone learns of it by the timeout.
+        &["--workers=4", "--policy=even", "--pace=1,1,1,1", "--steps=1000000", "--timeout-s=10"],
     );
     training.until("it trains", || training.record_bytes() > 4000);
     let victims = [training.worker(0), training.worker(3)];
