@@ -57,27 +57,35 @@ pub fn run(args: &JoinArgs) -> Result<()> {
         return elastic::run(args);
     }
     let (mut worker, group, mut arms) = setup::prepare(args)?;
+    let trained = train(&mut worker, &group, &mut arms);
+    // The others must see at once that this worker has left the group, whatever it still has to deliver.
+    drop(group);
+    worker.conclude(&arms, trained?)?;
+    worker.close(&mut arms);
+    Ok(())
+}
+
+/// Trains to the end of the run; true where it was told to stop before.
+fn train(worker: &mut Worker<'_>, group: &Group, arms: &mut [Arm]) -> Result<bool> {
     let mut stopped = false;
     'rounds: while arms.iter().any(|arm| !worker.is_done(arm)) {
         let begun = arms[0].iteration;
-        let block = if arms.len() > 1 { args.train.block } else { 1 };
-        for arm in &mut arms {
+        let block = if arms.len() > 1 { worker.args.train.block } else { 1 };
+        for arm in arms.iter_mut() {
             while arm.iteration < begun + block && !worker.is_done(arm) {
-                if worker.step(&group, arm)?.stop > 0 {
+                if worker.step(group, arm)?.stop > 0 {
                     stopped = true;
                     break 'rounds;
                 }
             }
         }
-        worker.checkpoint_since(begun, &arms)?;
+        worker.checkpoint_since(begun, arms)?;
     }
     if stopped {
-        worker.checkpoint(&arms)?;
+        worker.checkpoint(arms)?;
     }
     group.barrier().context("waiting for the others to finish")?;
-    worker.conclude(&arms, stopped)?;
-    worker.close(&mut arms);
-    Ok(())
+    Ok(stopped)
 }
 
 impl Worker<'_> {
