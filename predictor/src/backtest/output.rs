@@ -1,12 +1,9 @@
 //! Where results go: standard output, files.
 
-use std::path::Path;
-
 use super::args::Args;
 use super::results::Results;
 use super::{forecasts, page, text};
-use crate::offline::output::{self, asked, put};
-use crate::offline::table::STANDARD;
+use crate::offline::output::{self, asked, put, put_figures};
 
 /// Checks before any work that files can be where they should be.
 ///
@@ -21,15 +18,7 @@ pub fn check(args: &Args) -> anyhow::Result<()> {
 /// # Errors
 /// Where something cannot be written.
 pub fn write(results: &Results, args: &Args) -> anyhow::Result<()> {
-    let outputs = [&args.json, &args.csv, &args.report];
-    if !outputs.into_iter().flatten().any(|path| path == Path::new(STANDARD)) {
-        put(Path::new(STANDARD), text::table(results).as_bytes())?;
-    }
-    if let Some(path) = &args.json {
-        let mut json = serde_json::to_vec(results)?;
-        json.push(b'\n');
-        put(path, &json)?;
-    }
+    put_figures(&text::table(results), results, args.json.as_ref(), &[&args.csv, &args.report])?;
     if let Some(path) = &args.csv {
         put(path, &forecasts::csv(results)?)?;
     }

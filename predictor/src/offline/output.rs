@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use serde::Serialize;
 
 use super::table::STANDARD;
 
@@ -41,6 +42,28 @@ pub fn asked() -> String {
     let words =
         std::env::args().skip(1).map(|word| if word.contains(' ') { format!("{word:?}") } else { word });
     std::iter::once("evenstep-predictor".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// Writes a table to standard output, where none of the other outputs goes, and the results as JSON where that is wanted.
+///
+/// # Errors
+/// Where something cannot be written.
+pub fn put_figures(
+    table: &str,
+    results: &impl Serialize,
+    json: Option<&PathBuf>,
+    others: &[&Option<PathBuf>],
+) -> anyhow::Result<()> {
+    let mut asked_for = others.iter().filter_map(|path| path.as_ref()).chain(json);
+    if !asked_for.any(|path| path == Path::new(STANDARD)) {
+        put(Path::new(STANDARD), table.as_bytes())?;
+    }
+    if let Some(path) = json {
+        let mut json = serde_json::to_vec(results)?;
+        json.push(b'\n');
+        put(path, &json)?;
+    }
+    Ok(())
 }
 
 /// Writes to a file, or to standard output for `-`.

@@ -17,8 +17,6 @@ mod charts;
 
 mod page;
 
-use std::path::Path;
-
 use evenstep_core::forecast::nonlinear::{FittedExpert, Training};
 use evenstep_core::simulate::policy::slowest;
 use evenstep_core::simulate::{PolicyName, Run, Settings, World, fit_one, walk};
@@ -26,8 +24,7 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 pub use args::Args;
 
-use crate::offline::output::{self, asked, put};
-use crate::offline::table::STANDARD;
+use crate::offline::output::{self, asked, put, put_figures};
 use results::Results;
 
 /// Runs a simulation and writes what was asked for. The flags must pass [`Args::check`].
@@ -60,15 +57,7 @@ fn walk_all(world: &World, asked: &[PolicyName], settings: &Settings) -> anyhow:
 }
 
 fn write(results: &Results, runs: &[Run], world: &World, args: &Args) -> anyhow::Result<()> {
-    let outputs = [&args.json, &args.report];
-    if !outputs.into_iter().flatten().any(|path| path == Path::new(STANDARD)) {
-        put(Path::new(STANDARD), text::table(results).as_bytes())?;
-    }
-    if let Some(path) = &args.json {
-        let mut json = serde_json::to_vec(results)?;
-        json.push(b'\n');
-        put(path, &json)?;
-    }
+    put_figures(&text::table(results), results, args.json.as_ref(), &[&args.report])?;
     if let Some(path) = &args.report {
         put(path, page::report(results, runs, world, &asked()).to_html().as_bytes())?;
     }
