@@ -51,10 +51,16 @@ pub struct WorkerReport {
     pub worker: WorkerId,
     /// Which iteration it tells of.
     pub iteration: u64,
-    /// Samples it computed.
+    /// Samples it computed, those of the tail among them.
     pub local_batch: u64,
-    /// Forward and backward time in seconds, without any waiting.
+    /// Forward and backward time in seconds over all of them, without any waiting and without claiming.
     pub compute_time_s: f64,
+    /// In how many forward and backward passes it computed them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub micro_batches: Option<u64>,
+    /// What of this it claimed from the iteration's tail; absent where it claimed nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<TailReport>,
     /// Time it waited at the barrier for the last worker, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub barrier_wait_s: Option<f64>,
@@ -92,6 +98,8 @@ impl WorkerReport {
             iteration,
             local_batch,
             compute_time_s,
+            micro_batches: None,
+            tail: None,
             barrier_wait_s: None,
             loader_wait_s: None,
             peak_memory_bytes: None,
@@ -105,6 +113,21 @@ impl WorkerReport {
     }
 }
 
+/// What one worker did of an iteration's tail.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TailReport {
+    /// Chunks it claimed, and computed.
+    pub chunks: u64,
+    /// Samples in them.
+    pub samples: u64,
+    /// Forward and backward time over them, in seconds.
+    pub compute_time_s: f64,
+    /// Time in which it waited for the answers to its claims and computed nothing, in seconds.
+    pub claim_time_s: f64,
+}
+
 /// The answer to `/allocate`; for one (job, iteration) always the same bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -115,14 +138,32 @@ pub struct AllocateAnswer {
     pub generation: u64,
     /// The iteration.
     pub iteration: u64,
-    /// Samples over all workers: exactly the sum of the local batches.
+    /// Samples over all workers: exactly the sum of the local batches and of the tail's chunks.
     pub global_batch: u64,
     /// One for each live worker, in rank order.
     pub allocations: Vec<Allocation>,
+    /// What nobody was given: whoever has done its local batch claims from it. Absent where everything was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<Tail>,
     /// What the learning rate does.
     pub optimizer: OptimizerInstruction,
     /// What was decided, and why.
     pub decision: Decision,
+}
+
+/// The part of an iteration that is claimed chunk by chunk, in this order, by workers that have done their local batches. A
+/// chunk is claimed by one atomic addition on a counter that the workers share; the service takes no part in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Tail {
+    /// Where it begins within the iteration's global batch; it is the last part of it.
+    pub offset: u64,
+    /// Samples of each chunk, in their order.
+    pub chunks: Vec<u64>,
+    /// Where so many workers claim that one counter would be too slow: how many of the chunks, in their order, each pool has.
+    /// Absent: all chunks are in pool 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<u64>,
 }
 
 /// The share of one worker in one iteration.
@@ -137,8 +178,12 @@ pub struct Allocation {
     pub local_batch: u64,
     /// Where its samples begin within the iteration's global batch: it takes `offset .. offset + local_batch`.
     pub offset: u64,
-    /// Weight of its mean gradient in the global mean: `local_batch / global_batch`.
+    /// Weight of the mean gradient over these samples in the global mean: `local_batch / global_batch`. A chunk of the tail
+    /// weighs `samples / global_batch`.
     pub gradient_weight: f64,
+    /// The pool of the tail that it claims from; absent where it claims nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<u64>,
     /// Where it accumulates: the most that it computes at once; its local batch takes several of these, the last may be less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro_batch: Option<u64>,

@@ -54,6 +54,13 @@ pub struct JobSpec {
     /// Settings of that rule.
     #[serde(default)]
     pub learning_rate: LearningRateSettings,
+    /// Whether part of a batch may be left to a shared tail, where that is worth it and workers can claim. Default `auto`.
+    #[serde(default)]
+    pub hedge: Hedge,
+    /// No chunk of a tail has fewer samples: what the device still computes well. A multiple of `quantum`. Default: one quantum,
+    /// and the costs that were measured decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_chunk: Option<u64>,
     /// With fewer live workers the job is paused. Default 1.
     #[serde(default = "one")]
     pub min_workers: u64,
@@ -88,6 +95,8 @@ impl JobSpec {
             memory_headroom: default_memory_headroom(),
             rule: LearningRateRule::default(),
             learning_rate: LearningRateSettings::default(),
+            hedge: Hedge::default(),
+            min_chunk: None,
             min_workers: one(),
             lease_s: default_lease_s(),
             min_gain: default_min_gain(),
@@ -95,6 +104,18 @@ impl JobSpec {
             flap_cooldown_s: default_flap_cooldown_s(),
         }
     }
+}
+
+/// Whether part of a batch may be left to a shared tail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Hedge {
+    /// Where the step is expected to be shorter for it.
+    #[default]
+    Auto,
+    /// Never: every sample is given to a worker.
+    Off,
 }
 
 fn one() -> u64 {
@@ -135,12 +156,15 @@ pub struct JoinRequest {
     /// Memory of what it computes on, in bytes: with the peaks that it reports, this gives its cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
+    /// It can claim chunks of a shared tail. Default false: it gets all its samples in its local batch.
+    #[serde(default)]
+    pub claims: bool,
 }
 
 impl JoinRequest {
     /// A worker that says nothing but its name.
     pub fn new(worker: WorkerId) -> Self {
-        Self { worker, device: None, min_local_batch: None, max_local_batch: None, memory_bytes: None }
+        Self { worker, device: None, min_local_batch: None, max_local_batch: None, memory_bytes: None, claims: false }
     }
 }
 

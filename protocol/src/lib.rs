@@ -13,10 +13,12 @@ mod problem;
 mod telemetry;
 mod view;
 
-pub use allocation::{AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, WorkerReport};
+pub use allocation::{
+    AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, Tail, TailReport, WorkerReport,
+};
 pub use calm::Calm;
 pub use ids::{InvalidId, JobId, NodeId, WorkerId};
-pub use job::{JobSpec, JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerOverride};
+pub use job::{Hedge, JobSpec, JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerOverride};
 pub use learning_rate::{LearningRateRule, LearningRateSettings, OptimizerInstruction, Ramp};
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
 pub use telemetry::{

@@ -275,6 +275,7 @@ mod tests {
                 local_batch,
                 offset,
                 gradient_weight: local_batch as f64 / global_batch as f64,
+                pool: None,
                 predicted_compute_time_s: None,
                 predicted_speed_samples_per_s: None,
                 speed_lower_samples_per_s: None,
@@ -289,6 +290,7 @@ mod tests {
             iteration: 0,
             global_batch,
             allocations,
+            tail: None,
             optimizer: OptimizerInstruction {
                 rule: LearningRateRule::None,
                 lr_multiplier: 0.5,

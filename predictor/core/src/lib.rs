@@ -6,6 +6,7 @@
 //! - [`forecast`]: the speed of the coming iteration, with an interval
 //! - [`curve`]: how a worker's time grows with its batch
 //! - [`allocate`]: the exact min-max split of a global batch
+//! - [`hedge`]: what cannot be foreseen is shared: bases and a tail that is claimed
 //! - [`plan`]: from forecasts to an allocation with its reason: cold start, hold, rebalance
 //! - [`memory`]: how large a batch fits
 //! - [`straggler`]: who is slow for long, and why
@@ -21,6 +22,8 @@ pub mod forecast;
 pub mod curve;
 
 pub mod allocate;
+
+pub mod hedge;
 
 pub mod plan;
 

@@ -63,6 +63,7 @@ pub fn decide(
         iteration,
         global_batch,
         allocations: allocations(&live, &plan, &outlooks, &bounds, request),
+        tail: None,
         optimizer,
         decision: decision.clone(),
     };
@@ -172,6 +173,7 @@ fn allocations(
             local_batch,
             offset,
             gradient_weight: local_batch as f64 / global_batch as f64,
+            pool: None,
             micro_batch: bounds[rank].micro_batch.filter(|micro_batch| *micro_batch < local_batch),
             cost,
             predicted_compute_time_s: expected.map(|(time_s, ..)| time_s),

@@ -290,6 +290,8 @@ pub(super) fn report(row: &SqliteRow) -> Result<StoredReport, StoreError> {
         iteration: unsigned(row, "iteration")?,
         local_batch: unsigned(row, "local_batch")?,
         compute_time_s: row.try_get("compute_time_s")?,
+        micro_batches: None,
+        tail: None,
         barrier_wait_s: row.try_get("barrier_wait_s")?,
         loader_wait_s: row.try_get("loader_wait_s")?,
         peak_memory_bytes: peak.map(i64::cast_unsigned),

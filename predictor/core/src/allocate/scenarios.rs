@@ -45,7 +45,7 @@ impl Scenarios {
     }
 
     /// The factors of each scenario, by rank.
-    pub(super) fn rows(&self) -> impl Iterator<Item = &[f64]> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &[f64]> {
         self.factors.chunks_exact(self.workers.max(1))
     }
 

@@ -1,0 +1,191 @@
+//! The worker's side of a tail: one counter for a pool, and the judgement whether to take more.
+//!
+//! Members share one counter and change it by atomic additions only: [`CLAIM`] takes the next chunk, [`LEAVE`] says
+//! that this member takes no more. Every chunk is taken by exactly one: additions are in one order for all, so each
+//! total up to the number of chunks is seen once. And every chunk is taken: a member stops when the chunks are used
+//! up, or by leaving, and whoever would be the last to leave must stay.
+//!
+//! The counter is never set back. What it stood at when an iteration began is what the additions of all iterations
+//! before come to, which members tell each other at the barrier: see [`Counter::settle`].
+
+/// Added to claim the next chunk.
+pub const CLAIM: i64 = 1;
+
+/// Added to claim no more in this iteration.
+pub const LEAVE: i64 = 1 << 32;
+
+/// A pool's counter in one iteration, as a member reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counter {
+    began_at: i64,
+    chunks: usize,
+    members: usize,
+}
+
+impl Counter {
+    /// Of a pool with so many chunks and members, whose counter stood at `began_at` when the iteration began.
+    pub fn new(began_at: i64, chunks: usize, members: usize) -> Self {
+        Self { began_at, chunks, members }
+    }
+
+    /// The chunk that an addition of [`CLAIM`] took, by the total that it gave; `None`: they are used up.
+    pub fn claimed(&self, total: i64) -> Option<usize> {
+        let claims = total.wrapping_sub(self.began_at) & (LEAVE - 1);
+        usize::try_from(claims - 1).ok().filter(|chunk| *chunk < self.chunks)
+    }
+
+    /// Whether a member that added [`LEAVE`] may leave, by the total that this gave; else all others have left, and it must
+    /// claim until the chunks are used up.
+    pub fn may_leave(&self, total: i64) -> bool {
+        let left = total.wrapping_sub(self.began_at) >> 32;
+        usize::try_from(left).is_ok_and(|left| left < self.members)
+    }
+
+    /// Where the counter stands after an iteration with so many additions of each kind, over all members.
+    pub fn settle(began_at: i64, claims: u64, leaves: u64) -> i64 {
+        began_at.wrapping_add(claims.cast_signed()).wrapping_add(leaves.cast_signed().wrapping_mul(LEAVE))
+    }
+}
+
+/// What a member expects of another one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Peer {
+    /// When it will have done its base, in seconds after the begin of the iteration.
+    pub base_end_s: f64,
+    /// Its speed in samples per second.
+    pub speed: f64,
+}
+
+/// Whether the others would sooner finish without this member.
+///
+/// It knows its own pace, which it has just measured, and of the others only the forecasts and how far the counter was
+/// when it claimed last. By them the others will have done what is left after `left / sum(speeds)`, and the one that comes
+/// last a chunk later. Who is as fast as the others never declines; who is slower declines at the end only.
+#[derive(Debug, Clone)]
+pub struct Judge<'a> {
+    chunks: &'a [u64],
+    peers: &'a [Peer],
+    speed: f64,
+    /// Chunks that are known to be taken, and when that was known.
+    taken: usize,
+    at_s: f64,
+    /// Samples in the chunks that are not known to be taken.
+    left: u64,
+}
+
+impl<'a> Judge<'a> {
+    /// A member of a pool with these chunks and other members.
+    pub fn new(chunks: &'a [u64], peers: &'a [Peer]) -> Self {
+        let speed = peers.iter().map(|peer| peer.speed).sum();
+        Self { chunks, peers, speed, taken: 0, at_s: 0.0, left: chunks.iter().sum() }
+    }
+
+    /// Takes note that chunk `index` and all before it were taken by `at_s` seconds after the begin of the iteration.
+    pub fn saw(&mut self, index: usize, at_s: f64) {
+        let taken = (index + 1).min(self.chunks.len());
+        self.left -= self.chunks.get(self.taken..taken).map_or(0, |chunks| chunks.iter().sum());
+        self.taken = self.taken.max(taken);
+        self.at_s = at_s;
+    }
+
+    /// Whether every chunk is known to be taken.
+    pub fn is_empty(&self) -> bool {
+        self.taken == self.chunks.len()
+    }
+
+    /// Whether to leave the rest to the others. `pace_s` is this member's time for a sample in this iteration, `claim_s` what
+    /// a claim takes.
+    pub fn declines(&self, now_s: f64, pace_s: f64, claim_s: f64) -> bool {
+        let each = self.speed / self.peers.len() as f64;
+        if self.peers.is_empty() || pace_s * each <= 1.0 {
+            return false;
+        }
+        let did = |peer: &Peer| peer.speed * (now_s - peer.base_end_s.max(self.at_s)).max(0.0);
+        let left = (self.left as f64 - self.peers.iter().map(did).sum::<f64>()).max(0.0);
+        let next = self.chunk_at(left);
+        claim_s + pace_s * next > left / self.speed + next / each
+    }
+
+    /// The chunk that comes next where so many samples are left.
+    fn chunk_at(&self, left: f64) -> f64 {
+        let mut after = self.left as f64;
+        let mut next = 0.0;
+        for chunk in &self.chunks[self.taken..] {
+            next = *chunk as f64;
+            after -= next;
+            if after < left {
+                break;
+            }
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// One member's steps within an iteration.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Member {
+        Claiming,
+        Bound,
+        Done,
+    }
+
+    proptest! {
+        /// Whoever acts when, and whoever wants to leave when: each chunk is taken once, over several iterations of a counter
+        /// that is never set back.
+        #[test]
+        fn every_chunk_is_taken_exactly_once(
+            chunks in 0usize..20, members in 1usize..6, began_at in any::<i64>(),
+            acts in prop::collection::vec((0usize..6, any::<bool>()), 300),
+        ) {
+            let mut total = began_at;
+            let mut acts = acts.into_iter().cycle();
+            for _ in 0..3 {
+                let (began_at, mut claims, mut leaves) = (total, 0, 0);
+                let counter = Counter::new(began_at, chunks, members);
+                let mut taken = vec![0; chunks];
+                let mut states = vec![Member::Claiming; members];
+                while let Some(at) = states.iter().position(|state| *state != Member::Done) {
+                    let (who, wants_to_leave) = acts.next().unwrap();
+                    let who = if who < members && states[who] != Member::Done { who } else { at };
+                    if wants_to_leave && states[who] == Member::Claiming {
+                        total = total.wrapping_add(LEAVE);
+                        leaves += 1;
+                        states[who] = if counter.may_leave(total) { Member::Done } else { Member::Bound };
+                    } else {
+                        total = total.wrapping_add(CLAIM);
+                        claims += 1;
+                        match counter.claimed(total) {
+                            Some(chunk) => taken[chunk] += 1,
+                            None => states[who] = Member::Done,
+                        }
+                    }
+                }
+                prop_assert!(taken.iter().all(|times| *times == 1), "{taken:?}");
+                prop_assert_eq!(Counter::settle(began_at, claims, leaves), total);
+            }
+        }
+    }
+
+    #[test]
+    fn the_slow_decline_at_the_end_and_the_fast_never() {
+        let peers = [Peer { base_end_s: 1.0, speed: 10.0 }; 3];
+        let chunks = [20, 10, 10, 4, 4];
+        let mut judge = Judge::new(&chunks, &peers);
+        // Three seconds for 20 samples: the others would need 1.6 s for all 48, and 2 s more for a chunk of 20.
+        assert!(!judge.declines(1.0, 0.15, 0.0));
+        assert!(judge.declines(1.0, 0.2, 0.0));
+        judge.saw(3, 2.0);
+        assert!(judge.declines(2.0, 0.15, 0.0), "the last four samples");
+        assert!(!judge.declines(2.0, 0.1, 0.5), "as fast as the others");
+        assert!(!judge.is_empty());
+        judge.saw(4, 3.0);
+        assert!(judge.is_empty());
+        assert!(!Judge::new(&chunks, &[]).declines(0.0, 1e9, 1.0), "nobody else is there");
+    }
+}
