@@ -128,6 +128,12 @@ fn describe(worker: &Worker<'_>, workers: &[WorkerId], job_id: Option<JobId>) ->
         };
         notes.push(format!("each worker's core carries a real competing load that {changes}"));
     }
+    if let Some(share) = train.hedge.tail {
+        notes.push(format!(
+            "even shares of {:.0} % of each iteration; the rest is a tail that is claimed",
+            100.0 * (1.0 - share)
+        ));
+    }
     let scenario = match (&train.pace, args.contended.is_some()) {
         (_, true) => Scenario::Contended,
         (Some(_), false) => Scenario::Paced,
@@ -173,6 +179,8 @@ pub fn registration(
             per_worker_batch: train.per_worker_batch,
             rule: train.rule.named(),
             learning_rate: train.rule.settings(worker.data.train.len()),
+            hedge: train.hedge.named(),
+            min_chunk: train.hedge.min_chunk,
             ..JobSpec::new(train.base_batch(args.world_size))
         },
         workers: narrator.workers.clone(),
