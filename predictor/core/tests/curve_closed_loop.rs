@@ -86,7 +86,7 @@ fn run_foreseeing(
         for (i, (contention, _)) in contentions.into_iter().enumerate() {
             let time_s = contention * curve.time(batches[i]);
             if foreseen > 0.0 {
-                run.learners[i].observe_forecast(batches[i], time_s, forecasts[i]);
+                run.learners[i].measure(batches[i], time_s, Some(forecasts[i]));
             } else {
                 run.learners[i].observe(batches[i], time_s);
             }

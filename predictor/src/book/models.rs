@@ -118,13 +118,12 @@ impl Models {
         circumstances: Circumstances,
     ) -> Option<(WorkerId, Observation)> {
         let known = self.workers.get_mut(&report.worker)?;
-        let amount = amount(report);
-        Observation::new(amount, report.compute_time_s)?;
+        let (batch, time_s) = (batch(report), report.compute_time_s);
+        Observation::new(batch as f64, time_s)?;
         known.counts_cost = report.cost.is_some();
         let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
-        let batch = amount.round().max(1.0) as u64;
-        known.measure(batch, report.compute_time_s, forecast, circumstances.profile);
-        let observation = observation(&known.curve, report)?;
+        known.measure(batch, time_s, forecast, circumstances.profile);
+        let observation = known.curve.observation(batch, time_s)?;
         known.watch.observe(report.iteration, observation.speed(), signs(report));
         Some((report.worker.clone(), observation))
     }
@@ -181,7 +180,7 @@ pub fn trainings<'a>(
         workers.iter().map(|(worker, curve)| (worker, (curve, Training::new(&drivers)))).collect();
     for report in by_iteration(reports).into_iter().flatten() {
         if let Some((curve, training)) = trainings.get_mut(&report.worker) {
-            if let Some(seen) = observation(curve, report) {
+            if let Some(seen) = curve.observation(batch(report), report.compute_time_s) {
                 training.observe(&seen);
             }
             training.boundary(&readings(&drivers, report));
@@ -198,15 +197,13 @@ fn by_iteration<'a>(reports: impl IntoIterator<Item = &'a WorkerReport>) -> Vec<
     iterations.into_values().collect()
 }
 
-/// What a worker computed, in samples or in what they cost.
-fn amount(report: &WorkerReport) -> f64 {
-    report.cost.unwrap_or(report.local_batch as f64)
-}
-
-fn observation(curve: &CurveLearner, report: &WorkerReport) -> Option<Observation> {
-    let amount = amount(report);
-    let work = if amount > 0.0 { curve.work(amount.round().max(1.0) as u64) } else { 0.0 };
-    Observation::new(work, report.compute_time_s)
+/// What a worker computed, in samples or in what they cost; 0 only where it computed nothing.
+fn batch(report: &WorkerReport) -> u64 {
+    match report.cost {
+        Some(cost) if cost > 0.0 => cost.round().max(1.0) as u64,
+        Some(_) => 0,
+        None => report.local_batch,
+    }
 }
 
 /// What forecasts take.

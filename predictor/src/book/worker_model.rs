@@ -59,10 +59,7 @@ impl WorkerModel {
     /// Takes a batch and its time, and the speed that was forecast for it. Those of a profile make a curve together, once it is
     /// over: the first time at each size is left out.
     pub fn measure(&mut self, batch: u64, time_s: f64, forecast: Option<f64>, profile: ProfilePart) {
-        match forecast {
-            Some(forecast) => self.curve.observe_forecast(batch, time_s, forecast),
-            None => self.curve.observe(batch, time_s),
-        }
+        self.curve.measure(batch, time_s, forecast);
         if profile != ProfilePart::Outside && self.profiled.len() < MAX_POINTS {
             self.profiled.push((batch, time_s));
         }
