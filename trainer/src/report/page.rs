@@ -228,6 +228,7 @@ fn definitions() -> Table {
 fn words(scenario: Scenario) -> &'static str {
     match scenario {
         Scenario::Paced => "imposed speeds",
+        Scenario::Swayed => "imposed speeds that change",
         Scenario::Contended => "competing load",
         Scenario::Plain => "undisturbed",
     }

@@ -154,6 +154,7 @@ impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Paced => "paced",
+            Self::Swayed => "swayed",
             Self::Contended => "contended",
             Self::Plain => "plain",
         })
