@@ -68,14 +68,39 @@ impl CurveLearner {
         Self { micro_batch: Some(micro_batch.max(1)), ..Self::default() }
     }
 
+    /// From now on the worker accumulates over micro-batches of this size (at least 1), or over none. Where a batch that was
+    /// seen would have been cut otherwise, what was learned holds no more: it starts anew. Answers whether that loses a form
+    /// that was believed: then [`work`](Self::work) has another scale.
+    pub fn accumulate(&mut self, micro_batch: Option<u64>) -> bool {
+        let micro_batch = micro_batch.map(|size| size.max(1));
+        let before = std::mem::replace(&mut self.micro_batch, micro_batch);
+        let is_uncut = [before, micro_batch].into_iter().flatten().all(|size| self.largest() <= size);
+        if before == micro_batch || self.learned.is_none() {
+            return false;
+        }
+        if is_uncut && let Some(learned) = &mut self.learned {
+            learned.accumulate(micro_batch);
+            return false;
+        }
+        let loses = self.belief().is_some();
+        *self = Self { micro_batch, ..Self::default() };
+        loses
+    }
+
     /// Takes a short profile: times of several batches, one after the other, under the same contention. The curve
     /// through them competes with the other forms from now on, a little ahead of them; it replaces an earlier
-    /// profile.
+    /// profile. Batches that took several micro-batches are left out.
     ///
     /// # Errors
     /// As [`Curve::through`].
     pub fn profile(&mut self, points: &[(u64, f64)]) -> Result<(), BadPoints> {
-        let profile = Curve::through(points)?;
+        let is_one = |batch: u64| self.micro_batch.is_none_or(|size| batch <= size);
+        let points: Vec<(u64, f64)> = points.iter().copied().filter(|(batch, _)| is_one(*batch)).collect();
+        let profile = Curve::through(&points)?;
+        let profile = match self.micro_batch {
+            Some(micro_batch) => profile.accumulating(micro_batch),
+            None => profile,
+        };
         if let Some(learned) = &mut self.learned {
             learned.add_profile(&profile);
         }
