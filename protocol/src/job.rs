@@ -164,7 +164,14 @@ pub struct JoinRequest {
 impl JoinRequest {
     /// A worker that says nothing but its name.
     pub fn new(worker: WorkerId) -> Self {
-        Self { worker, device: None, min_local_batch: None, max_local_batch: None, memory_bytes: None, claims: false }
+        Self {
+            worker,
+            device: None,
+            min_local_batch: None,
+            max_local_batch: None,
+            memory_bytes: None,
+            claims: false,
+        }
     }
 }
 

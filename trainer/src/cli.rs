@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use evenstep_protocol::JobId;
+use evenstep_protocol::{Hedge, JobId};
 use serde::{Deserialize, Serialize};
 
 use crate::hedge::HedgeArgs;
@@ -50,7 +50,7 @@ pub struct LaunchArgs {
     #[arg(long, value_delimiter = ',', env = "EVENSTEP_PIN")]
     pub pin: Option<Vec<usize>>,
     /// Load each worker's core by itself, in a way of its own; pins one worker to each core
-    #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes")]
+    #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes", conflicts_with = "sway")]
     pub contend: Option<LoadKind>,
     /// With --elastic: a worker that dies is started again, so many times in the whole run
     #[arg(long, default_value_t = 10, requires = "elastic", env = "EVENSTEP_MAX_RESTARTS")]
@@ -84,9 +84,9 @@ pub struct JoinArgs {
     /// Say in the record that the machine was loaded on purpose, and how
     #[arg(long, hide = true)]
     pub contended: Option<LoadKind>,
-    /// When that load began, in seconds on the machine's monotonic clock
-    #[arg(long, hide = true, requires = "contended", value_parser = clock_seconds)]
-    pub contended_since: Option<f64>,
+    /// When the load, real or imposed, began: in seconds on the machine's monotonic clock
+    #[arg(long, hide = true, value_parser = clock_seconds)]
+    pub loaded_since: Option<f64>,
     /// What is trained, and how.
     #[command(flatten)]
     pub train: TrainArgs,
@@ -208,6 +208,10 @@ pub struct TrainArgs {
     /// Time of one sample at pace 1
     #[arg(long, default_value_t = 1.0)]
     pub pace_unit_ms: f64,
+    /// Impose speeds that change: each worker's pace (1 without --pace) is divided by 1 + n, as beside n busy threads that come
+    /// and go by one of the laws of `contend`
+    #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes")]
+    pub sway: Option<LoadKind>,
     /// Compare the gradient with that of one process: on the first iteration and every so many after it
     #[arg(long, value_name = "EVERY", num_args = 0..=1, default_missing_value = "50", value_parser = clap::value_parser!(u64).range(1..))]
     pub verify_gradient: Option<u64>,
@@ -247,14 +251,29 @@ pub struct TrainArgs {
 pub enum Policy {
     /// The same share for every worker.
     Even,
+    /// What the predictor says, with every sample given to a worker: by forecast only.
+    Base,
     /// What the predictor says.
     Evenstep,
+}
+
+impl Policy {
+    /// Whether the predictor is asked.
+    pub fn asks(self) -> bool {
+        self != Self::Even
+    }
+
+    /// Whether part of a batch may be left to a shared tail.
+    pub fn hedge(self) -> Hedge {
+        if self == Self::Evenstep { Hedge::Auto } else { Hedge::Off }
+    }
 }
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Even => "even",
+            Self::Base => "base",
             Self::Evenstep => "evenstep",
         })
     }
@@ -399,6 +418,17 @@ impl TrainArgs {
         Err(InvalidArgs(wrong))
     }
 
+    /// The imposed pace of a worker, if any.
+    ///
+    /// # Errors
+    /// Paces are named, and none for this rank.
+    pub fn pace_of(&self, rank: usize) -> Result<Option<f64>, InvalidArgs> {
+        let Some(paces) = &self.pace else { return Ok(self.sway.map(|_| 1.0)) };
+        let unnamed =
+            || InvalidArgs(format!("--pace names {} speeds, and none for --rank {rank}", paces.len()));
+        paces.get(rank).copied().map(Some).ok_or_else(unnamed)
+    }
+
     /// The network's architecture.
     pub fn architecture(&self) -> Architecture {
         match self.model {
@@ -480,6 +510,8 @@ mod tests {
             (&["--tail", "1", "--policy", "evenstep,even"], ""),
             (&["--pace", "1,2,3"], "--pace"),
             (&["--pace", "1,0"], "--pace"),
+            (&["--pace", "1,2", "--sway", "walk"], ""),
+            (&["--policy", "even,base,evenstep"], ""),
             (&["--momentum", "1"], "--momentum"),
             (&["--lr", "NaN"], "--lr"),
             (&["--min-workers", "2"], "--elastic"),

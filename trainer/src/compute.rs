@@ -29,6 +29,8 @@ pub struct Computed {
     pub loss_sum: f64,
     /// Forward and backward, in seconds, without any waiting but that of an imposed pace.
     pub compute_time_s: f64,
+    /// How far it is behind an imposed pace: the next samples make up for it.
+    late: Duration,
 }
 
 impl Computed {
@@ -65,9 +67,9 @@ impl Compute {
         mut before_last: impl FnMut(&Computed, u64) -> Result<(), E>,
     ) -> Result<(), E> {
         let started = Instant::now();
-        let before = Duration::from_secs_f64(computed.compute_time_s);
-        // Time that was no computing, between what was added before and this, is none to catch up on.
-        let pace_began = started.checked_sub(before).unwrap_or(started);
+        let before_s = computed.compute_time_s;
+        // Time between what was added before and this was no computing, and is none to catch up on.
+        let pace_began = started.checked_sub(computed.late).unwrap_or(started);
         let (mut done, samples) = (0, batch.len());
         while done < samples {
             let count = (self.micro_batch as i64).min(samples - done);
@@ -82,9 +84,9 @@ impl Compute {
             done += count;
             synchronize(model.device());
             if let Some(pace) = &mut self.pace {
-                pace.hold(pace_began, computed.samples);
+                computed.late = pace.hold(pace_began, done as u64);
             }
-            computed.compute_time_s = (before + started.elapsed()).as_secs_f64();
+            computed.compute_time_s = before_s + started.elapsed().as_secs_f64();
         }
         Ok(())
     }

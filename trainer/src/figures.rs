@@ -33,6 +33,10 @@ pub struct Figures {
     pub throughput_samples_per_s: f64,
     /// The sum of the workers' measured speeds: what they would do together if none ever waited.
     pub ideal_throughput_samples_per_s: f64,
+    /// A step on average, in seconds.
+    pub step_mean_s: f64,
+    /// Time that a worker waited for the last one in a step, on average, in seconds.
+    pub barrier_wait_s: f64,
     /// Of all the time that all workers had, the part that they waited for the last one.
     pub barrier_wait_share: f64,
     /// Of the step time, the part that asking and handing out the answer took.
@@ -70,6 +74,8 @@ impl Tally {
         Some(Figures {
             ask_p50_s: quantile(&self.asks_s, 0.5)?,
             iterations: self.iterations - WARM_UP,
+            step_mean_s: self.seconds / (self.iterations - WARM_UP) as f64,
+            barrier_wait_s: self.waited_s / (self.iterations - WARM_UP) as f64,
             throughput_samples_per_s: self.samples as f64 / self.seconds,
             ideal_throughput_samples_per_s: self.samples as f64 / self.ideal_seconds,
             barrier_wait_share: self.waited_s / self.seconds,
@@ -191,6 +197,8 @@ mod tests {
         close(figures.share_of_ideal(), 4.0 / 9.0);
         // (0 + .18 + .18 + .27) / 4 of .36
         close(figures.barrier_wait_share, 0.4375);
+        close(figures.barrier_wait_s, 0.4375 * 0.36);
+        close(figures.step_mean_s, 0.36);
         close(figures.ask_share, 0.01);
     }
 

@@ -44,10 +44,10 @@ pub enum ClaimMode {
 }
 
 impl HedgeArgs {
-    /// As the predictor calls the choice.
-    pub fn named(&self) -> Hedge {
+    /// Whether the predictor may hedge iterations of a policy.
+    pub fn of(&self, policy: Policy) -> Hedge {
         match self.hedge {
-            HedgeChoice::Auto => Hedge::Auto,
+            HedgeChoice::Auto => policy.hedge(),
             HedgeChoice::Off => Hedge::Off,
         }
     }

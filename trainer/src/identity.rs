@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use evenstep_protocol::{JobId, WorkerId};
 use tch::Device;
 
+use crate::cli::Policy;
+
 /// `PREFIX/RANK`, by default with the host's name.
 ///
 /// # Errors
@@ -24,6 +26,20 @@ pub fn worker_id(prefix: Option<&str>, rank: usize) -> Result<WorkerId> {
 pub fn default_job_id() -> Result<JobId> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
     Ok(JobId::new(format!("train-{}-{}", since.as_secs(), std::process::id()))?)
+}
+
+/// The job of a run under one policy that asks: a run is one job, but where it is forecast only, whose job is of its own, so
+/// that both can take turns.
+///
+/// # Errors
+/// The result breaks the rule for job ids.
+pub fn job_of(policy: Policy, run: &JobId) -> Result<JobId> {
+    match policy {
+        Policy::Even | Policy::Evenstep => Ok(run.clone()),
+        Policy::Base => {
+            JobId::new(format!("{run}-base")).context("the job of the policy base; name a shorter --job")
+        }
+    }
 }
 
 /// What a worker computes on, in words.

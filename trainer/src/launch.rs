@@ -53,13 +53,16 @@ pub fn run(args: &LaunchArgs, matches: &ArgMatches) -> Result<Ended> {
     // Hosted here and not in a worker, so that it outlives whichever worker is lost.
     let store = Store::host("127.0.0.1", 0, STORE_TIMEOUT)?;
     let mut load = Crew::default();
-    let mut contended = Vec::new();
+    let mut loaded = Vec::new();
+    let since_s = clock_s();
+    if args.contend.is_some() || args.train.sway.is_some() {
+        loaded.push(format!("--loaded-since={since_s}"));
+    }
     if let Some(kind) = args.contend {
-        let since_s = clock_s();
         for (rank, &core) in cores.iter().flatten().enumerate() {
             load.start(contender(core, Load::beside(rank, kind, args.train.seed), since_s)?)?;
         }
-        contended = vec![format!("--contended={kind}"), format!("--contended-since={since_s}")];
+        loaded.push(format!("--contended={kind}"));
         output.say(&format!(
             "a competing load of our own ({kind}) runs on the cores {:?}",
             cores.as_deref().unwrap_or(&[])
@@ -72,7 +75,7 @@ pub fn run(args: &LaunchArgs, matches: &ArgMatches) -> Result<Ended> {
         command.arg(format!("--store=127.0.0.1:{}", store.port()));
         command.args(cores.as_ref().map(|cores| format!("--core={}", cores[rank])));
         command.args(life.map(|life| format!("--life={life}")));
-        command.args(&contended);
+        command.args(&loaded);
         command.args(&passed).stdin(Stdio::null()).env(TIED, "1");
         if std::env::var_os("TORCH_CPP_LOG_LEVEL").is_none() {
             // c10d's own log repeats, with C++ frames, what our errors say.

@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1, StandardNormal};
+use serde::{Deserialize, Serialize};
 
 /// Busy threads that a core carries at most beside its worker.
 pub const THREADS_MAX: usize = 3;
@@ -30,9 +31,12 @@ const WALK_STEP_S: f64 = 0.25;
 const WALK_SPREAD: f64 = 0.5;
 /// A load that never changes is told again this often.
 const STEADY_S: f64 = 60.0;
+/// Regimes that a piece of work is followed through; for what is left after them the worker counts as alone.
+const AHEAD_MAX: usize = 1 << 16;
 
 /// How a load changes over time. Times are of the wall clock; n is the number of busy threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LoadKind {
     /// Regimes of 3 s on average (exponential, cut to .75 .. 9 s): half of them quiet, the others with one to three busy
     /// threads, each number as likely
@@ -157,10 +161,10 @@ fn walk(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
     })
 }
 
-/// A load as it was in windows of time that come one after another.
+/// A load over time, for questions about times that come one after another.
 pub struct Timeline {
     regimes: Box<dyn Iterator<Item = Regime>>,
-    /// Regimes that a later window may still meet: begin, end, threads.
+    /// Regimes that a later question may still meet: begin, end, threads.
     held: VecDeque<(f64, f64, f64)>,
     known_until_s: f64,
 }
@@ -175,29 +179,59 @@ pub struct Seen {
 }
 
 impl Timeline {
-    /// Of a load that began `lead_s` seconds before the time 0 of the windows.
+    /// Of a load that began `lead_s` seconds before the time 0 of the questions.
     pub fn new(load: Load, lead_s: f64) -> Self {
         Self { regimes: load.regimes(), held: VecDeque::new(), known_until_s: -lead_s }
     }
 
-    /// The load from `from_s` to `to_s`; no later window begins before this one.
+    /// The load from `from_s` to `to_s`; no later question begins before this one.
     pub fn over(&mut self, from_s: f64, to_s: f64) -> Seen {
-        while self.held.front().is_some_and(|(_, end_s, _)| *end_s <= from_s) {
-            self.held.pop_front();
-        }
-        while self.known_until_s <= to_s {
-            let Some(Regime { duration, threads }) = self.regimes.next() else { break };
-            let begin_s = self.known_until_s;
-            self.known_until_s += duration.as_secs_f64();
-            if self.known_until_s > from_s {
-                self.held.push_back((begin_s, self.known_until_s, threads));
-            }
-        }
+        self.forget_before(from_s);
+        while self.known_until_s <= to_s && self.draw(from_s) {}
         let start = self.held.front().map_or(0.0, |(_, _, threads)| *threads);
         let shares = self.held.iter().map(|(begin_s, end_s, threads)| {
             threads * (end_s.min(to_s) - begin_s.max(from_s)).max(0.0) / (to_s - from_s)
         });
         Seen { start, mean: if to_s > from_s { shares.sum() } else { start } }
+    }
+
+    /// When a worker that begins at `from_s` has done what takes it `alone_s` seconds on a core of its own: beside n busy threads
+    /// it has one part in 1 + n of the core. No later question begins before `from_s`.
+    pub fn done_at(&mut self, from_s: f64, alone_s: f64) -> f64 {
+        self.forget_before(from_s);
+        let (mut at_s, mut left_s) = (from_s, alone_s);
+        for next in 0..AHEAD_MAX {
+            while next >= self.held.len() {
+                if !self.draw(from_s) {
+                    return at_s + left_s;
+                }
+            }
+            let (_, end_s, threads) = self.held[next];
+            let needed_s = left_s * (1.0 + threads);
+            if at_s + needed_s <= end_s {
+                return at_s + needed_s;
+            }
+            left_s -= (end_s - at_s) / (1.0 + threads);
+            at_s = end_s;
+        }
+        at_s + left_s
+    }
+
+    fn forget_before(&mut self, from_s: f64) {
+        while self.held.front().is_some_and(|(_, end_s, _)| *end_s <= from_s) {
+            self.held.pop_front();
+        }
+    }
+
+    /// Gets to know one more regime, and holds it where it does not end before `from_s`; false: there is none.
+    fn draw(&mut self, from_s: f64) -> bool {
+        let Some(Regime { duration, threads }) = self.regimes.next() else { return false };
+        let begin_s = self.known_until_s;
+        self.known_until_s += duration.as_secs_f64();
+        if self.known_until_s > from_s {
+            self.held.push_back((begin_s, self.known_until_s, threads));
+        }
+        true
     }
 }
 
@@ -302,5 +336,34 @@ mod tests {
         let far = timeline.over(1e4, 1e4 + 2e4);
         assert!((far.mean - 0.71).abs() < 0.05, "{far:?}");
         assert!(timeline.held.len() < 100_000);
+    }
+
+    #[test]
+    fn work_takes_as_long_as_the_shares_of_the_core_add_up_to() {
+        for &kind in LoadKind::value_variants() {
+            let (load, lead) = (Load { kind, seed: 7 }, 0.6);
+            let mut work = Timeline::new(load, lead);
+            for (from, alone) in [(0.0, 0.1), (0.05, 2.5), (0.05, 2.6), (3.0, 0.0), (4.0, 9.0)] {
+                let done = work.done_at(from, alone);
+                // The shares of the core, one tenth of a millisecond after the other.
+                let mut law = Timeline::new(load, lead);
+                let steps = ((done - from) / 1e-4).round() as u32;
+                let times = (0..steps).map(|number| from + f64::from(number) * 1e-4);
+                let counted: f64 = times.map(|at| 1e-4 / (1.0 + law.over(at, at).start)).sum();
+                assert!((counted - alone).abs() < 1e-3, "{kind}: {counted} s of {alone} s by {done} s");
+            }
+        }
+    }
+
+    #[test]
+    fn work_that_spans_a_change_is_done_at_both_speeds() {
+        let load = Load { kind: LoadKind::Periodic, seed: 3 };
+        let all: Vec<Regime> = load.regimes().take(2).collect();
+        let (length, [before, after]) = (all[0].duration.as_secs_f64(), [all[0].threads, all[1].threads]);
+        assert!((before == 0.0) != (after == 0.0));
+        // A tenth of a second alone on either side of the change.
+        let from = length - 0.1 * (1.0 + before);
+        let done = Timeline::new(load, 0.0).done_at(from, 0.2);
+        assert!((done - (length + 0.1 * (1.0 + after))).abs() < 1e-9, "{done} {length}");
     }
 }

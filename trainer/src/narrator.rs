@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use evenstep_protocol::{JobId, WorkerId};
 
 use crate::arm::Arm;
@@ -14,6 +14,17 @@ use crate::output::{Output, Progress};
 use crate::planner::{Planned, queue_reports};
 use crate::record::{EndLine, IterationLine, Line, Recorder, RegroupLine, WorkerLine};
 
+/// A policy that asks the predictor.
+#[derive(Debug)]
+pub struct Asking {
+    /// The policy.
+    pub policy: Policy,
+    /// Its job.
+    pub job_id: JobId,
+    /// Its reports on their way to the predictor.
+    pub backlog: Backlog,
+}
+
 /// The account.
 #[derive(Debug)]
 pub struct Narrator {
@@ -21,10 +32,10 @@ pub struct Narrator {
     pub started: Instant,
     /// The workers in rank order.
     pub workers: Vec<WorkerId>,
-    /// The job, where the predictor is asked.
+    /// The run's job, where the predictor is asked.
     pub job_id: Option<JobId>,
-    /// Reports on their way to the predictor.
-    pub backlog: Backlog,
+    /// The policies that ask.
+    pub asking: Vec<Asking>,
     /// The record, where one is wanted.
     pub recorder: Option<Recorder>,
     /// The bar.
@@ -55,9 +66,18 @@ pub struct Step<'a> {
 }
 
 impl Narrator {
-    /// The job, where the predictor is asked.
+    /// The run's job, where the predictor is asked.
     pub fn job_id(&self) -> Option<&JobId> {
         self.job_id.as_ref()
+    }
+
+    /// What there is to a policy that asks the predictor.
+    ///
+    /// # Errors
+    /// It asks nobody.
+    pub fn asking(&self, policy: Policy) -> Result<&Asking> {
+        let found = self.asking.iter().find(|asking| asking.policy == policy);
+        found.with_context(|| format!("the policy {policy} has no job"))
     }
 
     /// Tells of an iteration.
@@ -67,8 +87,8 @@ impl Narrator {
     pub fn tell(&mut self, arm: &Arm, step: &Step<'_>) -> Result<()> {
         let reduced = step.reduced;
         self.pace_missed = reduced.reports.iter().map(|report| report.pace_missed).collect();
-        if arm.policy == Policy::Evenstep {
-            queue_reports(&self.backlog, &self.workers, arm.iteration, reduced);
+        if let Ok(asking) = self.asking(arm.policy) {
+            queue_reports(&asking.backlog, &self.workers, arm.iteration, reduced);
         }
         if let Some(difference) = step.gradient_difference {
             self.output.say(&format!(
@@ -116,6 +136,7 @@ impl Narrator {
     /// # Errors
     /// The record cannot be written.
     pub fn end(&mut self, arm: &Arm, final_loss: f64, held_out: i64) -> Result<()> {
+        let reports_lost = self.asking(arm.policy).map_or(0, |asking| asking.backlog.lost());
         if let Some(recorder) = &mut self.recorder {
             recorder.write(&Line::End(EndLine {
                 policy: arm.policy,
@@ -123,7 +144,7 @@ impl Narrator {
                 final_loss,
                 evaluation: format!("mean cross-entropy over {held_out} held-out samples"),
                 pace_missed: self.pace_missed.clone(),
-                reports_lost: if arm.policy == Policy::Evenstep { self.backlog.lost() } else { 0 },
+                reports_lost,
             }))?;
         }
         let tally = self.tallies.iter().find(|(policy, _)| *policy == arm.policy);

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use evenstep_protocol::{JobId, JobSpec, WorkerId};
 
 use crate::ask::{Backlog, Begin, Client, Registration};
 use crate::cli::{JoinArgs, TrainArgs};
 use crate::contend::clock_s;
 use crate::figures::Tally;
-use crate::identity::default_job_id;
+use crate::identity::{default_job_id, job_of};
 use crate::load::{Load, LoadKind, Timeline};
-use crate::narrator::Narrator;
+use crate::narrator::{Asking, Narrator};
 use crate::output::{Output, Progress};
 use crate::record::{Recorder, RunLine, Scenario};
 use crate::rule::RuleChoice;
@@ -40,7 +40,7 @@ pub fn narrate(
     if taken_over {
         output.say(&format!("{} is rank 0 now, from iteration {} on", workers[0], start.iteration));
         let recorder = train.record.as_deref().map(Recorder::go_on).transpose()?;
-        return Ok(narrator(worker, workers, job_id, recorder, (progress, output), started));
+        return narrator(worker, workers, job_id, recorder, (progress, output), started);
     }
     output.say(&format!(
         "{} workers, {}, {}, {}, {}{}",
@@ -64,7 +64,7 @@ pub fn narrate(
     }
     let loads = timelines(args, started);
     let recorder = train.record.as_deref().map(|path| Recorder::begin(path, run, loads)).transpose()?;
-    Ok(narrator(worker, workers, job_id, recorder, (progress, output), started))
+    narrator(worker, workers, job_id, recorder, (progress, output), started)
 }
 
 /// What an iteration holds and how the learning rate follows, in words.
@@ -84,49 +84,61 @@ fn narrator(
     recorder: Option<Recorder>,
     (progress, output): (Progress, Output),
     started: Instant,
-) -> Narrator {
-    let tallies = worker.args.train.policy.iter().map(|&policy| (policy, Tally::default())).collect();
-    Narrator {
+) -> Result<Narrator> {
+    let policies = &worker.args.train.policy;
+    let tallies = policies.iter().map(|&policy| (policy, Tally::default())).collect();
+    let asking = |run: &JobId| -> Result<Vec<Asking>> {
+        let backlog = Backlog::default;
+        let asking = policies.iter().filter(|policy| policy.asks());
+        asking
+            .map(|&policy| Ok(Asking { policy, job_id: job_of(policy, run)?, backlog: backlog() }))
+            .collect()
+    };
+    Ok(Narrator {
         started,
         workers: workers.to_vec(),
+        asking: job_id.as_ref().map_or_else(|| Ok(Vec::new()), asking)?,
         job_id,
-        backlog: Backlog::default(),
         recorder,
         progress,
         output,
         pace_missed: Vec::new(),
         tallies,
-    }
+    })
 }
 
-/// The load of our own beside each worker, by rank, on the clock of the record; empty where there is none.
+/// The load beside each worker, real or imposed, by rank and on the clock of the record; empty where there is none, or nobody
+/// says when it began.
 fn timelines(args: &JoinArgs, started: Instant) -> Vec<Timeline> {
-    let Some((kind, since_s)) = args.contended.zip(args.contended_since) else { return Vec::new() };
-    let lead_s = clock_s() - started.elapsed().as_secs_f64() - since_s;
-    (0..args.world_size)
-        .map(|rank| Timeline::new(Load::beside(rank, kind, args.train.seed), lead_s))
-        .collect()
+    let kind = args.contended.or(args.train.sway).filter(|_| args.loaded_since.is_some());
+    let beside = |kind| (0..args.world_size).map(move |rank| timeline(args, kind, rank, started)).collect();
+    kind.map_or_else(Vec::new, beside)
+}
+
+/// The load beside a worker, its time 0 being `origin`; where nobody says when it began, that was now.
+pub fn timeline(args: &JoinArgs, kind: LoadKind, rank: usize, origin: Instant) -> Timeline {
+    let now_s = clock_s();
+    let lead_s = now_s - origin.elapsed().as_secs_f64() - args.loaded_since.unwrap_or(now_s);
+    Timeline::new(Load::beside(rank, kind, args.train.seed), lead_s)
 }
 
 fn describe(worker: &Worker<'_>, workers: &[WorkerId], job_id: Option<JobId>) -> RunLine {
     let (args, train) = (worker.args, &worker.args.train);
     let mut notes = Vec::new();
-    if let Some(paces) = &train.pace {
+    let paces: Option<Vec<f64>> =
+        (0..args.world_size).map(|rank| train.pace_of(rank).ok().flatten()).collect();
+    if let Some(paces) = &paces {
+        let sways = train.sway.map_or_else(String::new, |kind| {
+            format!(", divided by 1 + n as beside n busy threads on its core, a load that {}", changes(kind))
+        });
         notes.push(format!(
             "imposed speeds {paces:?}: real gradients, then each worker waits until {} ms a sample divided by its pace \
-             are over",
+             are over{sways}",
             train.pace_unit_ms
         ));
     }
     if let Some(kind) = args.contended {
-        let changes = match kind {
-            LoadKind::Regimes => "changes over time",
-            LoadKind::Steady => "stays as it is",
-            LoadKind::Bursty => "comes in bursts",
-            LoadKind::Periodic => "comes and goes periodically",
-            LoadKind::Walk => "wanders up and down",
-        };
-        notes.push(format!("each worker's core carries a real competing load that {changes}"));
+        notes.push(format!("each worker's core carries a real competing load that {}", changes(kind)));
     }
     if let Some(share) = train.hedge.tail {
         notes.push(format!(
@@ -134,15 +146,17 @@ fn describe(worker: &Worker<'_>, workers: &[WorkerId], job_id: Option<JobId>) ->
             100.0 * (1.0 - share)
         ));
     }
-    let scenario = match (&train.pace, args.contended.is_some()) {
-        (_, true) => Scenario::Contended,
-        (Some(_), false) => Scenario::Paced,
-        (None, false) => Scenario::Plain,
+    let scenario = match (&paces, args.contended, train.sway) {
+        (_, Some(_), _) => Scenario::Contended,
+        (Some(_), None, Some(_)) => Scenario::Swayed,
+        (Some(_), None, None) => Scenario::Paced,
+        (None, None, _) => Scenario::Plain,
     };
     RunLine {
         scenario,
         job_id,
-        paces: train.pace.clone(),
+        paces,
+        load: args.contended.or(train.sway),
         workers: workers.to_vec(),
         global_batch: train.whole_batch(args.world_size),
         per_worker_batch: train.per_worker_batch,
@@ -159,34 +173,46 @@ fn describe(worker: &Worker<'_>, workers: &[WorkerId], job_id: Option<JobId>) ->
     }
 }
 
-/// How a run makes itself known to the predictor.
-///
-/// # Errors
-/// There is no job id.
+/// How a load changes, in words.
+fn changes(kind: LoadKind) -> &'static str {
+    match kind {
+        LoadKind::Regimes => "changes over time",
+        LoadKind::Steady => "stays as it is",
+        LoadKind::Bursty => "comes in bursts",
+        LoadKind::Periodic => "comes and goes periodically",
+        LoadKind::Walk => "wanders up and down",
+    }
+}
+
+/// How a run makes itself known to the predictor under one policy.
 pub fn registration(
     worker: &Worker<'_>,
-    narrator: &Narrator,
+    asking: &Asking,
+    workers: &[WorkerId],
     devices: &[String],
     begin: Begin,
-) -> Result<Registration> {
+) -> Registration {
     let (args, train) = (worker.args, &worker.args.train);
-    let job_id = narrator.job_id().cloned().context("the policy evenstep needs a job id")?;
-    Ok(Registration {
-        client: Client::new(&train.server, job_id, Duration::from_millis(train.ask_timeout_ms)),
+    Registration {
+        client: Client::new(
+            &train.server,
+            asking.job_id.clone(),
+            Duration::from_millis(train.ask_timeout_ms),
+        ),
         spec: JobSpec {
             quantum: train.quantum,
             max_local_batch: train.max_local_batch,
             per_worker_batch: train.per_worker_batch,
             rule: train.rule.named(),
             learning_rate: train.rule.settings(worker.data.train.len()),
-            hedge: train.hedge.named(),
+            hedge: train.hedge.of(asking.policy),
             min_chunk: train.hedge.min_chunk,
             ..JobSpec::new(train.base_batch(args.world_size))
         },
-        workers: narrator.workers.clone(),
+        workers: workers.to_vec(),
         devices: devices.to_vec(),
         former: BTreeSet::new(),
         outdated: Arc::default(),
         begin,
-    })
+    }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::append;
 use crate::cli::{AskMode, Policy};
-use crate::load::Timeline;
+use crate::load::{LoadKind, Timeline};
 use crate::table::Table;
 
 /// One line.
@@ -35,6 +35,9 @@ pub struct RunLine {
     pub job_id: Option<JobId>,
     /// Imposed relative speeds in rank order.
     pub paces: Option<Vec<f64>>,
+    /// What competed with the workers: a real load where they were contended, else as their imposed speeds took it to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<LoadKind>,
     /// The workers in rank order.
     pub workers: Vec<WorkerId>,
     /// Samples per iteration; where they follow the number of workers, as the run began.
@@ -82,6 +85,8 @@ impl RunLine {
 pub enum Scenario {
     /// Imposed speeds.
     Paced,
+    /// Imposed speeds that change.
+    Swayed,
     /// A real competing load.
     Contended,
     /// Nothing of ours.
@@ -346,6 +351,7 @@ mod tests {
             scenario: Scenario::Paced,
             job_id: None,
             paces: Some(vec![1.0, 2.0]),
+            load: Some(LoadKind::Walk),
             workers: vec![worker.clone()],
             global_batch: 64,
             per_worker_batch: Some(32),

@@ -22,7 +22,7 @@ use crate::data::{Cursor, Dataset, TeacherTask};
 use crate::elastic::Told;
 use crate::identity::{device_words, worker_id};
 use crate::model::Model;
-use crate::opening::{narrate, registration};
+use crate::opening::{narrate, registration, timeline};
 use crate::optimizer::Sgd;
 use crate::pace::Pace;
 use crate::plan::Plan;
@@ -77,13 +77,14 @@ pub fn prepare(args: &JoinArgs) -> Result<(Worker<'_>, Group, Vec<Arm>)> {
     for arm in &mut arms {
         let even = Plan::even(arm.global_batch, args.world_size, train.quantum);
         let even = even.at_rate(worker.rate(arm, start.rate));
-        if arm.policy == Policy::Even {
+        if !arm.policy.asks() {
             arm.planner = Planner::even(even, train.quantum, train.even_tail());
             continue;
         }
         let link = worker.narrator.as_ref().map(|narrator| {
-            let registration = registration(&worker, narrator, &devices, begin)?;
-            let link = Link::open(registration, narrator.backlog.clone(), narrator.output.clone());
+            let asking = narrator.asking(arm.policy)?;
+            let registration = registration(&worker, asking, &workers, &devices, begin);
+            let link = Link::open(registration, asking.backlog.clone(), narrator.output.clone());
             link.with_context(|| format!("predictor {}", train.server))
         });
         arm.planner = Planner::asking(train.ask, link.transpose()?, even, reduce_device(worker.device));
@@ -109,13 +110,13 @@ pub fn equip(args: &JoinArgs) -> Result<Worker<'_>> {
         None => TeacherTask { samples: train.samples, seed: train.seed }.generate(),
     };
     let unit = Duration::from_secs_f64(train.pace_unit_ms / 1e3);
-    let pace = match &train.pace {
-        None => None,
-        Some(paces) => match paces.get(args.rank) {
-            Some(&pace) => Some(Pace::new(pace, unit)),
-            None => bail!("--pace names {} speeds, and none for --rank {}", paces.len(), args.rank),
-        },
-    };
+    let pace = train.pace_of(args.rank)?.map(|pace| {
+        let (pace, origin) = (Pace::new(pace, unit), Instant::now());
+        match train.sway {
+            Some(kind) => pace.swayed(timeline(args, kind, args.rank, origin), origin),
+            None => pace,
+        }
+    });
     let sample_log =
         train.sample_log.as_ref().map(|folder| SampleLog::open(folder, &train.policy, args.rank));
     let gpu = if let Device::Cuda(index) = device { Some(index as u32) } else { None };

@@ -10,8 +10,8 @@
 //! | `speed` | samples per second of compute time |
 //! | each of [`drivers::NAMES`] | read when its compute of the iteration *before* ended; blank where missing |
 //! | `barrier_wait_s` | how long it waited for the others at the end of the iteration before |
-//! | `truth_load_start`, `truth_load_mean` | under a load of our own: its busy threads when the compute began, and on average over it |
-//! | `truth_pace` | with imposed speeds: the worker's |
+//! | `truth_load_start`, `truth_load_mean` | under a load of our own, real or imposed: its busy threads when the compute began, and on average over it |
+//! | `truth_pace` | with imposed speeds: the worker's, alone on its core |
 //! | `truth_policy` | with several policies: which, from 0 |
 //!
 //! What begins with `truth_` nobody could have known: no forecast may use it. A worker without samples in an iteration has
@@ -154,6 +154,7 @@ mod tests {
             scenario: Scenario::Plain,
             job_id: None,
             paces,
+            load: None,
             workers: ["node/0", "node/1"].map(|worker| WorkerId::new(worker).unwrap()).to_vec(),
             global_batch: 64,
             per_worker_batch: None,

@@ -313,5 +313,5 @@ fn save(folder: &Path, arms: &[Arm], state: &State) -> Result<()> {
 
 /// Whether the predictor is asked at all.
 pub fn asks(policies: &[Policy]) -> bool {
-    policies.contains(&Policy::Evenstep)
+    policies.iter().any(|policy| policy.asks())
 }

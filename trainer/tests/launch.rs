@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use evenstep_trainer::cli::Policy;
 use evenstep_trainer::record::{self, IterationLine, Line};
 
 fn trainer(arguments: &[&str]) -> Command {
@@ -105,7 +106,7 @@ fn without_a_predictor_training_goes_on_with_an_even_split() {
         let path = folder.path().join("record.jsonl");
         let words = succeed(&launch(&[
             "--workers=2",
-            "--policy=even,evenstep",
+            "--policy=even,base,evenstep",
             "--block=5",
             &format!("--ask={ask}"),
             "--epochs=1",
@@ -115,17 +116,16 @@ fn without_a_predictor_training_goes_on_with_an_even_split() {
         ]));
         assert!(words.contains("silent"), "{words}");
         let iterations = iterations(&path);
-        assert_eq!(iterations.len(), 32);
+        assert_eq!(iterations.len(), 48);
         assert!(iterations.iter().all(|line| line.decision.is_none()));
         assert!(iterations.iter().any(|line| line.gradient_difference.is_some_and(|value| value > 0.0)));
-        // Both policies trained the same steps on the same samples, so they agree to the last bit.
+        // All policies trained the same steps on the same samples, so they agree to the last bit.
         let losses = |policy| -> Vec<f64> {
             let mine = iterations.iter().filter(|line| line.policy == policy);
             mine.map(|line| line.loss).collect()
         };
-        let [even, evenstep] =
-            [evenstep_trainer::cli::Policy::Even, evenstep_trainer::cli::Policy::Evenstep].map(losses);
-        assert_eq!((even.len(), &even), (16, &evenstep));
+        let [even, base, evenstep] = [Policy::Even, Policy::Base, Policy::Evenstep].map(losses);
+        assert_eq!((even.len(), &even, &even), (16, &base, &evenstep));
         for line in &iterations {
             assert_eq!(line.workers.iter().map(|worker| worker.local_batch).sum::<u64>(), line.global_batch);
             // Somebody is always the last one.
@@ -159,6 +159,30 @@ fn a_table_tells_of_each_iteration_and_of_the_load_beside_it() {
         assert_eq!(cell(row, "memory_used").is_empty(), iteration == 0, "{row:?}");
     }
     assert!(rows.windows(2).all(|pair| number(&pair[0], "t_start") < number(&pair[1], "t_start")));
+}
+
+#[test]
+fn a_speed_that_sways_is_that_of_its_law() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.csv");
+    let record = format!("--record={}", path.display());
+    // 64 samples of .25 ms, beside one to three busy threads that are not there.
+    let words = succeed(&launch(&[
+        "--workers=1",
+        "--policy=even",
+        "--sway=steady",
+        "--pace-unit-ms=0.25",
+        "--steps=3",
+        &record,
+    ]));
+    assert!(words.contains("imposed speeds [1.0]"), "{words}");
+    let mut table = csv::Reader::from_path(&path).unwrap();
+    for row in table.deserialize::<BTreeMap<String, String>>().map(Result::unwrap) {
+        let number = |name: &str| row[name].parse::<f64>().unwrap();
+        assert!([1.0, 2.0, 3.0].contains(&number("truth_load_mean")), "{row:?}");
+        let alone_ms = number("iter_ms") / (1.0 + number("truth_load_mean"));
+        assert!(alone_ms >= 15.99 && number("truth_pace") == 1.0, "{row:?}");
+    }
 }
 
 /// A training under way, and a line of its progress.

@@ -86,7 +86,7 @@ fn run_foreseeing(
         for (i, (contention, _)) in contentions.into_iter().enumerate() {
             let time_s = contention * curve.time(batches[i]);
             if foreseen > 0.0 {
-                run.learners[i].observe_forecast(batches[i], time_s, forecasts[i]);
+                run.learners[i].measure(batches[i], time_s, Some(forecasts[i]));
             } else {
                 run.learners[i].observe(batches[i], time_s);
             }
@@ -240,6 +240,40 @@ fn the_first_of_each_class_says_nothing() {
     };
     let truth = 0.1 / 0.74;
     assert!((fixed_share - truth).abs() < 0.05, "{fixed_share}");
+}
+
+/// What was seen below the size of a micro-batch holds with it; what would have been cut otherwise does not.
+#[test]
+fn another_micro_batch_keeps_what_it_does_not_touch() {
+    let mut learner = CurveLearner::new();
+    for iteration in 0..60 {
+        let batch = [16, 40, 64][iteration % 3];
+        learner.observe(batch, 0.2 + 0.01 * batch as f64);
+    }
+    let known = learner.knowledge();
+    assert!(matches!(known, Knowledge::Identified { .. }), "{known:?}");
+    let once = learner.curve_at(1.0);
+    assert!(!learner.accumulate(Some(64)), "nothing seen was larger");
+    assert_eq!(learner.knowledge(), known);
+    let curve = learner.curve_at(1.0);
+    assert_eq!((curve.time(64), curve.time(128)), (once.time(64), 2.0 * once.time(64)));
+    assert!(!learner.accumulate(Some(64)), "as before");
+    assert!(learner.accumulate(Some(63)));
+    assert_eq!(learner, CurveLearner::accumulating(63));
+    assert!(!learner.accumulate(None), "there was nothing to lose");
+}
+
+/// By hand: a pass takes .1 s and .01 s a sample; those of 40 samples took two of 20.
+#[test]
+fn a_profile_of_micro_batches() {
+    let mut learner = CurveLearner::accumulating(20);
+    learner.profile(&[(40, 0.6), (20, 0.3), (10, 0.2)]).unwrap();
+    learner.observe(20, 0.3);
+    let curve = learner.curve_at(20.0 / 0.3);
+    for (batch, time_s) in [(10, 0.2), (20, 0.3), (40, 0.6), (50, 0.8)] {
+        assert!((curve.time(batch) - time_s).abs() < 1e-9, "{batch}: {}", curve.time(batch));
+    }
+    assert!(learner.profile(&[(40, 0.6)]).is_err(), "no pass alone");
 }
 
 #[test]

@@ -118,10 +118,7 @@ fn outlooks(
         let known = state.models.worker(id);
         let measured = state.models.expected(id).map(|(forecast, curve)| Measured {
             forecast,
-            curve: match bounds.micro_batch {
-                Some(micro_batch) => curve.accumulating(micro_batch),
-                None => curve,
-            },
+            curve,
             largest: known.map_or(0, |known| known.curve.largest()),
         });
         WorkerOutlook {
@@ -138,7 +135,7 @@ fn outlooks(
 
 /// The step of the profile that an iteration is, while there is one.
 fn profile_step(state: &JobState, live: &[WorkerId], iteration: u64) -> Option<Plan> {
-    let steps = state.profile(live);
+    let steps = state.profile(live, iteration);
     let at = usize::try_from(iteration).ok()?;
     let reason = Reason::Profiling { step: at + 1, of: steps.len() };
     let batches = steps.into_iter().nth(at)?;

@@ -111,14 +111,21 @@ impl Job {
         if !reports.is_empty() {
             changes.push(Change::Reports { job_id: self.id.clone(), reports: reports.clone() });
         }
+        let decided = known.is_none();
         let answer = match known {
             Some(answer) => answer,
             None => {
-                let (answer, decided) = self.answer(&mut taken.state, request)?;
-                changes.extend(decided);
+                let (answer, change) = self.answer(&mut taken.state, request)?;
+                changes.push(change);
                 answer
             }
         };
+        // Gradients may come with the reports of an iteration that was answered before.
+        if !changes.is_empty()
+            && let Some(state) = taken.state.learning_rate_to_store(decided)?
+        {
+            changes.push(Change::LearningRate { job_id: self.id.clone(), state });
+        }
         if !changes.is_empty() {
             self.store.write(changes, taken.now_unix_ms).await?;
         }
@@ -196,11 +203,7 @@ impl Job {
     }
 
     /// Decides an iteration: the answer, and what must become durable before it leaves.
-    fn answer(
-        &self,
-        state: &mut JobState,
-        request: &AllocateRequest,
-    ) -> Result<(Answer, Vec<Change>), BookError> {
+    fn answer(&self, state: &mut JobState, request: &AllocateRequest) -> Result<(Answer, Change), BookError> {
         let answer = decide(state, &self.id, request).map_err(|undecided| match undecided {
             Undecided::Unplannable(Unplannable::Infeasible(source)) => {
                 BookError::Infeasible { job_id: self.id.clone(), source }
@@ -213,16 +216,13 @@ impl Job {
         state.next_iteration = state.next_iteration.max(request.iteration + 1);
         let bytes = serde_json::to_string(&answer)
             .map_err(|source| StoreError::Corrupt { what: "answer", source })?;
-        let mut changes = vec![Change::Allocation {
+        let change = Change::Allocation {
             job_id: self.id.clone(),
             iteration: request.iteration,
             generation: answer.generation,
             answer: bytes.clone(),
-        }];
-        if let Some(learning_rate) = state.learning_rate_to_store()? {
-            changes.push(Change::LearningRate { job_id: self.id.clone(), state: learning_rate });
-        }
-        Ok((Answer { generation: answer.generation, bytes: bytes.into() }, changes))
+        };
+        Ok((Answer { generation: answer.generation, bytes: bytes.into() }, change))
     }
 
     /// The answer that an iteration has, for the other ranks; never plans.
@@ -252,13 +252,19 @@ impl Job {
             return Err(error);
         }
         if spec != taken.state.spec {
+            let begins = match optimizer::controller(&spec) {
+                Ok(begins) => begins,
+                Err(error) => {
+                    taken.put_back();
+                    return Err(BookError::Invalid(error.to_string()));
+                }
+            };
             let change = Change::PutJob { job_id: self.id.clone(), spec: spec.clone() };
             self.store.write(vec![change], taken.now_unix_ms).await?;
             taken.state.spec = spec;
             if taken.state.next_iteration == 0 {
                 // Nothing was answered: what the job begins with is still open.
-                taken.state.learning_rate = optimizer::controller(&taken.state.spec)
-                    .map_err(|error| BookError::Invalid(error.to_string()))?;
+                taken.state.learning_rate = begins;
             }
         }
         let view = taken.state.view(&self.id);

@@ -25,8 +25,8 @@ pub struct Models {
 /// What a report does not say of itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Circumstances {
-    /// The most samples that were in memory together.
-    pub at_once: u64,
+    /// The most samples that the worker computes together, where it accumulates.
+    pub micro_batch: Option<u64>,
     /// Where its iteration stands to a profile.
     pub profile: ProfilePart,
 }
@@ -80,10 +80,8 @@ impl Models {
         circumstances: impl Fn(&WorkerReport) -> Circumstances,
     ) {
         for reports in by_iteration(reports) {
-            let news: Vec<&WorkerReport> = reports
-                .into_iter()
-                .filter(|report| self.is_news(report, circumstances(report).at_once))
-                .collect();
+            let news: Vec<&WorkerReport> =
+                reports.into_iter().filter(|report| self.is_news(report, circumstances(report))).collect();
             let outcomes: Vec<(WorkerId, Observation)> =
                 news.iter().filter_map(|report| self.measure(report, circumstances(report))).collect();
             self.forecaster.observe(&outcomes);
@@ -101,13 +99,16 @@ impl Models {
     }
 
     /// Marks a report as seen, and says whether the models may learn from it.
-    fn is_news(&mut self, report: &WorkerReport, at_once: u64) -> bool {
+    fn is_news(&mut self, report: &WorkerReport, circumstances: Circumstances) -> bool {
         let first = !self.workers.contains_key(&report.worker);
         let known = self.workers.entry(report.worker.clone()).or_default();
         if known.newest.is_some_and(|newest| report.iteration <= newest) {
             return false;
         }
-        known.take(report, at_once);
+        if known.take(report, circumstances.micro_batch) {
+            // Speeds were measured by a curve that holds no more: they start anew.
+            self.forecaster.age(&report.worker);
+        }
         !first
     }
 
@@ -118,13 +119,12 @@ impl Models {
         circumstances: Circumstances,
     ) -> Option<(WorkerId, Observation)> {
         let known = self.workers.get_mut(&report.worker)?;
-        let amount = amount(report);
-        Observation::new(amount, report.compute_time_s)?;
+        let (batch, time_s) = (batch(report), report.compute_time_s);
+        Observation::new(batch as f64, time_s)?;
         known.counts_cost = report.cost.is_some();
         let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
-        let batch = amount.round().max(1.0) as u64;
-        known.measure(batch, report.compute_time_s, forecast, circumstances.profile);
-        let observation = observation(&known.curve, report)?;
+        known.measure(batch, time_s, forecast, circumstances.profile);
+        let observation = known.curve.observation(batch, time_s)?;
         known.watch.observe(report.iteration, observation.speed(), signs(report));
         Some((report.worker.clone(), observation))
     }
@@ -155,6 +155,10 @@ impl Models {
         let mut due = Vec::new();
         for (worker, known) in &mut self.workers {
             let observations = self.forecaster.observations(worker);
+            // A worker that was away begins to count again.
+            if observations < known.fitted_at {
+                known.fitted_at = 0;
+            }
             if observations >= known.fitted_at + every {
                 known.fitted_at = observations;
                 due.push((worker.clone(), known.curve.clone()));
@@ -181,7 +185,7 @@ pub fn trainings<'a>(
         workers.iter().map(|(worker, curve)| (worker, (curve, Training::new(&drivers)))).collect();
     for report in by_iteration(reports).into_iter().flatten() {
         if let Some((curve, training)) = trainings.get_mut(&report.worker) {
-            if let Some(seen) = observation(curve, report) {
+            if let Some(seen) = curve.observation(batch(report), report.compute_time_s) {
                 training.observe(&seen);
             }
             training.boundary(&readings(&drivers, report));
@@ -198,15 +202,13 @@ fn by_iteration<'a>(reports: impl IntoIterator<Item = &'a WorkerReport>) -> Vec<
     iterations.into_values().collect()
 }
 
-/// What a worker computed, in samples or in what they cost.
-fn amount(report: &WorkerReport) -> f64 {
-    report.cost.unwrap_or(report.local_batch as f64)
-}
-
-fn observation(curve: &CurveLearner, report: &WorkerReport) -> Option<Observation> {
-    let amount = amount(report);
-    let work = if amount > 0.0 { curve.work(amount.round().max(1.0) as u64) } else { 0.0 };
-    Observation::new(work, report.compute_time_s)
+/// What a worker computed, in samples or in what they cost; 0 only where it computed nothing.
+fn batch(report: &WorkerReport) -> u64 {
+    match report.cost {
+        Some(cost) if cost > 0.0 => cost.round().max(1.0) as u64,
+        Some(_) => 0,
+        None => report.local_batch,
+    }
 }
 
 /// What forecasts take.
@@ -222,4 +224,36 @@ pub fn inputs(report: &WorkerReport) -> impl Iterator<Item = (&str, f64)> {
 
 fn readings(drivers: &DriverSet, report: &WorkerReport) -> Vec<Option<f64>> {
     drivers.readings(inputs(report))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker that was away starts its count of observations anew, and so does the count to its next network.
+    #[test]
+    fn a_network_is_due_after_so_many_observations_also_for_who_was_away() {
+        let worker = WorkerId::new("node/0").unwrap();
+        let mut models = Models::new();
+        let mut newest = 0;
+        let mut learn = |models: &mut Models, count: u64| {
+            for iteration in newest..newest + count {
+                models.learn([&WorkerReport::new(worker.clone(), iteration, 8, 0.1)], |_| Circumstances {
+                    micro_batch: None,
+                    profile: ProfilePart::Outside,
+                });
+            }
+            newest += count;
+        };
+        let due = |models: &mut Models| !models.take_due(20).is_empty();
+        learn(&mut models, 20);
+        assert!(!due(&mut models), "the first report is left out");
+        learn(&mut models, 1);
+        assert!(due(&mut models) && !due(&mut models));
+        models.age(&worker);
+        learn(&mut models, 19);
+        assert!(!due(&mut models));
+        learn(&mut models, 1);
+        assert!(due(&mut models), "twenty since it is back");
+    }
 }

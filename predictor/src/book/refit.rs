@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use evenstep_core::forecast::batch::Narx;
-use evenstep_core::forecast::nonlinear::{FittedExpert, TRAINING_ROWS_MAX, Training};
+use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
 use evenstep_protocol::{RefitView, WorkerId};
 use tokio::sync::Semaphore;
 
@@ -14,9 +14,6 @@ use super::BookError;
 use super::job::Job;
 use super::models::{FORMAT, Models, trainings};
 use crate::store::{Change, StoreError};
-
-/// New observations after which a worker's network is fitted again.
-const REFIT_OBSERVATIONS: u64 = 200;
 
 /// The threads that fits may take, shared by all jobs.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenstep_core::learning_rate::Controller;
 use evenstep_core::membership::{FLAP_DEPARTURES, Member, Members, State};
 use evenstep_core::plan::InForce;
-use evenstep_core::plan::profile::profile;
+use evenstep_core::plan::profile::{STEPS_MAX, profile};
 use evenstep_protocol::{
     AllocateAnswer, Decision, JobId, JobSpec, JoinRequest, LearningRateRule, WorkerId, WorkerOverride,
     WorkerReport,
@@ -186,11 +186,10 @@ impl JobState {
     fn learn_models(&mut self, reports: &[WorkerReport]) {
         let micro_batches: BTreeMap<WorkerId, u64> =
             self.workers.keys().filter_map(|id| Some((id.clone(), self.bounds(id).micro_batch?))).collect();
-        let profile_steps = self.profile(&self.live()).len() as u64;
+        let earliest = reports.iter().map(|report| report.iteration).min().unwrap_or(u64::MAX);
+        let profile_steps = self.profile(&self.live(), earliest).len() as u64;
         self.models.learn(reports, |report| Circumstances {
-            at_once: micro_batches
-                .get(&report.worker)
-                .map_or(report.local_batch, |most| report.local_batch.min(*most)),
+            micro_batch: micro_batches.get(&report.worker).copied(),
             profile: match profile_steps.checked_sub(report.iteration) {
                 None | Some(0) => ProfilePart::Outside,
                 Some(1) => ProfilePart::Last,
@@ -199,9 +198,9 @@ impl JobState {
         });
     }
 
-    /// The batches by rank of the first iterations, where the job asked for a profile.
-    pub fn profile(&self, live: &[WorkerId]) -> Vec<Vec<u64>> {
-        if !self.spec.profile || !self.spec.allowed_sizes.is_empty() {
+    /// The batches by rank of the first iterations, where the job asked for a profile and `from` may be one of them.
+    pub fn profile(&self, live: &[WorkerId], from: u64) -> Vec<Vec<u64>> {
+        if !self.spec.profile || !self.spec.allowed_sizes.is_empty() || from >= STEPS_MAX as u64 {
             return Vec::new();
         }
         let bounds = |id: &WorkerId| {
@@ -226,16 +225,17 @@ impl JobState {
         }
     }
 
-    /// The state of the learning-rate rule, where it is not the one that is stored: with a new global batch, and with every
-    /// answer under AdaScale. What comes in between follows from it.
-    pub fn learning_rate_to_store(&mut self) -> Result<Option<String>, StoreError> {
+    /// The state of the learning-rate rule, where it is not the one that is stored: where an iteration was `decided` with a new
+    /// global batch, and always under AdaScale. What comes in between follows from it.
+    pub fn learning_rate_to_store(&mut self, decided: bool) -> Result<Option<String>, StoreError> {
         let global_batch = self.global_batch();
-        let follows =
-            self.spec.rule != LearningRateRule::Adascale && self.stored_global_batch == Some(global_batch);
-        if follows {
+        let is_new = decided && self.stored_global_batch != Some(global_batch);
+        if !is_new && self.spec.rule != LearningRateRule::Adascale {
             return Ok(None);
         }
-        self.stored_global_batch = Some(global_batch);
+        if decided {
+            self.stored_global_batch = Some(global_batch);
+        }
         let state = serde_json::to_string(&self.learning_rate);
         state.map(Some).map_err(|source| StoreError::Corrupt { what: "learning rate", source })
     }

@@ -59,10 +59,7 @@ impl WorkerModel {
     /// Takes a batch and its time, and the speed that was forecast for it. Those of a profile make a curve together, once it is
     /// over: the first time at each size is left out.
     pub fn measure(&mut self, batch: u64, time_s: f64, forecast: Option<f64>, profile: ProfilePart) {
-        match forecast {
-            Some(forecast) => self.curve.observe_forecast(batch, time_s, forecast),
-            None => self.curve.observe(batch, time_s),
-        }
+        self.curve.measure(batch, time_s, forecast);
         if profile != ProfilePart::Outside && self.profiled.len() < MAX_POINTS {
             self.profiled.push((batch, time_s));
         }
@@ -78,15 +75,18 @@ impl WorkerModel {
         }
     }
 
-    /// Takes what a report says beside its speed. `at_once` is the most that was in memory together.
-    pub fn take(&mut self, report: &WorkerReport, at_once: u64) {
+    /// Takes what a report says beside its speed. `micro_batch` is the most that it computes together, where it accumulates.
+    /// Answers whether its curve, which was known, starts anew for that.
+    pub fn take(&mut self, report: &WorkerReport, micro_batch: Option<u64>) -> bool {
         self.newest = Some(report.iteration);
         for name in driver::ALL.iter().filter(|name| !report.drivers.contains_key(**name)) {
             *self.missing.entry((*name).into()).or_default() += 1;
         }
+        let at_once = micro_batch.map_or(report.local_batch, |most| report.local_batch.min(most));
         self.memory.observe(at_once, report.peak_memory_bytes);
         average(&mut self.exposed_s, report.communication_s);
         average(&mut self.overlapped_s, report.overlapped_communication_s);
+        self.curve.accumulate(micro_batch)
     }
 }
 

@@ -217,6 +217,30 @@ fn unequal_links_are_paid_for() {
     assert_eq!(batches(&last.unwrap()), [40, 60]);
 }
 
+/// A pass takes 50 ms and 5 ms a sample, and holds 20 samples: that is what the curve learns, and not a line through sums.
+#[test]
+fn the_curve_of_who_accumulates_is_that_of_its_passes() {
+    let service = Service::start();
+    let client = &service.client;
+    let spec = JobSpec { accumulation: true, max_local_batch: Some(20), ..JobSpec::new(100) };
+    client.put_job("job", &spec);
+    let generation = join_all(client, "job", 2);
+    let time_s = |batch: u64| (0.05 * batch.div_ceil(20) as f64) + 0.005 * batch as f64;
+    let mut answer: AllocateAnswer = client.allocate(&ask("job", generation, 0)).json();
+    for iteration in 1..80 {
+        let mut request = ask("job", generation, iteration);
+        let batch = [5, 45, 20, 64, 10, 30][iteration as usize % 6];
+        let done = |worker, batch: u64| report(worker, iteration - 1, batch, batch as f64 / time_s(batch));
+        request.reports = vec![done(0, batch), done(1, 100 - batch)];
+        answer = client.allocate(&request).json();
+    }
+    for share in &answer.allocations {
+        let (expected, truth) = (share.predicted_compute_time_s.unwrap(), time_s(share.local_batch));
+        assert!((expected / truth - 1.0).abs() < 0.02, "{expected} for {truth}: {answer:?}");
+    }
+    assert!(workers(client).iter().all(|worker| worker.curve.unwrap().identified));
+}
+
 #[test]
 fn who_is_slow_for_long_is_told_with_the_reason() {
     let mut service = Service::start();

@@ -87,6 +87,29 @@ fn adascale_learns_from_the_norms_in_reports() {
     assert_eq!(answer.optimizer.schedule_iteration, Some(5.0), "1 + 2 + 2 steps of the schedule");
 }
 
+/// Reports that come for an answered iteration teach AdaScale too, and what they taught outlives a crash.
+#[test]
+fn gradients_of_an_answered_iteration_are_not_lost() {
+    let mut service = Service::start();
+    let spec = JobSpec { rule: LearningRateRule::Adascale, per_worker_batch: Some(8), ..JobSpec::new(8) };
+    service.client.put_job("job", &spec);
+    join_all(&service.client, "job", 2);
+    assert_eq!((multiplier(&service, 2, 0), multiplier(&service, 2, 1)), (1.0, 1.0));
+    let mut request = ask("job", 2, 1);
+    request.reports = (0..2)
+        .map(|worker| {
+            let mut report = report(worker, 0, 8, 100.0);
+            report.gradient_sqr = Some(1.0);
+            report.global_gradient_sqr = Some(0.5);
+            report
+        })
+        .collect();
+    let answer: AllocateAnswer = service.client.allocate(&request).json();
+    assert_eq!(answer.optimizer.lr_multiplier, 1.0, "the answer that was given stays");
+    service.kill_and_restart();
+    assert!((multiplier(&service, 2, 2) - 2.0).abs() < 1e-9);
+}
+
 #[test]
 fn settings_are_checked() {
     let service = Service::start();

@@ -244,7 +244,7 @@ impl Life<'_> {
                 let even = Plan::even(arm.global_batch, world_size, train.quantum);
                 Planner::even(even.at_rate(rate), train.quantum, train.even_tail())
             }
-            Policy::Evenstep => Planner::asking(train.ask, None, plan, on),
+            Policy::Base | Policy::Evenstep => Planner::asking(train.ask, None, plan, on),
         };
         self.standing = Standing::Trained(self.position(group.rank()));
         Ok(())
@@ -292,17 +292,17 @@ impl Life<'_> {
     /// who takes part now.
     fn ask(&mut self, members: &Members, begun: bool) -> Result<()> {
         let train = &self.worker.args.train;
-        let Some(narrator) = self.worker.narrator.as_ref().filter(|_| self.arm.policy == Policy::Evenstep)
-        else {
+        let Some(narrator) = self.worker.narrator.as_ref().filter(|_| self.arm.policy.asks()) else {
             return Ok(());
         };
+        let asking = narrator.asking(self.arm.policy)?;
         let devices: Vec<String> = members.members.iter().map(|member| member.device.clone()).collect();
         let begin = Begin { iteration: self.arm.iteration, resumed: train.resume || begun };
         self.outdated = Arc::default();
-        let mut registration = registration(&self.worker, narrator, &devices, begin)?;
+        let mut registration = registration(&self.worker, asking, &narrator.workers, &devices, begin);
         registration.former.clone_from(&members.ever);
         registration.outdated = Arc::clone(&self.outdated);
-        let (backlog, output) = (narrator.backlog.clone(), narrator.output.clone());
+        let (backlog, output) = (asking.backlog.clone(), narrator.output.clone());
         let link = if begun {
             Link::reopen(registration, backlog, output)
         } else {

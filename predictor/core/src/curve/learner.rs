@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::posterior::Posterior;
 use super::{BadPoints, Curve};
+use crate::series::Observation;
 
 /// The form of a worker's curve, learned while it runs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -67,14 +68,39 @@ impl CurveLearner {
         Self { micro_batch: Some(micro_batch.max(1)), ..Self::default() }
     }
 
+    /// From now on the worker accumulates over micro-batches of this size (at least 1), or over none. Where a batch that was
+    /// seen would have been cut otherwise, what was learned holds no more: it starts anew. Answers whether that loses a form
+    /// that was believed: then [`work`](Self::work) has another scale.
+    pub fn accumulate(&mut self, micro_batch: Option<u64>) -> bool {
+        let micro_batch = micro_batch.map(|size| size.max(1));
+        let before = std::mem::replace(&mut self.micro_batch, micro_batch);
+        let is_uncut = [before, micro_batch].into_iter().flatten().all(|size| self.largest() <= size);
+        if before == micro_batch || self.learned.is_none() {
+            return false;
+        }
+        if is_uncut && let Some(learned) = &mut self.learned {
+            learned.accumulate(micro_batch);
+            return false;
+        }
+        let loses = self.belief().is_some();
+        *self = Self { micro_batch, ..Self::default() };
+        loses
+    }
+
     /// Takes a short profile: times of several batches, one after the other, under the same contention. The curve
     /// through them competes with the other forms from now on, a little ahead of them; it replaces an earlier
-    /// profile.
+    /// profile. Batches that took several micro-batches are left out.
     ///
     /// # Errors
     /// As [`Curve::through`].
     pub fn profile(&mut self, points: &[(u64, f64)]) -> Result<(), BadPoints> {
-        let profile = Curve::through(points)?;
+        let is_one = |batch: u64| self.micro_batch.is_none_or(|size| batch <= size);
+        let points: Vec<(u64, f64)> = points.iter().copied().filter(|(batch, _)| is_one(*batch)).collect();
+        let profile = Curve::through(&points)?;
+        let profile = match self.micro_batch {
+            Some(micro_batch) => profile.accumulating(micro_batch),
+            None => profile,
+        };
         if let Some(learned) = &mut self.learned {
             learned.add_profile(&profile);
         }
@@ -86,19 +112,16 @@ impl CurveLearner {
     /// iteration of a worker, and the first of each class of sizes, are left out: caches fill and kernels are tuned.
     ///
     /// Right where batches are chosen by what was seen before. Where a forecast read more than that, such as drivers at
-    /// the boundary of the iteration, use [`observe_forecast`](Self::observe_forecast).
+    /// the boundary of the iteration, use [`measure`](Self::measure).
     pub fn observe(&mut self, batch: u64, compute_time_s: f64) {
-        self.take(batch, compute_time_s, None);
+        self.measure(batch, compute_time_s, None);
     }
 
-    /// As [`observe`](Self::observe), with the speed in [`work`](Self::work) per second that the batch was chosen by.
-    /// A forecast that foresees some of the contention makes small batches meet slow iterations once more, and time
+    /// As [`observe`](Self::observe), with the speed in [`work`](Self::work) per second that the batch was chosen by; `None`
+    /// before the first forecast. A forecast that foresees some of the contention makes small batches meet slow iterations once more, and time
     /// look as if it hardly depended on the batch; with what it foresaw taken off, it does not.
-    pub fn observe_forecast(&mut self, batch: u64, compute_time_s: f64, forecast: f64) {
-        self.take(batch, compute_time_s, (forecast.is_finite() && forecast > 0.0).then_some(forecast));
-    }
-
-    fn take(&mut self, batch: u64, compute_time_s: f64, forecast: Option<f64>) {
+    pub fn measure(&mut self, batch: u64, compute_time_s: f64, forecast: Option<f64>) {
+        let forecast = forecast.filter(|forecast| forecast.is_finite() && *forecast > 0.0);
         if batch == 0 || !compute_time_s.is_finite() || compute_time_s <= 0.0 {
             return;
         }
@@ -113,6 +136,16 @@ impl CurveLearner {
     /// form moves. `work(x) / t` is a speed that does not depend on the batch.
     pub fn work(&self, batch: u64) -> f64 {
         self.belief().map_or(batch as f64, |(_, curve)| curve.time(batch))
+    }
+
+    /// As [`measure`](Self::measure) after the first forecast.
+    pub fn observe_forecast(&mut self, batch: u64, compute_time_s: f64, forecast: f64) {
+        self.measure(batch, compute_time_s, Some(forecast));
+    }
+
+    /// What a batch says of speed, in [`work`](Self::work): what forecasts learn from. `None` where it says nothing.
+    pub fn observation(&self, batch: u64, compute_time_s: f64) -> Option<Observation> {
+        Observation::new(self.work(batch), compute_time_s)
     }
 
     /// The curve of a worker that does `speed` units of [`work`](Self::work) per second; positive and finite.

@@ -123,6 +123,15 @@ impl Posterior {
         self.believe();
     }
 
+    /// Another size of micro-batches, none of which any batch seen has passed: forms and records stay.
+    pub fn accumulate(&mut self, micro_batch: Option<u64>) {
+        self.micro_batch = micro_batch;
+        let curves = self.candidates.iter_mut().map(|candidate| &mut candidate.curve);
+        for curve in curves.chain(self.belief.as_mut().map(|(_, curve)| curve)) {
+            curve.micro_batch = micro_batch;
+        }
+    }
+
     /// The batch that forms are relative to: under accumulation they are those of a micro-batch.
     fn unit(&self) -> u64 {
         self.micro_batch.map_or(self.reference, |micro_batch| micro_batch.min(self.reference))

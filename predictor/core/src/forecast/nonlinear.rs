@@ -18,6 +18,9 @@ use crate::series::{DriverSet, Observation};
 /// Rows of history that a network is fitted to at most: the latest.
 pub const TRAINING_ROWS_MAX: usize = 2048;
 
+/// New observations after which a worker's network is fitted again.
+pub const REFIT_OBSERVATIONS: u64 = 200;
+
 /// What a network of one worker learns from.
 #[derive(Debug, Clone)]
 pub struct Training {

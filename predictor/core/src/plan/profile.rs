@@ -10,6 +10,9 @@ const SIZES_MAX: usize = 6;
 /// Iterations at each size.
 const REPEATS: usize = 2;
 
+/// A profile has no more steps.
+pub const STEPS_MAX: usize = 2 * SIZES_MAX * REPEATS;
+
 /// The steps of a profile: batches by rank for each of the first iterations. Empty where there is nothing to vary (a single
 /// worker, or bounds that leave no choice).
 pub fn profile(bounds: &[(u64, Option<u64>)], global_batch: u64, quantum: u64) -> Vec<Vec<u64>> {
@@ -59,6 +62,7 @@ mod tests {
         let expected = [[16, 16], [16, 16], [8, 24], [8, 24], [24, 8], [24, 8], [4, 28], [4, 28]];
         assert_eq!(&steps[..8], expected.map(Vec::from).as_slice());
         assert_eq!(steps[17], [31, 1]);
+        assert_eq!(profile(&[(1, None); 4], 1200, 1).len(), STEPS_MAX);
         assert!(profile(&[(1, None)], 32, 1).is_empty(), "one worker has no choice");
         assert!(profile(&[(16, None), (16, None)], 32, 1).is_empty());
     }
@@ -70,7 +74,9 @@ mod tests {
             quantum in 1u64..9
         ) {
             let global_batch = quanta * quantum;
-            for batches in profile(&workers, global_batch, quantum) {
+            let steps = profile(&workers, global_batch, quantum);
+            prop_assert!(steps.len() <= STEPS_MAX);
+            for batches in steps {
                 prop_assert_eq!(batches.iter().sum::<u64>(), global_batch);
                 for (batch, (floor, cap)) in batches.iter().zip(&workers) {
                     prop_assert!(batch % quantum == 0 && batch >= floor && cap.is_none_or(|cap| *batch <= cap));

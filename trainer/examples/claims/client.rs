@@ -1,0 +1,52 @@
+//! One worker process: claims, and says how long each claim took.
+
+use std::io::{self, BufRead, Write};
+use std::time::{Duration, Instant};
+
+use evenstep_c10d::Store;
+use evenstep_core::hedge::CLAIM;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, Exp1};
+
+use crate::Result;
+use crate::measure::{KEY, PREFIX, Situation, WITHIN};
+
+/// Where workers are calm each claims this often on average, at exponential times.
+const THINK_MEAN: Duration = Duration::from_millis(20);
+/// Claims before the ones that count.
+const WARM_UP: usize = 20;
+/// Claims that one worker keeps; it stops when it has so many.
+const KEPT_MAX: usize = 1 << 20;
+
+/// Connects, says so, waits for the word to begin, and ends with a line for each claim: nanoseconds.
+#[expect(clippy::disallowed_methods, reason = "workers that compute between claims leave the store alone")]
+pub fn run(situation: Situation, port: u16, rank: u32, lasting: Duration) -> Result<()> {
+    let store = Store::connect("127.0.0.1", port, WITHIN)?.prefix(PREFIX)?;
+    for _ in 0..WARM_UP {
+        store.add(KEY, CLAIM)?;
+    }
+    let mut out = io::stdout().lock();
+    writeln!(out, "ready")?;
+    out.flush()?;
+    io::stdin().lock().read_line(&mut String::new())?;
+    let mut random = ChaCha8Rng::seed_from_u64(u64::from(rank));
+    let mut took: Vec<Duration> = Vec::new();
+    let begun = Instant::now();
+    while begun.elapsed() < lasting && took.len() < KEPT_MAX {
+        if situation != Situation::AtOnce {
+            let exponential: f64 = Exp1.sample(&mut random);
+            std::thread::sleep(THINK_MEAN.mul_f64(exponential));
+        }
+        let asked = Instant::now();
+        store.add(KEY, CLAIM)?;
+        took.push(asked.elapsed());
+    }
+    let lasted = begun.elapsed();
+    writeln!(out, "{}", lasted.as_nanos())?;
+    let mut out = io::BufWriter::new(out);
+    for time in took {
+        writeln!(out, "{}", time.as_nanos())?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,185 @@
+//! One situation: a store, worker processes, and what their claims took.
+
+use std::hint;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use evenstep_c10d::Store;
+use evenstep_trainer::figures::quantile;
+use evenstep_trainer::pin;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use crate::Result;
+
+/// Where the counter is in the store.
+pub const PREFIX: &str = "claims";
+/// The counter's name.
+pub const KEY: &str = "pool";
+/// Workers connect in this time.
+pub const WITHIN: Duration = Duration::from_secs(60);
+
+/// What workers do between claims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Situation {
+    /// They wait, and claim now and then.
+    Calm,
+    /// The same, beside a thread on every core that computes.
+    Busy,
+    /// They claim again at once.
+    AtOnce,
+}
+
+impl Situation {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Calm, Self::Busy, Self::AtOnce];
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figures {
+    /// What the workers did between claims.
+    pub situation: Situation,
+    /// Worker processes.
+    pub workers: u32,
+    /// Claims that were measured.
+    pub claims: usize,
+    /// Half of the claims took no longer, in milliseconds.
+    pub claim_ms_p50: f64,
+    /// 99 % of the claims took no longer, in milliseconds.
+    pub claim_ms_p99: f64,
+    /// Claims per second over all workers.
+    pub claims_per_s: f64,
+    /// CPU time of the process that hosts the store, for each claim, in milliseconds; where the cores are busy this process
+    /// makes them so, and nothing is said.
+    pub store_cpu_ms: Option<f64>,
+}
+
+/// Measures a situation.
+pub fn measure(situation: Situation, workers: u32, lasting: Duration) -> Result<Figures> {
+    let store = Store::host("127.0.0.1", 0, WITHIN)?;
+    let crew: Vec<Worker> = (0..workers)
+        .map(|rank| Worker::start(situation, store.port(), rank, lasting))
+        .collect::<Result<_>>()?;
+    let mut crew = crew.into_iter().map(Worker::ready).collect::<Result<Vec<_>>>()?;
+    let busy = Busy::begin(if situation == Situation::Busy { pin::cores()? } else { Vec::new() })?;
+    let counter = store.prefix(PREFIX)?;
+    let (before_s, before) = (cpu_s(), counter.add(KEY, 0)?);
+    crew.iter_mut().try_for_each(Worker::go)?;
+    let lasted_s = crew.iter_mut().map(Worker::lasted_s).collect::<Result<Vec<_>>>()?;
+    let store_s = cpu_s() - before_s;
+    drop(busy);
+    let times_ms = crew.into_iter().map(Worker::times_ms).collect::<Result<Vec<_>>>()?;
+    let claims: usize = times_ms.iter().map(Vec::len).sum();
+    let counted = counter.add(KEY, 0)? - before;
+    if usize::try_from(counted) != Ok(claims) {
+        return Err(format!("the counter says {counted} claims, and the workers {claims}").into());
+    }
+    let claims_per_s =
+        times_ms.iter().zip(lasted_s).map(|(times_ms, lasted_s)| times_ms.len() as f64 / lasted_s).sum();
+    let times_ms: Vec<f64> = times_ms.into_iter().flatten().collect();
+    let (Some(claim_ms_p50), Some(claim_ms_p99)) = (quantile(&times_ms, 0.5), quantile(&times_ms, 0.99))
+    else {
+        return Err("no worker claimed anything: give it more --seconds".into());
+    };
+    let store_cpu_ms = (situation != Situation::Busy).then_some(store_s * 1e3 / claims as f64);
+    Ok(Figures { situation, workers, claims, claim_ms_p50, claim_ms_p99, claims_per_s, store_cpu_ms })
+}
+
+fn cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// A worker process; killed when this goes out of scope.
+struct Worker {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn start(situation: Situation, port: u16, rank: u32, lasting: Duration) -> Result<Self> {
+        let name = situation.to_possible_value().ok_or("every situation has a name")?;
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg(format!("--situation={}", name.get_name()))
+            .args([format!("--store={port}"), format!("--rank={rank}")])
+            .arg(format!("--seconds={}", lasting.as_secs_f64()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let said = BufReader::new(child.stdout.take().ok_or("a worker has no output")?);
+        Ok(Self { child, said })
+    }
+
+    /// Waits until it has found the store.
+    fn ready(mut self) -> Result<Self> {
+        let mut line = String::new();
+        self.said.read_line(&mut line)?;
+        if line == "ready\n" { Ok(self) } else { Err("a worker ended before it was ready".into()) }
+    }
+
+    fn go(&mut self) -> Result<()> {
+        let input = self.child.stdin.as_mut().ok_or("a worker has no input")?;
+        Ok(writeln!(input, "go")?)
+    }
+
+    /// Waits until it claims no more: for how long it did.
+    fn lasted_s(&mut self) -> Result<f64> {
+        let mut line = String::new();
+        self.said.read_line(&mut line)?;
+        Ok(line.trim_end().parse::<f64>().map_err(|_| "a worker failed")? * 1e-9)
+    }
+
+    /// What each claim took.
+    fn times_ms(mut self) -> Result<Vec<f64>> {
+        let times = self.said.by_ref().lines().map(|line| Ok(line?.parse::<f64>()? * 1e-6)).collect();
+        if self.child.wait()?.success() { times } else { Err("a worker failed".into()) }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A thread that computes on each of some cores, until this goes out of scope.
+struct Busy {
+    over: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Busy {
+    fn begin(cores: Vec<usize>) -> Result<Self> {
+        let over = Arc::new(AtomicBool::new(false));
+        let threads = cores.into_iter().map(|core| {
+            let over = Arc::clone(&over);
+            thread::Builder::new().spawn(move || {
+                // Where it runs instead it computes as well.
+                let _ = pin::to_core(core);
+                while !over.load(Ordering::Relaxed) {
+                    hint::spin_loop();
+                }
+            })
+        });
+        let threads = threads.collect::<std::io::Result<_>>()?;
+        Ok(Self { over, threads })
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
