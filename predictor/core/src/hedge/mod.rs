@@ -17,7 +17,7 @@ pub mod claim;
 pub mod play;
 
 use bases::Parts;
-pub use chunks::{Claimant, chunks};
+use chunks::{Claimant, chunks};
 pub use claim::{CLAIM, Counter, Judge, LEAVE, Peer};
 pub use play::{ClaimCost, Hand, Took, play};
 
