@@ -246,6 +246,8 @@ fn absent(worker: &WorkerId) -> WorkerLine {
         worker: worker.clone(),
         local_batch: 0,
         compute_time_s: 0.0,
+        micro_batches: None,
+        tail: None,
         barrier_wait_s: 0.0,
         loader_wait_s: 0.0,
         predicted_compute_time_s: None,
