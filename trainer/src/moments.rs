@@ -83,10 +83,10 @@ impl Watch {
         self.parts.push((offset, samples, interval));
     }
 
-    /// A claim was answered, or none was made.
-    pub fn claimed(&mut self) {
+    /// What was waited for since then was a claim; or nothing, where there is no tail.
+    pub fn claimed(&mut self, from_a_tail: bool) {
         let interval = self.lap();
-        self.claims.push(interval);
+        self.claims.extend(from_a_tail.then_some(interval));
     }
 
     /// The all-reduce begins.
@@ -186,9 +186,9 @@ mod tests {
         for iteration in 0..3 {
             let mut watch = Watch::begin(Instant::now());
             watch.computed(0, 40);
-            watch.claimed();
+            watch.claimed(true);
             watch.computed(100, 8);
-            watch.claimed();
+            watch.claimed(true);
             watch.arrives();
             log.write(Policy::Evenstep, iteration, watch).unwrap();
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use evenstep_report::{Axis, Chart, Mark, RuleAt, Span};
+use evenstep_report::{Axis, Chart, Mark, Span};
 
 use crate::cli::Policy;
 use crate::moments::{Interval, Moments};
@@ -91,13 +91,12 @@ fn chart(step: &[Moments]) -> Chart {
     }
     marks.push(kind("all-reduce", false, sums));
     marks.push(kind("waiting for the last worker", true, waits));
-    marks.push(Mark::Rule { name: "the last one arrives".into(), at: RuleAt::X(last_s - began_s) });
     Chart {
         title: format!("One step under {policy} (iteration {iteration})"),
         description: "Each row is a worker; numbers are samples. What was given to it is its base; what nobody was given is claimed, \
             chunk by chunk, by whoever is free."
             .into(),
-        x: Axis::new("time since the iteration began", "s"),
+        x: Axis::new("time since the iteration began", "s").from_zero(),
         y: Axis::new("worker", ""),
         marks,
     }
@@ -158,9 +157,6 @@ mod tests {
         assert_eq!(
             spans("waiting for the last worker"),
             [span("node/0", [0.25, 0.5], ""), span("node/1", [0.5, 0.5], "")]
-        );
-        assert!(
-            chart.marks.contains(&Mark::Rule { name: "the last one arrives".into(), at: RuleAt::X(0.5) })
         );
         assert!(steps.charts(Some(8)).is_err(), "one worker never told of it");
     }
