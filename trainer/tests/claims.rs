@@ -94,7 +94,7 @@ fn play(rank: usize, port: u16, mode: ClaimMode, seen: &[Mutex<Seen>], ends: &Ba
             claims.begin_round(1);
         }
         let policy = if iteration % 3 == 0 { Policy::Even } else { Policy::Evenstep };
-        let slow = ChaCha8Rng::seed_from_u64(iteration * 8 + rank as u64).random_bool(0.6);
+        let slow = ChaCha8Rng::seed_from_u64(iteration * 8 + rank as u64).random_bool(0.8);
         let (plan, _) = plan(iteration);
         let (shares, Did { tail, additions }) = iterate(&mut claims, policy, &plan, rank, slow);
         {
