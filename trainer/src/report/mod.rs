@@ -57,7 +57,7 @@ pub struct ReportArgs {
 }
 
 /// What every figure means.
-const DEFINITIONS: [(&str, &str); 12] = [
+const DEFINITIONS: [(&str, &str); 14] = [
     ("run", "the name of the record"),
     ("warm-up", "the first 5 iterations of each policy are left out of all figures; charts show them"),
     (
@@ -82,6 +82,8 @@ const DEFINITIONS: [(&str, &str); 12] = [
         "like for like, against base instead of even batches: what a shared tail adds to the same forecasts",
     ),
     ("waiting", "time that workers waited at the barrier for the last one, over step time times workers"),
+    ("claiming", "the same for waits for the answers to claims on a shared tail"),
+    ("chunks", "of a shared tail that all workers together claimed in a step, on average"),
     ("final loss", "of the network at the end, over samples that were not trained on"),
     (
         "service",

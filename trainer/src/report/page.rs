@@ -127,6 +127,10 @@ fn table(results: &Results) -> Table {
             "step p50 (ms)",
             "step p95 (ms)",
             "waiting (%)",
+            "claiming (%)",
+            "chunks",
+            "claimed (% of samples)",
+            "passes",
             "samples/s",
             "gain",
             "ideal samples/s",
@@ -152,6 +156,10 @@ fn row(result: &RunResult) -> Vec<Cell> {
         Cell::number(result.step_time_s.p50 * 1e3, 1),
         Cell::number(result.step_time_s.p95 * 1e3, 1),
         Cell::number(result.barrier_wait_share * 100.0, 1),
+        Cell::number(result.claim_share * 100.0, 2),
+        Cell::number(result.chunks, 1),
+        Cell::number(result.tail_share * 100.0, 1),
+        Cell::number(result.passes, 1),
         Cell::number(result.throughput_samples_per_s, 0),
         maybe(result.gain, 2),
         Cell::number(result.ideal_throughput_samples_per_s, 0),
@@ -266,7 +274,8 @@ fn definitions() -> Table {
     }
 }
 
-fn words(scenario: Scenario) -> &'static str {
+/// A scenario in words.
+pub fn words(scenario: Scenario) -> &'static str {
     match scenario {
         Scenario::Paced => "imposed speeds",
         Scenario::Swayed => "imposed speeds that change",
