@@ -72,6 +72,8 @@ impl TrainArgs {
             Some(format!("--tail {share} must be above 0 and at most 1"))
         } else if !self.policy.contains(&Policy::Even) {
             Some(format!("--tail {share}: only --policy even makes a tail of its own"))
+        } else if let Some(cap) = self.max_local_batch {
+            Some(format!("--tail {share} with --max-local-batch {cap}: nothing bounds what a worker claims"))
         } else {
             None
         }

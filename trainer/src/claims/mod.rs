@@ -161,8 +161,11 @@ impl Turn<'_> {
     /// # Errors
     /// The store is gone.
     pub fn next(&mut self, computed: &Computed) -> Result<Option<Share>> {
-        let began = Instant::now();
         self.base.get_or_insert(*computed);
+        if self.at.is_none() {
+            return Ok(None);
+        }
+        let began = Instant::now();
         let mut claimed = None;
         while claimed.is_none()
             && let Some(table) = &mut self.at
