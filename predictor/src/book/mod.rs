@@ -7,10 +7,12 @@
 mod answers;
 mod bounds;
 mod decide;
+mod hedge;
 mod job;
 mod membership;
 mod models;
 mod optimizer;
+mod parts;
 mod refit;
 mod state;
 mod views;

@@ -6,20 +6,31 @@ use evenstep_core::allocate::Scenarios;
 use evenstep_core::curve::{Curve, CurveLearner};
 use evenstep_core::forecast::nonlinear::{FittedExpert, Training};
 use evenstep_core::forecast::{Earlier, Forecast, JobForecaster};
+use evenstep_core::hedge::ClaimCost;
 use evenstep_core::series::{DriverSet, Observation};
 use evenstep_protocol::{WorkerId, WorkerReport, driver};
 use serde::{Deserialize, Serialize};
 
+use super::parts::{observation, parts, tail_speedup};
 use super::worker_model::{ProfilePart, WorkerModel, signs};
 
 /// Names the layout of [`Models`] and [`Earlier`] in the store; a change of either takes a new number.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
+
+/// What a claim is taken to cost before any was reported, in seconds.
+const CLAIM_S: f64 = 5e-4;
+/// How long a counter is busy with one addition, in seconds, where a claim takes no less.
+const CLAIM_BUSY_S: f64 = 5e-5;
+/// Weight of the newest report in the mean cost of a claim.
+const CLAIM_WEIGHT: f64 = 0.05;
 
 /// Forecasts of a job, and what else its reports taught.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Models {
     forecaster: JobForecaster<WorkerId>,
     workers: BTreeMap<WorkerId, WorkerModel>,
+    /// What a claim takes, over all workers, in seconds; `None` before the first.
+    claim_s: Option<f64>,
 }
 
 /// What a report does not say of itself.
@@ -34,7 +45,7 @@ pub struct Circumstances {
 impl Models {
     /// Models that have seen nothing.
     pub fn new() -> Self {
-        Self { forecaster: JobForecaster::new(drivers()), workers: BTreeMap::new() }
+        Self { forecaster: JobForecaster::new(drivers()), workers: BTreeMap::new(), claim_s: None }
     }
 
     /// What they expect.
@@ -58,6 +69,12 @@ impl Models {
         let residuals: Vec<Vec<f64>> =
             workers.iter().map(|worker| self.forecaster.residuals(worker).collect()).collect();
         Scenarios::from_residuals(&residuals)
+    }
+
+    /// What a claim costs.
+    pub fn claim_cost(&self) -> ClaimCost {
+        let latency_s = self.claim_s.unwrap_or(CLAIM_S);
+        ClaimCost { latency_s, busy_s: latency_s.min(CLAIM_BUSY_S) }
     }
 
     /// Whether the latest reports count by cost and not by samples.
@@ -92,6 +109,12 @@ impl Models {
                 }
             }
             for report in news {
+                if let Some(tail) = &report.tail {
+                    // The last claim of each worker comes to nothing.
+                    let each_s = tail.claim_time_s / (tail.chunks + 1) as f64;
+                    self.claim_s =
+                        Some(self.claim_s.map_or(each_s, |mean| mean + CLAIM_WEIGHT * (each_s - mean)));
+                }
                 let readings = readings(self.forecaster.drivers(), report);
                 self.forecaster.boundary(&report.worker, &readings);
             }
@@ -119,12 +142,15 @@ impl Models {
         circumstances: Circumstances,
     ) -> Option<(WorkerId, Observation)> {
         let known = self.workers.get_mut(&report.worker)?;
-        let (batch, time_s) = (batch(report), report.compute_time_s);
-        Observation::new(batch as f64, time_s)?;
+        observation(report, &known.curve)?;
         known.counts_cost = report.cost.is_some();
         let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
-        known.measure(batch, time_s, forecast, circumstances.profile);
-        let observation = known.curve.observation(batch, time_s)?;
+        // Chunks come after the base, and were claimed by what the base had shown: no forecast chose them.
+        for (forecast, part) in [forecast, None].into_iter().zip(parts(report, &known.curve)) {
+            let (batch, time_s) = part.measured();
+            known.measure(batch, time_s, forecast, circumstances.profile);
+        }
+        let observation = observation(report, &known.curve)?;
         known.watch.observe(report.iteration, observation.speed(), signs(report));
         Some((report.worker.clone(), observation))
     }
@@ -185,7 +211,7 @@ pub fn trainings<'a>(
         workers.iter().map(|(worker, curve)| (worker, (curve, Training::new(&drivers)))).collect();
     for report in by_iteration(reports).into_iter().flatten() {
         if let Some((curve, training)) = trainings.get_mut(&report.worker) {
-            if let Some(seen) = curve.observation(batch(report), report.compute_time_s) {
+            if let Some(seen) = observation(report, curve) {
                 training.observe(&seen);
             }
             training.boundary(&readings(&drivers, report));
@@ -202,24 +228,16 @@ fn by_iteration<'a>(reports: impl IntoIterator<Item = &'a WorkerReport>) -> Vec<
     iterations.into_values().collect()
 }
 
-/// What a worker computed, in samples or in what they cost; 0 only where it computed nothing.
-fn batch(report: &WorkerReport) -> u64 {
-    match report.cost {
-        Some(cost) if cost > 0.0 => cost.round().max(1.0) as u64,
-        Some(_) => 0,
-        None => report.local_batch,
-    }
-}
-
 /// What forecasts take.
 fn drivers() -> DriverSet {
-    DriverSet::new(driver::ALL.into_iter().chain([driver::BARRIER_WAIT_S]))
+    DriverSet::new(driver::ALL.into_iter().chain([driver::BARRIER_WAIT_S, driver::TAIL_SPEEDUP]))
 }
 
-/// What a report tells of the iteration to come, by name: its readings, and how long the worker waited.
+/// What a report tells of the iteration to come, by name: its readings, how long the worker waited, and how it did at the end.
 pub fn inputs(report: &WorkerReport) -> impl Iterator<Item = (&str, f64)> {
     let waited = report.barrier_wait_s.map(|wait_s| (driver::BARRIER_WAIT_S, wait_s));
-    report.drivers.iter().map(|(name, value)| (name.as_str(), *value)).chain(waited)
+    let ended = tail_speedup(report).map(|speedup| (driver::TAIL_SPEEDUP, speedup));
+    report.drivers.iter().map(|(name, value)| (name.as_str(), *value)).chain(waited).chain(ended)
 }
 
 fn readings(drivers: &DriverSet, report: &WorkerReport) -> Vec<Option<f64>> {

@@ -68,6 +68,11 @@ impl CurveLearner {
         Self { micro_batch: Some(micro_batch.max(1)), ..Self::default() }
     }
 
+    /// Samples of a full micro-batch, where the worker accumulates.
+    pub fn micro_batch(&self) -> Option<u64> {
+        self.micro_batch
+    }
+
     /// From now on the worker accumulates over micro-batches of this size (at least 1), or over none. Where a batch that was
     /// seen would have been cut otherwise, what was learned holds no more: it starts anew. Answers whether that loses a form
     /// that was believed: then [`work`](Self::work) has another scale.
