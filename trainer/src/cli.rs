@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use evenstep_protocol::{Hedge, JobId};
 use serde::{Deserialize, Serialize};
 
+use crate::hedge::HedgeArgs;
 use crate::load::LoadKind;
 use crate::model::Architecture;
 use crate::optimizer::MomentumForm;
@@ -165,6 +166,9 @@ pub struct TrainArgs {
     /// How the learning rate follows.
     #[command(flatten)]
     pub rule: RuleArgs,
+    /// What is left to a shared tail, and how it is claimed.
+    #[command(flatten)]
+    pub hedge: HedgeArgs,
     /// Samples in one forward and backward
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     pub micro_batch: u64,
@@ -362,6 +366,8 @@ impl TrainArgs {
             wrong
         } else if let Some(wrong) = self.rule.wrong() {
             wrong
+        } else if let Some(wrong) = self.wrong_tail() {
+            wrong
         } else if !(self.lr.is_finite() && self.lr >= 0.0) {
             format!("--lr {} must be a finite number of at least 0", self.lr)
         } else if !(0.0..1.0).contains(&self.momentum) {
@@ -496,6 +502,12 @@ mod tests {
             (&["--per-worker-batch", "9000000"], "--per-worker-batch"),
             (&["--per-worker-batch", "64", "--global-batch", "1", "--rule", "sqrt"], ""),
             (&["--rule", "legw"], "--warmup-epochs"),
+            (&["--min-chunk", "6", "--quantum", "4"], "--min-chunk"),
+            (&["--min-chunk", "8", "--quantum", "4"], ""),
+            (&["--tail", "0"], "--tail"),
+            (&["--tail", "0.5"], "--policy even"),
+            (&["--tail", "1.01", "--policy", "even"], "--tail"),
+            (&["--tail", "1", "--policy", "evenstep,even"], ""),
             (&["--pace", "1,2,3"], "--pace"),
             (&["--pace", "1,0"], "--pace"),
             (&["--pace", "1,2", "--sway", "walk"], ""),

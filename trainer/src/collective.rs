@@ -7,17 +7,19 @@
 use std::time::Instant;
 
 use evenstep_c10d::Group;
-use evenstep_protocol::Readings;
+use evenstep_protocol::{Readings, TailReport};
 use tch::{Device, Kind, Tensor, no_grad};
 
+use crate::claims::Additions;
 use crate::drivers;
 use crate::model::Model;
 use crate::plan::Plan;
 
 /// Samples, loss sum, ranks with each wish.
 const TOTALS: usize = 5;
-/// Local batch, compute time, loader wait, busy time, missed paces, peak memory, gradient norm; then the drivers.
-const OWN_SLOTS: usize = 7;
+/// Local batch, micro-batches, compute time, loader wait, busy time, missed paces, peak memory, gradient norm; four of the
+/// tail; two of the counter; then the drivers.
+const OWN_SLOTS: usize = 14;
 /// In which memory is counted on the way: whole numbers of them travel exactly up to 16 GiB.
 const KIBIBYTE: u64 = 1024;
 const REPORT_SLOTS: usize = OWN_SLOTS + drivers::NAMES.len();
@@ -60,9 +62,11 @@ pub struct Wished {
 /// How an iteration went for one rank.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RankReport {
-    /// Samples it computed.
+    /// Samples it computed, those of the tail among them.
     pub local_batch: u64,
-    /// Forward and backward, in seconds.
+    /// Forward and backward passes over them.
+    pub micro_batches: u64,
+    /// Forward and backward, in seconds, without waiting for claims.
     pub compute_time_s: f64,
     /// Wait for data, in seconds.
     pub loader_wait_s: f64,
@@ -75,6 +79,10 @@ pub struct RankReport {
     pub peak_memory_bytes: Option<u64>,
     /// Squared norm of its own mean gradient, where norms are wanted and it has one.
     pub gradient_sqr: Option<f64>,
+    /// What of this it claimed from the tail, and how long it waited for claims.
+    pub tail: TailReport,
+    /// What it added to its pool's counter.
+    pub additions: Additions,
     /// Drivers read when its compute ended.
     pub drivers: Readings,
 }
@@ -196,6 +204,7 @@ fn encode(own: &Contribution, rank: usize, world_size: usize) -> Vec<f64> {
     let mine = &mut slots[TOTALS + rank * REPORT_SLOTS..][..REPORT_SLOTS];
     mine[..OWN_SLOTS].copy_from_slice(&[
         report.local_batch as f64,
+        report.micro_batches as f64,
         report.compute_time_s,
         report.loader_wait_s,
         report.busy_s,
@@ -204,6 +213,12 @@ fn encode(own: &Contribution, rank: usize, world_size: usize) -> Vec<f64> {
         report.peak_memory_bytes.map_or(0.0, |bytes| (bytes / KIBIBYTE) as f64),
         // A norm may be 0, and is never negative.
         report.gradient_sqr.unwrap_or(-1.0),
+        report.tail.chunks as f64,
+        report.tail.samples as f64,
+        report.tail.compute_time_s,
+        report.tail.claim_time_s,
+        report.additions.claims as f64,
+        report.additions.leaves as f64,
     ]);
     mine[OWN_SLOTS..].copy_from_slice(&drivers::encode(&report.drivers));
     slots.extend(Plan::encode(own.news.as_ref(), world_size));
@@ -217,12 +232,20 @@ fn decode(sums: &[f64], world_size: usize, all_reduce_s: f64) -> Reduced {
         .chunks_exact(REPORT_SLOTS)
         .map(|slots| RankReport {
             local_batch: slots[0] as u64,
-            compute_time_s: slots[1],
-            loader_wait_s: slots[2],
-            busy_s: slots[3],
-            pace_missed: slots[4] as u64,
-            peak_memory_bytes: (slots[5] > 0.0).then(|| slots[5] as u64 * KIBIBYTE),
-            gradient_sqr: (slots[6] >= 0.0 && slots[6].is_finite()).then_some(slots[6]),
+            micro_batches: slots[1] as u64,
+            compute_time_s: slots[2],
+            loader_wait_s: slots[3],
+            busy_s: slots[4],
+            pace_missed: slots[5] as u64,
+            peak_memory_bytes: (slots[6] > 0.0).then(|| slots[6] as u64 * KIBIBYTE),
+            gradient_sqr: (slots[7] >= 0.0 && slots[7].is_finite()).then_some(slots[7]),
+            tail: TailReport {
+                chunks: slots[8] as u64,
+                samples: slots[9] as u64,
+                compute_time_s: slots[10],
+                claim_time_s: slots[11],
+            },
+            additions: Additions { claims: slots[12] as u64, leaves: slots[13] as u64 },
             drivers: drivers::decode(&slots[OWN_SLOTS..]),
         })
         .collect();
@@ -247,12 +270,20 @@ mod tests {
         let own = |rank: usize| Contribution {
             report: RankReport {
                 local_batch: [64, 0, 27][rank],
+                micro_batches: [2, 0, 1][rank],
                 compute_time_s: 0.1 * rank as f64,
                 loader_wait_s: 0.001,
                 busy_s: 0.25 + rank as f64,
                 pace_missed: 7 * rank as u64,
                 peak_memory_bytes: (rank > 0).then(|| rank as u64 * 300 * KIBIBYTE),
                 gradient_sqr: (rank != 1).then_some(0.75 * rank as f64),
+                tail: TailReport {
+                    chunks: rank as u64,
+                    samples: 5 * rank as u64,
+                    compute_time_s: 0.5 * rank as f64,
+                    claim_time_s: 0.25,
+                },
+                additions: Additions { claims: 1 + rank as u64, leaves: 2 },
                 drivers: [("other_cpu".to_owned(), rank as f64)].into(),
             },
             loss_sum: 10.0,

@@ -1,6 +1,7 @@
 //! Forward and backward over a worker's own samples, and how long that took.
 
-use std::time::Instant;
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
 
 use tch::{Cuda, Device};
 
@@ -17,35 +18,77 @@ pub struct Compute {
     pub pace: Option<Pace>,
 }
 
-/// What computing the gradients gave, beside the gradients.
-#[derive(Debug, Clone, Copy)]
+/// What computing the gradients gave so far in an iteration, beside the gradients.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Computed {
+    /// Samples.
+    pub samples: u64,
+    /// Forward and backward passes over them.
+    pub micro_batches: u64,
     /// The loss, summed over the samples.
     pub loss_sum: f64,
     /// Forward and backward, in seconds, without any waiting but that of an imposed pace.
     pub compute_time_s: f64,
+    /// How far it is behind an imposed pace: the next samples make up for it.
+    late: Duration,
+}
+
+impl Computed {
+    /// Seconds for a sample; none before the first.
+    pub fn pace_s(&self) -> Option<f64> {
+        (self.samples > 0).then(|| self.compute_time_s / self.samples as f64)
+    }
 }
 
 impl Compute {
     /// Leaves the gradient of the summed loss in the model's parameters; with no samples it is zero or undefined.
     pub fn gradients(&mut self, model: &mut Model, batch: &Batch) -> Computed {
-        let started = Instant::now();
+        let mut computed = self.begin(model);
+        let Ok(()) = self.add(model, batch, &mut computed, |_, _| Ok::<(), Infallible>(()));
+        computed
+    }
+
+    /// Begins an iteration: gradients are zero or undefined.
+    pub fn begin(&self, model: &mut Model) -> Computed {
         model.zero_grad();
-        let mut loss_sum = 0.0;
+        Computed::default()
+    }
+
+    /// Adds the gradient of the summed loss of more samples to those in the model's parameters. `before_last` is called
+    /// before the last micro-batch, with what was computed until then and the samples in it.
+    ///
+    /// # Errors
+    /// What `before_last` says.
+    pub fn add<E>(
+        &mut self,
+        model: &Model,
+        batch: &Batch,
+        computed: &mut Computed,
+        mut before_last: impl FnMut(&Computed, u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let started = Instant::now();
+        let before_s = computed.compute_time_s;
+        // Time between what was added before and this was no computing, and is none to catch up on.
+        let pace_began = started.checked_sub(computed.late).unwrap_or(started);
         let (mut done, samples) = (0, batch.len());
         while done < samples {
             let count = (self.micro_batch as i64).min(samples - done);
+            if done + count == samples {
+                before_last(computed, count as u64)?;
+            }
             let loss = model.loss_sum(&batch.narrow(done, count));
             loss.backward();
-            loss_sum += loss.double_value(&[]);
+            computed.loss_sum += loss.double_value(&[]);
+            computed.samples += count as u64;
+            computed.micro_batches += 1;
             done += count;
+            synchronize(model.device());
             if let Some(pace) = &mut self.pace {
-                synchronize(model.device());
-                pace.hold(started, done as u64);
+                computed.late = pace.hold(pace_began, done as u64);
             }
+            computed.compute_time_s = before_s + started.elapsed().as_secs_f64();
         }
-        synchronize(model.device());
-        Computed { loss_sum, compute_time_s: started.elapsed().as_secs_f64() }
+        Ok(())
     }
 }
 

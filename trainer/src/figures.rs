@@ -19,6 +19,7 @@ pub struct Tally {
     ideal_seconds: f64,
     waited_s: f64,
     asked_s: f64,
+    claimed_s: f64,
     step_times_s: Vec<f64>,
     asks_s: Vec<f64>,
 }
@@ -32,10 +33,16 @@ pub struct Figures {
     pub throughput_samples_per_s: f64,
     /// The sum of the workers' measured speeds: what they would do together if none ever waited.
     pub ideal_throughput_samples_per_s: f64,
+    /// A step on average, in seconds.
+    pub step_mean_s: f64,
+    /// Time that a worker waited for the last one in a step, on average, in seconds.
+    pub barrier_wait_s: f64,
     /// Of all the time that all workers had, the part that they waited for the last one.
     pub barrier_wait_share: f64,
     /// Of the step time, the part that asking and handing out the answer took.
     pub ask_share: f64,
+    /// Of all the time that all workers had, the part that they waited for the answers to their claims.
+    pub claim_share: f64,
     /// Half of the asks took no longer, in seconds.
     pub ask_p50_s: f64,
     step_times_s: Vec<f64>,
@@ -54,6 +61,8 @@ impl Tally {
         self.ideal_seconds += ideal_step_time_s(line);
         self.waited_s += waited_s / line.workers.len() as f64;
         self.asked_s += line.ask_s;
+        let claims = line.workers.iter().filter_map(|worker| worker.tail);
+        self.claimed_s += claims.map(|tail| tail.claim_time_s).sum::<f64>() / line.workers.len() as f64;
         let slot = (self.iterations - WARM_UP - 1) % KEPT_MAX;
         for (kept, value) in [(&mut self.step_times_s, line.step_time_s), (&mut self.asks_s, line.ask_s)] {
             if slot < kept.len() { kept[slot] = value } else { kept.push(value) }
@@ -65,10 +74,13 @@ impl Tally {
         Some(Figures {
             ask_p50_s: quantile(&self.asks_s, 0.5)?,
             iterations: self.iterations - WARM_UP,
+            step_mean_s: self.seconds / (self.iterations - WARM_UP) as f64,
+            barrier_wait_s: self.waited_s / (self.iterations - WARM_UP) as f64,
             throughput_samples_per_s: self.samples as f64 / self.seconds,
             ideal_throughput_samples_per_s: self.samples as f64 / self.ideal_seconds,
             barrier_wait_share: self.waited_s / self.seconds,
             ask_share: self.asked_s / self.seconds,
+            claim_share: self.claimed_s / self.seconds,
             step_times_s: self.step_times_s.clone(),
         })
     }
@@ -98,7 +110,11 @@ impl fmt::Display for Figures {
             1e3 * self.step_time_s(0.95),
             100.0 * self.barrier_wait_share,
             1e3 * self.ask_p50_s,
-        )
+        )?;
+        if self.claim_share > 0.0 {
+            write!(f, ", {:.1} % of it claiming", 100.0 * self.claim_share)?;
+        }
+        Ok(())
     }
 }
 
@@ -132,6 +148,8 @@ mod tests {
             worker: WorkerId::new(format!("node/{rank}")).unwrap(),
             local_batch,
             compute_time_s,
+            micro_batches: None,
+            tail: None,
             barrier_wait_s: slowest - compute_time_s,
             loader_wait_s: 0.0,
             predicted_compute_time_s: None,
@@ -179,6 +197,8 @@ mod tests {
         close(figures.share_of_ideal(), 4.0 / 9.0);
         // (0 + .18 + .18 + .27) / 4 of .36
         close(figures.barrier_wait_share, 0.4375);
+        close(figures.barrier_wait_s, 0.4375 * 0.36);
+        close(figures.step_mean_s, 0.36);
         close(figures.ask_share, 0.01);
     }
 

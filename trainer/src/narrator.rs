@@ -105,7 +105,7 @@ impl Narrator {
         }
         self.progress.advance(Instant::now(), || {
             let batches: Vec<String> =
-                step.planned.plan.shares().iter().map(|share| share.local_batch.to_string()).collect();
+                reduced.reports.iter().map(|report| report.local_batch.to_string()).collect();
             format!(
                 "{} loss {:.4}, {:.1} ms, batches {}{}",
                 arm.policy,
@@ -190,6 +190,8 @@ fn line(arm: &Arm, step: &Step<'_>, workers: &[WorkerId], at_s: f64) -> Iteratio
             worker: worker.clone(),
             local_batch: report.local_batch,
             compute_time_s: report.compute_time_s,
+            micro_batches: Some(report.micro_batches),
+            tail: planned.plan.seat(rank).map(|_| report.tail),
             barrier_wait_s: reduced.barrier_wait_s(rank),
             loader_wait_s: report.loader_wait_s,
             predicted_compute_time_s: expected.and_then(|one| one.predicted_compute_time_s),

@@ -140,6 +140,12 @@ fn describe(worker: &Worker<'_>, workers: &[WorkerId], job_id: Option<JobId>) ->
     if let Some(kind) = args.contended {
         notes.push(format!("each worker's core carries a real competing load that {}", changes(kind)));
     }
+    if let Some(share) = train.hedge.tail {
+        notes.push(format!(
+            "even shares of {:.0} % of each iteration; the rest is a tail that is claimed",
+            100.0 * (1.0 - share)
+        ));
+    }
     let scenario = match (&paces, args.contended, train.sway) {
         (_, Some(_), _) => Scenario::Contended,
         (Some(_), None, Some(_)) => Scenario::Swayed,
@@ -199,7 +205,8 @@ pub fn registration(
             per_worker_batch: train.per_worker_batch,
             rule: train.rule.named(),
             learning_rate: train.rule.settings(worker.data.train.len()),
-            hedge: asking.policy.hedge(),
+            hedge: train.hedge.of(asking.policy),
+            min_chunk: train.hedge.min_chunk,
             ..JobSpec::new(train.base_batch(args.world_size))
         },
         workers: workers.to_vec(),

@@ -46,15 +46,18 @@ impl Pace {
         started + Duration::from_secs_f64(time_s)
     }
 
-    /// Waits until `samples` samples would have been computed at this pace; counts when that time is over already.
+    /// Waits until `samples` samples would have been computed at this pace; counts when that time is over already. Returns by
+    /// how much it is over now.
     #[expect(clippy::disallowed_methods, reason = "waiting is what pacing is")]
-    pub fn hold(&mut self, started: Instant, samples: u64) {
-        let wait = self.target(started, samples).saturating_duration_since(Instant::now());
+    pub fn hold(&mut self, started: Instant, samples: u64) -> Duration {
+        let target = self.target(started, samples);
+        let wait = target.saturating_duration_since(Instant::now());
         if wait.is_zero() {
             self.missed += 1;
         } else {
             std::thread::sleep(wait);
         }
+        target.elapsed()
     }
 
     /// How many micro-batches took longer by themselves than the pace allows: more than a few, and it is not held.

@@ -11,6 +11,7 @@ use crate::cli::AskMode;
 use crate::collective::Reduced;
 use crate::data::Cursor;
 use crate::plan::Plan;
+use crate::plan::tail::SharedTail;
 
 /// Decides the plan of each iteration.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub struct Planner {
 /// Where plans come from. Only rank 0 has a line to the predictor.
 #[derive(Debug)]
 enum Source {
-    Even { quantum: u64 },
+    Even { quantum: u64, tail: Option<SharedTail> },
     Boundary { rank0: Option<Link> },
     Ahead { rank0: Option<Ahead>, next: Option<Plan> },
 }
@@ -49,9 +50,9 @@ pub struct Planned {
 }
 
 impl Planner {
-    /// Even splits, as `in_force` is one of a full global batch; nobody is asked.
-    pub fn even(in_force: Plan, quantum: u64) -> Self {
-        Self { in_force, source: Source::Even { quantum }, device: Device::Cpu }
+    /// Even splits, as `in_force` is one of a full global batch, or even shares and a tail; nobody is asked.
+    pub fn even(in_force: Plan, quantum: u64, tail: Option<SharedTail>) -> Self {
+        Self { in_force, source: Source::Even { quantum, tail }, device: Device::Cpu }
     }
 
     /// What the predictor says, and until then what is in force; `link` on rank 0 only, `device` is where the group
@@ -87,8 +88,13 @@ impl Planner {
     pub fn plan(&mut self, group: &Group, iteration: u64, size: u64) -> evenstep_c10d::Result<Planned> {
         let started = Instant::now();
         let (news, answered) = match &mut self.source {
-            Source::Even { quantum } => {
-                let plan = Plan::even(size, group.world_size(), *quantum).at_rate(self.in_force.rate());
+            Source::Even { quantum, tail } => {
+                let (workers, quantum) = (group.world_size(), *quantum);
+                let plan = match *tail {
+                    Some(tail) => Plan::even_with_tail(size, workers, quantum, tail),
+                    None => Plan::even(size, workers, quantum),
+                };
+                let plan = plan.at_rate(self.in_force.rate());
                 return Ok(Planned { plan, ask_s: 0.0, answered: None });
             }
             Source::Boundary { rank0 } => {
@@ -175,6 +181,8 @@ pub fn queue_reports(backlog: &Backlog, workers: &[WorkerId], iteration: u64, re
         .zip(&reduced.reports)
         .enumerate()
         .map(|(rank, (worker, report))| WorkerReport {
+            micro_batches: Some(report.micro_batches),
+            tail: (report.tail.chunks > 0).then_some(report.tail),
             barrier_wait_s: Some(reduced.barrier_wait_s(rank)),
             loader_wait_s: Some(report.loader_wait_s),
             peak_memory_bytes: report.peak_memory_bytes,

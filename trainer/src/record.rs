@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use evenstep_protocol::{Decision, JobId, LearningRateRule, Readings, WorkerId};
+use evenstep_protocol::{Decision, JobId, LearningRateRule, Readings, TailReport, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::append;
@@ -140,10 +140,16 @@ pub struct IterationLine {
 pub struct WorkerLine {
     /// The worker.
     pub worker: WorkerId,
-    /// Samples it computed.
+    /// Samples it computed, those of the tail among them.
     pub local_batch: u64,
-    /// Forward and backward.
+    /// Forward and backward, without waiting for claims.
     pub compute_time_s: f64,
+    /// Forward and backward passes; absent in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub micro_batches: Option<u64>,
+    /// What of this it claimed from the iteration's tail, and its wait for claims; absent where there was nothing to claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<TailReport>,
     /// Its wait for the last worker.
     pub barrier_wait_s: f64,
     /// Its wait for data.
@@ -381,6 +387,8 @@ mod tests {
                 worker,
                 local_batch: 64,
                 compute_time_s: 0.09,
+                micro_batches: Some(3),
+                tail: Some(TailReport { chunks: 1, samples: 8, compute_time_s: 0.01, claim_time_s: 0.0 }),
                 barrier_wait_s: 0.0,
                 loader_wait_s: 0.0,
                 predicted_compute_time_s: None,

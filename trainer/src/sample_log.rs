@@ -48,7 +48,13 @@ impl SampleLog {
     ///
     /// # Errors
     /// Writing failed.
-    pub fn computed(&mut self, policy: Policy, iteration: u64, epoch: u64, indices: &[i64]) -> Result<()> {
+    pub fn computed<'a>(
+        &mut self,
+        policy: Policy,
+        iteration: u64,
+        epoch: u64,
+        indices: impl IntoIterator<Item = &'a i64>,
+    ) -> Result<()> {
         let mut line = format!("computed {} {iteration} {epoch}", self.round);
         for index in indices {
             // Writing to a string cannot fail.

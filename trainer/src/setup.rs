@@ -14,6 +14,7 @@ use tch::{Cuda, Device, Tensor};
 use crate::arm::Arm;
 use crate::ask::{Begin, Link};
 use crate::checkpoint::{self, State};
+use crate::claims::Claims;
 use crate::cli::{DeviceChoice, JoinArgs, Policy};
 use crate::collective::Bucket;
 use crate::compute::Compute;
@@ -77,7 +78,7 @@ pub fn prepare(args: &JoinArgs) -> Result<(Worker<'_>, Group, Vec<Arm>)> {
         let even = Plan::even(arm.global_batch, args.world_size, train.quantum);
         let even = even.at_rate(worker.rate(arm, start.rate));
         if !arm.policy.asks() {
-            arm.planner = Planner::even(even, train.quantum);
+            arm.planner = Planner::even(even, train.quantum, train.even_tail());
             continue;
         }
         let link = worker.narrator.as_ref().map(|narrator| {
@@ -124,6 +125,7 @@ pub fn equip(args: &JoinArgs) -> Result<Worker<'_>> {
         data,
         device,
         compute: Compute { micro_batch: train.micro_batch, pace },
+        claims: Claims::new(args.store.clone(), train.hedge.claim, Duration::from_secs(train.timeout_s)),
         drivers: Boundary::new(std::process::id(), gpu),
         told: listen(train.elastic)?,
         called: false,
@@ -159,7 +161,7 @@ pub fn replica(worker: &Worker<'_>, policy: Policy, world_size: usize) -> Arm {
         cursor: Cursor::new(train.seed, data.train.len()),
         iteration: 0,
         global_batch,
-        planner: Planner::even(Plan::even(global_batch, world_size, train.quantum), train.quantum),
+        planner: Planner::even(Plan::even(global_batch, world_size, train.quantum), train.quantum, None),
     }
 }
 

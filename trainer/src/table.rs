@@ -177,6 +177,8 @@ mod tests {
             worker: WorkerId::new(format!("node/{rank}")).unwrap(),
             local_batch: batches[rank],
             compute_time_s: [0.25, 1.0 / 3.0][rank],
+            micro_batches: None,
+            tail: None,
             barrier_wait_s: [0.0, 0.015][rank],
             loader_wait_s: [0.0625, 0.03125][rank],
             predicted_compute_time_s: None,

@@ -11,14 +11,16 @@ use tch::Device;
 
 use crate::arm::Arm;
 use crate::checkpoint::{self, Identity, State, Tensors};
+use crate::claims::{Claims, Did};
 use crate::cli::{JoinArgs, Policy};
 use crate::collective::{Contribution, RankReport, Wished, Wishes};
-use crate::compute::Compute;
+use crate::compute::{Compute, Computed};
 use crate::data::{Dataset, HELD_OUT_SAMPLES};
 use crate::elastic::{self, Told};
 use crate::narrator::{Narrator, Step};
 use crate::pace::Pace;
 use crate::peak::peak_memory_bytes;
+use crate::plan::Share;
 use crate::rate::Rate;
 use crate::rule::Beginning;
 use crate::sample_log::SampleLog;
@@ -34,6 +36,8 @@ pub struct Worker<'a> {
     pub device: Device,
     /// How it computes.
     pub compute: Compute,
+    /// How it takes part of an iteration's tail.
+    pub claims: Claims,
     /// Reads the machine at the boundary of an iteration.
     pub drivers: Boundary,
     /// What it was told from outside.
@@ -106,23 +110,35 @@ impl Worker<'_> {
         let planned = arm.planner.plan(group, arm.iteration, size)?;
 
         let begun = Instant::now();
-        let share = planned.plan.share(group.rank());
-        let indices = arm.cursor.slice(share.offset, share.local_batch);
-        let batch = self.data.train.gather(indices, arm.model.kind(), self.device);
-        let loader_wait_s = begun.elapsed().as_secs_f64();
+        let seat = planned.plan.seat(group.rank());
+        let mut turn = self.claims.turn(arm.policy, seat.as_ref(), begun)?;
+        let mut computed = self.compute.begin(&mut arm.model);
+        let (mut parts, mut loader_wait_s) = (Vec::new(), 0.0);
+        let mut part = Some(planned.plan.share(group.rank()));
+        while let Some(Share { offset, local_batch }) = part {
+            let loading = Instant::now();
+            let indices = arm.cursor.slice(offset, local_batch);
+            let batch = self.data.train.gather(indices, arm.model.kind(), self.device);
+            loader_wait_s += loading.elapsed().as_secs_f64();
+            let ask = |before: &Computed, last: u64| turn.ask_ahead(before, last);
+            self.compute.add(&arm.model, &batch, &mut computed, ask)?;
+            parts.push(indices);
+            part = turn.next(&computed)?;
+        }
+        let Did { tail, additions } = turn.end(&computed);
 
-        let computed = self.compute.gradients(&mut arm.model, &batch);
-
-        let reading = self.drivers.read(Instant::now());
         let report = RankReport {
-            local_batch: share.local_batch,
+            local_batch: computed.samples,
+            micro_batches: computed.micro_batches,
             compute_time_s: computed.compute_time_s,
             loader_wait_s,
+            drivers: self.drivers.read(Instant::now()).readings,
             busy_s: begun.elapsed().as_secs_f64(),
             pace_missed: self.compute.pace.as_ref().map_or(0, Pace::missed),
             peak_memory_bytes: peak_memory_bytes(self.device),
             gradient_sqr: None,
-            drivers: reading.readings,
+            tail,
+            additions,
         };
         self.leaving = self.told.leave.load(Ordering::Relaxed);
         let wishes = Wishes {
@@ -132,9 +148,11 @@ impl Worker<'_> {
         };
         let own = Contribution { report, loss_sum: computed.loss_sum, wishes, news: arm.planner.news() };
         if let Some(log) = &mut self.sample_log {
-            log.computed(arm.policy, arm.iteration, arm.cursor.epoch(), indices)?;
+            log.computed(arm.policy, arm.iteration, arm.cursor.epoch(), parts.into_iter().flatten())?;
         }
         let reduced = arm.bucket.all_reduce(group, &arm.model, own)?;
+        ensure!(reduced.samples == size, "{} samples were computed, and not {size}", reduced.samples);
+        self.claims.settle(arm.policy, &planned.plan, &reduced.reports);
 
         let verifying = Instant::now();
         let gradient_difference = self.verify(group, arm, size)?;

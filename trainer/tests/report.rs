@@ -11,9 +11,13 @@ use serde_json::{Value, json};
 const WARM_UP: u64 = 5;
 const ITERATIONS: u64 = 15;
 
-/// Two workers at paces 1 and 3: even batches take 60 ms, the batches of evenstep 40 ms, which is the ideal.
+/// Two workers at paces 1 and 3: even batches take 60 ms, those of base 40 ms, those of evenstep 30 ms, which is the ideal.
 fn iteration(policy: &str, iteration: u64) -> Value {
-    let (batches, times) = if policy == "even" { ([60, 60], [0.06, 0.02]) } else { ([30, 90], [0.03, 0.03]) };
+    let (batches, times) = match policy {
+        "even" => ([60, 60], [0.06, 0.02]),
+        "base" => ([40, 80], [0.04, 80.0 / 3000.0]),
+        _ => ([30, 90], [0.03, 0.03]),
+    };
     let slowest = f64::max(times[0], times[1]);
     let worker = |rank: usize| {
         json!({"worker": format!("node/{rank}"), "local_batch": batches[rank], "compute_time_s": times[rank],
@@ -26,13 +30,13 @@ fn iteration(policy: &str, iteration: u64) -> Value {
         "workers": [worker(0), worker(1)]})
 }
 
-fn record() -> Vec<Value> {
+fn record(policies: &[&str]) -> Vec<Value> {
     let mut lines = vec![
         json!({"kind": "run", "scenario": "paced", "paces": [1.0, 3.0], "workers": ["node/0", "node/1"],
         "global_batch": 120, "model": "mlp", "data": "task", "steps": ITERATIONS, "seed": 1, "ask": "boundary",
-        "policies": ["even", "evenstep"], "block": 5, "notes": ["imposed speeds <1 & 3>"]}),
+        "policies": policies, "block": 5, "notes": ["imposed speeds <1 & 3>"]}),
     ];
-    for policy in ["even", "evenstep"] {
+    for policy in policies {
         lines.extend((0..ITERATIONS).map(|number| iteration(policy, number)));
         lines.push(json!({"kind": "end", "policy": policy, "iterations": ITERATIONS, "final_loss": 0.5,
             "evaluation": "held out", "pace_missed": [0, 0], "reports_lost": 0}));
@@ -50,7 +54,8 @@ fn report(folder: &Path, lines: &[Value], extra: &[&str]) -> Output {
 #[test]
 fn known_times_give_known_figures() {
     let folder = tempfile::tempdir().unwrap();
-    let output = report(folder.path(), &record(), &["--json=figures.json", "--html=page.html"]);
+    let output =
+        report(folder.path(), &record(&["even", "evenstep"]), &["--json=figures.json", "--html=page.html"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
     let figures: Value =
@@ -85,6 +90,32 @@ fn known_times_give_known_figures() {
 }
 
 #[test]
+fn a_shared_tail_is_held_against_the_same_forecasts_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = record(&["even", "base", "evenstep"]);
+    let output = report(folder.path(), &lines, &["--json=figures.json", "--html=page.html"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let figures: Value =
+        serde_json::from_slice(&fs::read(folder.path().join("figures.json")).unwrap()).unwrap();
+    let number = |pointer: &str| figures.pointer(pointer).and_then(Value::as_f64);
+    let close = |pointer: &str, expected: f64| {
+        assert!((number(pointer).unwrap() - expected).abs() < 1e-9, "{pointer} {:?}", number(pointer));
+    };
+    assert_eq!(figures.pointer("/runs/0/record"), Some(&json!("record")));
+    close("/runs/1/gain", 1.5);
+    close("/runs/1/barrier_wait_s", 0.02 / 3.0);
+    close("/runs/2/step_time_s/mean", 0.03);
+    close("/runs/2/over_base/gain", 4.0 / 3.0);
+    close("/runs/2/over_base/gain_like_for_like", 4.0 / 3.0);
+    close("/runs/2/over_base/barrier_wait", 0.0);
+    assert_eq!((number("/runs/0/over_base/gain"), number("/runs/1/over_base/gain")), (None, None));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("1.33x"), "{table}");
+    let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
+    assert!(page.contains("Batches under base") && page.contains("Batches under evenstep"));
+}
+
+#[test]
 fn a_broken_record_is_refused_with_its_line_and_nothing_is_written() {
     type Break = fn(&mut Vec<Value>);
     let broken: [(Break, &str); 10] = [
@@ -101,7 +132,7 @@ fn a_broken_record_is_refused_with_its_line_and_nothing_is_written() {
     ];
     for (break_it, words) in broken {
         let folder = tempfile::tempdir().unwrap();
-        let mut lines = record();
+        let mut lines = record(&["even", "evenstep"]);
         break_it(&mut lines);
         let output = report(folder.path(), &lines, &["--json=figures.json"]);
         let error = String::from_utf8(output.stderr).unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use evenstep_protocol::{AllocateRequest, JobSpec, JoinAnswer, JoinRequest, WorkerId, WorkerReport};
+use evenstep_protocol::{AllocateRequest, Hedge, JobSpec, JoinAnswer, JoinRequest, WorkerId, WorkerReport};
 
 use super::backlog::Backlog;
 use super::client::{AskError, Client};
@@ -50,7 +50,11 @@ impl Registration {
         self.client.put_job(&self.spec)?;
         let mut latest = None;
         for (worker, device) in self.workers.iter().zip(&self.devices) {
-            let request = JoinRequest { device: Some(device.clone()), ..JoinRequest::new(worker.clone()) };
+            let request = JoinRequest {
+                device: Some(device.clone()),
+                claims: self.spec.hedge == Hedge::Auto,
+                ..JoinRequest::new(worker.clone())
+            };
             latest = Some(self.client.join(&request)?);
         }
         let mut joined = latest.ok_or_else(|| AskError::Unusable("there are no workers to join".into()))?;

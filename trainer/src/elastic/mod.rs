@@ -189,6 +189,7 @@ impl Life<'_> {
             if let Some(log) = &mut self.worker.sample_log {
                 log.round = round;
             }
+            self.worker.claims.begin_round(round);
             let next = self.train(&group, round, &members)?;
             self.regrouping_since = Instant::now();
             self.standing = Standing::Trained(self.position(group.rank()));
@@ -241,7 +242,7 @@ impl Life<'_> {
         arm.planner = match arm.policy {
             Policy::Even => {
                 let even = Plan::even(arm.global_batch, world_size, train.quantum);
-                Planner::even(even.at_rate(rate), train.quantum)
+                Planner::even(even.at_rate(rate), train.quantum, train.even_tail())
             }
             Policy::Base | Policy::Evenstep => Planner::asking(train.ask, None, plan, on),
         };
@@ -416,7 +417,7 @@ impl Life<'_> {
             iteration: self.arm.iteration,
             epoch: self.arm.cursor.epoch(),
             done: self.arm.cursor.position(),
-            local_batch: Some(in_force.share(rank).local_batch),
+            local_batch: in_force.expected_batches().get(rank).copied(),
             rate: Some(in_force.rate()),
             learning_rate: self.arm.optimizer.last_rate(),
             elapsed_s: self.started.elapsed().as_secs_f64(),

@@ -46,7 +46,7 @@ pub struct Position {
     pub epoch: u64,
     /// Samples of that epoch that are done.
     pub done: u64,
-    /// Its share of the plan in force; none where it has had none.
+    /// Its share of the plan in force, with what it was expected to claim; none where it has had none.
     pub local_batch: Option<u64>,
     /// What the plan in force multiplies the learning rate by; none at the begin of a run.
     pub rate: Option<Rate>,

@@ -140,7 +140,7 @@ pub fn waiting(run: &Run) -> Chart {
 pub fn loss(run: &Run) -> Chart {
     Chart {
         title: "Training loss".into(),
-        description: "Mean over each global batch. Both train on the same samples in the same order, so the curves lie on \
+        description: "Mean over each global batch. All train on the same samples in the same order, so the curves lie on \
             each other."
             .into(),
         x: Axis::new("iteration", ""),

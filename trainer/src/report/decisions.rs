@@ -34,7 +34,7 @@ pub fn table(training: &Training) -> Table {
     moves.truncate(SHOWN_MAX);
     moves.sort_by_key(|(_, line, _)| line.iteration);
     Table {
-        title: "Decisions".into(),
+        title: format!("Decisions under {}", training.policy),
         description,
         columns: [
             "iteration",

@@ -3,6 +3,7 @@
 //! What the figures mean stands in `DEFINITIONS`, under the table and on the page.
 
 mod charts;
+mod compared;
 mod decisions;
 mod forecasts;
 mod page;
@@ -34,14 +35,18 @@ pub struct ReportArgs {
     /// Write the figures to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// On the page, compare the runs and leave out what is told of each
+    #[arg(long, requires = "html")]
+    pub overview: bool,
 }
 
 /// What every figure means.
-const DEFINITIONS: [(&str, &str); 10] = [
+const DEFINITIONS: [(&str, &str); 12] = [
+    ("run", "the name of the record"),
     ("warm-up", "the first 5 iterations of each policy are left out of all figures; charts show them"),
     (
         "step",
-        "from asking for the batches to the end of the optimizer step, on rank 0; p50 and p95 over iterations",
+        "from asking for the batches to the end of the optimizer step, on rank 0; mean, p50 and p95 over iterations",
     ),
     ("samples/s", "throughput: samples over the sum of the step times"),
     ("gain", "throughput over that of even batches in the same record"),
@@ -55,6 +60,10 @@ const DEFINITIONS: [(&str, &str); 10] = [
         "like for like",
         "share of the ideal over that of even batches: the gain if the workers had been as fast under both; a load \
         that changes never meets both alike",
+    ),
+    (
+        "over base",
+        "like for like, against base instead of even batches: what a shared tail adds to the same forecasts",
     ),
     ("waiting", "time that workers waited at the barrier for the last one, over step time times workers"),
     ("final loss", "of the network at the end, over samples that were not trained on"),
@@ -73,7 +82,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let runs: Vec<Run> = args.records.iter().map(|path| Run::read(path)).collect::<Result<_, _>>()?;
     let results = Results::of(&runs);
     if let Some(path) = &args.html {
-        write(path, page::report(&runs, &results).to_html().as_bytes())?;
+        write(path, page::report(&runs, &results, args.overview).to_html().as_bytes())?;
     }
     if let Some(path) = &args.json {
         let mut json = serde_json::to_vec_pretty(&results).context("writing the figures as JSON")?;
@@ -94,6 +103,6 @@ mod tests {
 
     #[test]
     fn the_definitions_name_the_warm_up_that_is_used() {
-        assert!(DEFINITIONS[0].1.contains(&format!("first {WARM_UP} ")));
+        assert!(DEFINITIONS[1].1.contains(&format!("first {WARM_UP} ")));
     }
 }

@@ -1,24 +1,37 @@
 //! The page.
 
-use evenstep_report::{Cell, Figure, Report, Section, Table};
+use evenstep_report::{Cell, Chart, Figure, Report, Section, Table};
 
 use crate::cli::Policy;
 use crate::record::Scenario;
 use crate::report::forecasts::Forecasts;
 use crate::report::results::{Results, RunResult};
 use crate::report::run::{Run, Training};
-use crate::report::{DEFINITIONS, charts, decisions};
+use crate::report::table::notes;
+use crate::report::{DEFINITIONS, charts, compared, decisions};
 
-/// The whole page.
-pub fn report(runs: &[Run], results: &Results) -> Report {
-    let mut sections: Vec<Section> =
-        runs.iter().flat_map(|run| &run.line.notes).map(|note| Section::Notice(sentence(note))).collect();
-    let mut headline: Vec<Figure> = runs.iter().flat_map(headline).collect();
-    headline.extend(asking(results));
-    headline.extend(losses(runs));
-    sections.push(Section::Figures(headline));
-    sections.push(Section::Table(overview(results)));
-    for run in runs {
+/// Of more runs the large figures say nothing at a glance.
+const HEADLINES_MAX: usize = 3;
+
+/// The whole page; `overview` leaves out what is told of single runs.
+pub fn report(runs: &[Run], results: &Results, overview: bool) -> Report {
+    let notice = |(note, names): (&str, Vec<&str>)| {
+        let of = if runs.len() > 1 { format!(" ({})", names.join(", ")) } else { String::new() };
+        Section::Notice(format!("{}{of}", sentence(note)))
+    };
+    let mut sections: Vec<Section> = notes(runs).into_iter().map(notice).collect();
+    let mut figures: Vec<Figure> = Vec::new();
+    if runs.len() <= HEADLINES_MAX {
+        figures.extend(runs.iter().flat_map(headline));
+    }
+    figures.extend(asking(results));
+    figures.extend(losses(runs));
+    sections.push(Section::Figures(figures));
+    if runs.len() > 1 {
+        sections.extend(compared::charts(results));
+    }
+    sections.push(Section::Table(table(results)));
+    for run in runs.iter().filter(|_| !overview) {
         chapter(run, &mut sections);
     }
     sections.push(Section::Table(definitions()));
@@ -33,15 +46,15 @@ pub fn report(runs: &[Run], results: &Results) -> Report {
 
 /// What a run came to, set large; nothing where there is nothing to compare with.
 fn headline(run: &Run) -> Vec<Figure> {
-    let (Some(even), Some(evenstep)) = (run.training(Policy::Even), run.training(Policy::Evenstep)) else {
+    let (Some(even), Some(best)) = (run.training(Policy::Even), run.headline()) else {
         return Vec::new();
     };
     let scenario = words(run.line.scenario);
-    let (slow, fast) = (&even.figures, &evenstep.figures);
-    vec![
+    let (slow, fast) = (&even.figures, &best.figures);
+    let mut figures = vec![
         Figure {
             label: format!("Throughput, {scenario}"),
-            value: run.gain(evenstep).map_or_else(String::new, |gain| format!("{gain:.2}×")),
+            value: run.gain(best, Policy::Even).map_or_else(String::new, |gain| format!("{gain:.2}×")),
             note: format!(
                 "{:.0} against {:.0} samples/s with even batches; like for like {:.2}×",
                 fast.throughput_samples_per_s,
@@ -57,14 +70,26 @@ fn headline(run: &Run) -> Vec<Figure> {
                 percent(slow.share_of_ideal())
             ),
         },
-    ]
+    ];
+    if let Some(base) = run.training(Policy::Base).filter(|base| base.policy != best.policy) {
+        figures.push(Figure {
+            label: format!("Waiting, {scenario}"),
+            value: percent(fast.barrier_wait_share),
+            note: format!(
+                "of the step; {} by the same forecasts without a shared tail, which reach {} of the ideal",
+                percent(base.figures.barrier_wait_share),
+                percent(base.figures.share_of_ideal())
+            ),
+        });
+    }
+    figures
 }
 
-/// How far the trainings under two policies differ, over all runs.
+/// How far the trainings under all policies differ, over all runs.
 fn losses(runs: &[Run]) -> Option<Figure> {
     let largest = runs.iter().filter_map(loss_difference).reduce(f64::max)?;
     Some(Figure {
-        label: "Loss under both".into(),
+        label: "Loss under each".into(),
         value: format!("±{largest:.0e}"),
         note: "largest relative difference in any iteration: rounding".into(),
     })
@@ -80,18 +105,20 @@ fn asking(results: &Results) -> Option<Figure> {
     })
 }
 
-fn overview(results: &Results) -> Table {
+fn table(results: &Results) -> Table {
     Table {
-        title: "Both policies".into(),
+        title: "All policies".into(),
         description: format!(
             "The same job, seed and samples under each. The first {} iterations of each are warm-up and left out; what the \
              columns mean stands at the end of the page.",
             results.warm_up_iterations
         ),
         columns: [
+            "run",
             "scenario",
             "policy",
             "iterations",
+            "step (ms)",
             "step p50 (ms)",
             "step p95 (ms)",
             "waiting (%)",
@@ -100,6 +127,7 @@ fn overview(results: &Results) -> Table {
             "ideal samples/s",
             "of ideal (%)",
             "like for like",
+            "over base",
             "asking (% of step)",
             "final loss",
         ]
@@ -111,9 +139,11 @@ fn overview(results: &Results) -> Table {
 
 fn row(result: &RunResult) -> Vec<Cell> {
     vec![
+        result.record.clone().into(),
         words(result.scenario).into(),
         result.policy.to_string().into(),
         Cell::number(result.iterations as f64, 0),
+        Cell::number(result.step_time_s.mean * 1e3, 1),
         Cell::number(result.step_time_s.p50 * 1e3, 1),
         Cell::number(result.step_time_s.p95 * 1e3, 1),
         Cell::number(result.barrier_wait_share * 100.0, 1),
@@ -122,6 +152,7 @@ fn row(result: &RunResult) -> Vec<Cell> {
         Cell::number(result.ideal_throughput_samples_per_s, 0),
         Cell::number(result.share_of_ideal * 100.0, 1),
         maybe(result.gain_like_for_like, 2),
+        maybe(result.over_base.as_ref().map(|over| over.gain_like_for_like), 2),
         Cell::number(result.ask_share * 100.0, 2),
         Cell::number(result.final_loss, 4),
     ]
@@ -129,7 +160,7 @@ fn row(result: &RunResult) -> Vec<Cell> {
 
 fn chapter(run: &Run, sections: &mut Vec<Section>) {
     let line = &run.line;
-    let heading = sentence(words(line.scenario));
+    let heading = format!("{}: {}", run.name, words(line.scenario));
     let setting = format!(
         "{} workers, {}, {} an iteration, {} iterations of each policy, seed {}. {}",
         line.workers.len(),
@@ -144,24 +175,29 @@ fn chapter(run: &Run, sections: &mut Vec<Section>) {
     sections.push(Section::Text { heading, paragraphs });
     sections.push(Section::Charts(vec![charts::step_time(run)]));
     sections.push(Section::Charts(vec![charts::percentiles(run), charts::waiting(run)]));
-    if let Some(training) = run.training(Policy::Evenstep) {
-        sections.push(Section::Charts(vec![charts::batches(run, training)]));
-        let shown = line.workers.len().min(charts::SPEED_CHARTS_MAX);
+    let shown = line.workers.len().min(charts::SPEED_CHARTS_MAX);
+    let batches: Vec<Chart> = run.asking().map(|training| charts::batches(run, training)).collect();
+    if !batches.is_empty() {
+        sections.push(Section::Charts(batches));
+    }
+    if let Some(training) = run.headline() {
         sections.push(Section::Charts((0..shown).map(|rank| charts::speeds(run, training, rank)).collect()));
+    }
+    for training in run.asking() {
         sections.push(Section::Table(forecasts(run, training, shown)));
         sections.push(Section::Table(decisions::table(training)));
     }
     sections.push(Section::Charts(vec![charts::loss(run)]));
 }
 
-/// The largest relative difference of the two losses in any iteration.
+/// The largest relative difference of any loss to that of the first training, in any iteration.
 fn loss_difference(run: &Run) -> Option<f64> {
-    let (even, evenstep) = (run.training(Policy::Even)?, run.training(Policy::Evenstep)?);
-    let pairs = even.iterations.iter().zip(&evenstep.iterations);
-    Some(pairs.map(|(even, other)| (other.loss / even.loss - 1.0).abs()).fold(0.0, f64::max))
+    let (first, others) = run.trainings.split_first().filter(|(_, others)| !others.is_empty())?;
+    let pairs = others.iter().flat_map(|other| first.iterations.iter().zip(&other.iterations));
+    Some(pairs.map(|(first, other)| (other.loss / first.loss - 1.0).abs()).fold(0.0, f64::max))
 }
 
-/// Both trained on the same samples, so that only rounding may keep them apart.
+/// All trained on the same samples, so that only rounding may keep them apart.
 fn agreement(run: &Run) -> Option<String> {
     let difference = loss_difference(run)?;
     let ends: Vec<String> = run
@@ -170,7 +206,7 @@ fn agreement(run: &Run) -> Option<String> {
         .map(|training| format!("{} {:.6}", training.policy, training.end.final_loss))
         .collect();
     Some(format!(
-        "The losses of both trainings are never further apart than {difference:.1e} of their value. Final loss: {} ({}).",
+        "The losses of the trainings are never further apart than {difference:.1e} of their value. Final loss: {} ({}).",
         ends.join(", "),
         run.trainings.first()?.end.evaluation
     ))
@@ -197,7 +233,7 @@ fn forecasts(run: &Run, training: &Training, charted: usize) -> Table {
         String::new()
     };
     Table {
-        title: "Forecasts".into(),
+        title: format!("Forecasts under {}", training.policy),
         description: format!(
             "Errors are means of absolute differences to the measured speed. Last value: as fast as in the iteration \
              before.{unseen}"

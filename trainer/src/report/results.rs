@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::cli::Policy;
 use crate::figures::{WARM_UP, quantile};
+use crate::load::LoadKind;
 use crate::record::{IterationLine, Scenario};
 use crate::report::run::{Run, Training};
 
@@ -23,8 +24,12 @@ pub struct Results {
 /// The figures of one policy.
 #[derive(Debug, Serialize)]
 pub struct RunResult {
+    /// What the record's file is called, without its ending.
+    pub record: String,
     /// What made the workers unequal.
     pub scenario: Scenario,
+    /// What competed with the workers, really or as their imposed speeds took it to be.
+    pub load: Option<LoadKind>,
     /// The policy.
     pub policy: Policy,
     /// Samples over step time.
@@ -33,6 +38,8 @@ pub struct RunResult {
     pub step_time_s: StepTime,
     /// Of all workers' time, the part spent waiting for the last one.
     pub barrier_wait_share: f64,
+    /// The same in a step, on average.
+    pub barrier_wait_s: f64,
     /// The sum of the measured speeds.
     pub ideal_throughput_samples_per_s: f64,
     /// Mean loss over held-out samples.
@@ -43,6 +50,8 @@ pub struct RunResult {
     pub gain: Option<f64>,
     /// The share of the ideal over that of even batches: the gain if both had met the same load.
     pub gain_like_for_like: Option<f64>,
+    /// Against the policy base; absent where it was not run, and for policies without forecasts.
+    pub over_base: Option<OverBase>,
     /// Of the step time, the part that asking took.
     pub ask_share: f64,
     /// Workers that took part.
@@ -57,9 +66,22 @@ pub struct RunResult {
     pub notes: Vec<String>,
 }
 
+/// What a shared tail adds to the same forecasts.
+#[derive(Debug, Serialize)]
+pub struct OverBase {
+    /// Throughput over that of base.
+    pub gain: f64,
+    /// The share of the ideal over that of base.
+    pub gain_like_for_like: f64,
+    /// Time at the barrier over that of base; absent where base never waited.
+    pub barrier_wait: Option<f64>,
+}
+
 /// Step times in seconds.
 #[derive(Debug, Serialize)]
 pub struct StepTime {
+    /// The mean.
+    pub mean: f64,
     /// The median.
     pub p50: f64,
     /// 95 % are no longer.
@@ -94,16 +116,24 @@ impl RunResult {
     fn of(run: &Run, training: &Training) -> Self {
         let figures = &training.figures;
         Self {
+            record: run.name.clone(),
             scenario: run.line.scenario,
+            load: run.line.load,
             policy: training.policy,
             throughput_samples_per_s: figures.throughput_samples_per_s,
-            step_time_s: StepTime { p50: figures.step_time_s(0.5), p95: figures.step_time_s(0.95) },
+            step_time_s: StepTime {
+                mean: figures.step_mean_s,
+                p50: figures.step_time_s(0.5),
+                p95: figures.step_time_s(0.95),
+            },
             barrier_wait_share: figures.barrier_wait_share,
+            barrier_wait_s: figures.barrier_wait_s,
             ideal_throughput_samples_per_s: figures.ideal_throughput_samples_per_s,
             final_loss: training.end.final_loss,
             share_of_ideal: figures.share_of_ideal(),
-            gain: run.gain(training),
-            gain_like_for_like: run.gain_like_for_like(training),
+            gain: run.gain(training, Policy::Even),
+            gain_like_for_like: run.gain_like_for_like(training, Policy::Even),
+            over_base: OverBase::of(run, training),
             ask_share: figures.ask_share,
             workers: run.line.workers.len(),
             iterations: figures.iterations,
@@ -111,6 +141,18 @@ impl RunResult {
             reports_lost: training.end.reports_lost,
             notes: run.line.notes.clone(),
         }
+    }
+}
+
+impl OverBase {
+    fn of(run: &Run, training: &Training) -> Option<Self> {
+        let asks = training.policy.asks() && training.policy != Policy::Base;
+        let training = Some(training).filter(|_| asks)?;
+        Some(Self {
+            gain: run.gain(training, Policy::Base)?,
+            gain_like_for_like: run.gain_like_for_like(training, Policy::Base)?,
+            barrier_wait: run.waiting(training, Policy::Base),
+        })
     }
 }
 

@@ -16,6 +16,8 @@ const LINES_MAX: usize = 2_000_000;
 /// A run and what each policy made of it.
 #[derive(Debug)]
 pub struct Run {
+    /// What the record's file is called, without its ending.
+    pub name: String,
     /// What was run.
     pub line: RunLine,
     /// In the order in which they took turns.
@@ -96,7 +98,8 @@ impl Run {
         }
         let finished = partial.into_iter().map(|training| training.finish(&run));
         let trainings = finished.collect::<Result<_, _>>().map_err(whole)?;
-        Ok(Self { line: run, trainings })
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Self { name, line: run, trainings })
     }
 
     /// The training under a policy, where there was one.
@@ -104,17 +107,33 @@ impl Run {
         self.trainings.iter().find(|training| training.policy == policy)
     }
 
-    /// Throughput of a training over that of the even one, where there is one.
-    pub fn gain(&self, training: &Training) -> Option<f64> {
-        let even = self.training(Policy::Even)?;
-        Some(training.figures.throughput_samples_per_s / even.figures.throughput_samples_per_s)
+    /// Throughput of a training over that of another policy, where there is one.
+    pub fn gain(&self, training: &Training, over: Policy) -> Option<f64> {
+        let other = self.training(over)?;
+        Some(training.figures.throughput_samples_per_s / other.figures.throughput_samples_per_s)
     }
 
-    /// The share of the ideal that a training reaches over that of the even one, where there is one. Loads that change
+    /// The share of the ideal that a training reaches over that of another policy, where there is one. Loads that change
     /// are never quite the same for both; this leaves out how much faster the workers themselves were.
-    pub fn gain_like_for_like(&self, training: &Training) -> Option<f64> {
-        let even = self.training(Policy::Even)?;
-        Some(training.figures.share_of_ideal() / even.figures.share_of_ideal())
+    pub fn gain_like_for_like(&self, training: &Training, over: Policy) -> Option<f64> {
+        let other = self.training(over)?;
+        Some(training.figures.share_of_ideal() / other.figures.share_of_ideal())
+    }
+
+    /// The time at the barrier of a training over that of another policy, where that waited at all.
+    pub fn waiting(&self, training: &Training, over: Policy) -> Option<f64> {
+        let waited_s = self.training(over)?.figures.barrier_wait_s;
+        (waited_s > 0.0).then(|| training.figures.barrier_wait_s / waited_s)
+    }
+
+    /// The trainings that asked the predictor.
+    pub fn asking(&self) -> impl DoubleEndedIterator<Item = &Training> {
+        self.trainings.iter().filter(|training| training.policy.asks())
+    }
+
+    /// The training that the others lead up to: the last that asked the predictor.
+    pub fn headline(&self) -> Option<&Training> {
+        self.asking().next_back()
     }
 }
 
@@ -227,6 +246,8 @@ fn absent(worker: &WorkerId) -> WorkerLine {
         worker: worker.clone(),
         local_batch: 0,
         compute_time_s: 0.0,
+        micro_batches: None,
+        tail: None,
         barrier_wait_s: 0.0,
         loader_wait_s: 0.0,
         predicted_compute_time_s: None,

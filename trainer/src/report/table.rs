@@ -6,11 +6,12 @@ use crate::report::DEFINITIONS;
 use crate::report::results::{Results, RunResult};
 use crate::report::run::Run;
 
-const COUNT: usize = 11;
+const COUNT: usize = 13;
 const COLUMNS: [&str; COUNT] = [
-    "scenario",
+    "run",
     "policy",
-    "step p50",
+    "step",
+    "p50",
     "p95",
     "waiting",
     "samples/s",
@@ -18,6 +19,7 @@ const COLUMNS: [&str; COUNT] = [
     "ideal",
     "of ideal",
     "like for like",
+    "over base",
     "final loss",
 ];
 /// The columns that hold words.
@@ -49,14 +51,14 @@ fn write_all(out: &mut String, runs: &[Run], results: &Results) -> fmt::Result {
     }
     writeln!(out)?;
     writeln!(out, "{}", service(results))?;
-    for note in runs.iter().flat_map(|run| &run.line.notes) {
-        writeln!(out, "NOTE: {note}")?;
+    for (note, names) in notes(runs) {
+        writeln!(out, "NOTE: {note} ({})", names.join(", "))?;
     }
     for result in results.runs.iter().filter(|result| result.reports_lost > 0) {
         writeln!(
             out,
-            "NOTE: {} reports of {} never reached the predictor",
-            result.reports_lost, result.scenario
+            "NOTE: {} reports of {} ({}) never reached the predictor",
+            result.reports_lost, result.record, result.policy
         )?;
     }
     writeln!(out)?;
@@ -68,10 +70,25 @@ fn write_all(out: &mut String, runs: &[Run], results: &Results) -> fmt::Result {
     Ok(())
 }
 
+/// What a reader must know, and of which runs.
+pub fn notes(runs: &[Run]) -> Vec<(&str, Vec<&str>)> {
+    let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
+    for run in runs {
+        for note in &run.line.notes {
+            match notes.iter_mut().find(|(told, _)| told == note) {
+                Some((_, names)) => names.push(&run.name),
+                None => notes.push((note, vec![&run.name])),
+            }
+        }
+    }
+    notes
+}
+
 fn row(result: &RunResult) -> [String; COUNT] {
     [
-        result.scenario.to_string(),
+        result.record.clone(),
         result.policy.to_string(),
+        format!("{:.1} ms", result.step_time_s.mean * 1e3),
         format!("{:.1} ms", result.step_time_s.p50 * 1e3),
         format!("{:.1} ms", result.step_time_s.p95 * 1e3),
         format!("{:.1} %", result.barrier_wait_share * 100.0),
@@ -80,6 +97,7 @@ fn row(result: &RunResult) -> [String; COUNT] {
         format!("{:.0}", result.ideal_throughput_samples_per_s),
         format!("{:.1} %", result.share_of_ideal * 100.0),
         gain(result.gain_like_for_like),
+        gain(result.over_base.as_ref().map(|over| over.gain_like_for_like)),
         format!("{:.4}", result.final_loss),
     ]
 }

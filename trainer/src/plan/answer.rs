@@ -1,0 +1,300 @@
+//! Plans out of the predictor's answers.
+
+use evenstep_protocol::{AllocateAnswer, Allocation, WorkerId};
+
+use super::tail::{Claimant, Tail, chunks_max};
+use super::{Plan, Share};
+use crate::rate::Rate;
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// Our workers in rank order.
+    pub workers: &'a [WorkerId],
+    /// Samples in the iteration.
+    pub global_batch: u64,
+    /// The generation.
+    pub generation: u64,
+    /// Whether the global batch follows the number of workers.
+    pub follows_workers: bool,
+}
+
+/// An answer of the predictor that this run cannot follow.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// It is about other workers than ours.
+    #[error("the answer names {named} workers and {foreign:?} is not one of our {ours}")]
+    Workers {
+        /// How many it names.
+        named: usize,
+        /// One that we do not know, or that comes twice; empty where some of ours are left out.
+        foreign: String,
+        /// How many we are.
+        ours: usize,
+    },
+    /// Its shares do not cover the global batch exactly once.
+    #[error(
+        "the answer's shares do not cover the {expected} samples of the iteration exactly once: {shares:?}{}",
+        .tail.as_ref().map_or_else(String::new, |(offset, chunks)| format!(", then from {offset} on chunks of {chunks:?}"))
+    )]
+    Cover {
+        /// Samples to be covered.
+        expected: u64,
+        /// The shares in our rank order.
+        shares: Vec<Share>,
+        /// Where a tail begins that must come after them, and its chunks.
+        tail: Option<(u64, Vec<u64>)>,
+    },
+    /// Its tail cannot be claimed.
+    #[error("the answer's tail: {0}")]
+    Tail(String),
+    /// It was given before others joined, for a global batch that followed the number of workers.
+    #[error("the answer is for a global batch of fewer workers, given before others joined")]
+    Outgrown,
+    /// Its multiplier is no learning-rate multiplier.
+    #[error("the answer's learning-rate multiplier {0} must be finite and at least 0")]
+    LearningRate(f64),
+}
+
+impl Plan {
+    /// Checks an answer and puts it in our rank order. An answer that was given in an earlier generation than it was asked
+    /// for in may leave out a worker that joined since, which then computes and claims nothing in that iteration; but not
+    /// where the global batch follows the number of workers, as it and its learning rate are then for another one.
+    ///
+    /// # Errors
+    /// It names other workers than ours, its shares and chunks do not cover the global batch exactly once, or its tail breaks
+    /// a rule.
+    pub fn from_answer(answer: &AllocateAnswer, asked: &Asked<'_>) -> Result<Self, PlanError> {
+        let Asked { workers, global_batch, generation, follows_workers } = *asked;
+        let named = answer.allocations.len();
+        let mut told: Vec<Option<&Allocation>> = vec![None; workers.len()];
+        for allocation in &answer.allocations {
+            let free = workers.iter().position(|worker| *worker == allocation.worker);
+            match free.map(|rank| &mut told[rank]) {
+                Some(slot @ None) => *slot = Some(allocation),
+                _ => {
+                    let foreign = allocation.worker.to_string();
+                    return Err(PlanError::Workers { named, foreign, ours: workers.len() });
+                }
+            }
+        }
+        if told.iter().any(Option::is_none) {
+            if answer.generation >= generation {
+                return Err(PlanError::Workers { named, foreign: String::new(), ours: workers.len() });
+            }
+            if follows_workers {
+                return Err(PlanError::Outgrown);
+            }
+        }
+        let share = |told: &Option<&Allocation>| match told {
+            Some(told) => Share { local_batch: told.local_batch, offset: told.offset },
+            None => Share::default(),
+        };
+        let shares = told.iter().map(share).collect();
+        let tail = tail(answer, &told)?;
+        let rate = Rate::from_instruction(&answer.optimizer).map_err(PlanError::LearningRate)?;
+        let plan = Self { shares, tail, rate };
+        if plan.covers(global_batch) {
+            return Ok(plan);
+        }
+        let tail = plan.tail.map(|tail| (tail.offset, tail.chunks));
+        Err(PlanError::Cover { expected: global_batch, shares: plan.shares, tail })
+    }
+}
+
+/// The tail of an answer with what it told each of our ranks.
+fn tail(answer: &AllocateAnswer, told: &[Option<&Allocation>]) -> Result<Option<Tail>, PlanError> {
+    let Some(tail) = &answer.tail else { return Ok(None) };
+    let (count, most) = (tail.chunks.len(), chunks_max(told.len()));
+    if count == 0 || count > most {
+        return Err(PlanError::Tail(format!(
+            "{count} chunks: must be 1 to {most}, for {} workers",
+            told.len()
+        )));
+    }
+    if tail.chunks.contains(&0) {
+        return Err(PlanError::Tail(format!("chunks of {:?}: none may be empty", tail.chunks)));
+    }
+    let said: Vec<u64> = if tail.pools.is_empty() { vec![count as u64] } else { tail.pools.clone() };
+    let whole = said.iter().try_fold(0_u64, |sum, pool| sum.checked_add(*pool));
+    if whole != Some(count as u64) || said.contains(&0) {
+        return Err(PlanError::Tail(format!(
+            "pools of {said:?} chunks: must each have some, and {count} together"
+        )));
+    }
+    let claimant = |told: &Option<&Allocation>| Claimant {
+        pool: told.and_then(|told| told.pool).map(|pool| usize::try_from(pool).unwrap_or(usize::MAX)),
+        speed: told
+            .and_then(|told| told.predicted_speed_samples_per_s)
+            .filter(|speed| speed.is_finite() && *speed > 0.0),
+    };
+    let tail = Tail {
+        offset: tail.offset,
+        chunks: tail.chunks.clone(),
+        pools: said.iter().map(|&pool| pool as usize).collect(),
+        claimants: told.iter().map(claimant).collect(),
+    };
+    if let Some(pool) = tail.claimants.iter().filter_map(|own| own.pool).find(|pool| *pool >= said.len()) {
+        return Err(PlanError::Tail(format!("pool {pool} of a worker: there are {}", said.len())));
+    }
+    match (0..said.len()).find(|pool| tail.members(*pool).next().is_none()) {
+        Some(pool) => Err(PlanError::Tail(format!("pool {pool} has {} chunks and no worker", said[pool]))),
+        None => Ok(Some(tail)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenstep_protocol::{
+        Decision, DecisionKind, JobId, LearningRateRule, OptimizerInstruction, Tail as Told,
+    };
+
+    use super::*;
+
+    fn workers(count: usize) -> Vec<WorkerId> {
+        (0..count).map(|slot| WorkerId::new(format!("node/{slot}")).unwrap()).collect()
+    }
+
+    /// An answer that hands out these (batch, offset) pairs to `node/<slot>`, in the order given.
+    fn answer(shares: &[(usize, u64, u64)]) -> AllocateAnswer {
+        let global_batch = shares.iter().map(|share| share.1).sum();
+        let allocations = shares
+            .iter()
+            .enumerate()
+            .map(|(rank, &(slot, local_batch, offset))| Allocation {
+                worker: WorkerId::new(format!("node/{slot}")).unwrap(),
+                rank: rank as u64,
+                local_batch,
+                offset,
+                gradient_weight: local_batch as f64 / global_batch as f64,
+                planned_batch: None,
+                pool: None,
+                predicted_compute_time_s: None,
+                predicted_speed_samples_per_s: None,
+                speed_lower_samples_per_s: None,
+                speed_upper_samples_per_s: None,
+                micro_batch: None,
+                cost: None,
+            })
+            .collect();
+        AllocateAnswer {
+            job_id: JobId::new("job").unwrap(),
+            generation: 1,
+            iteration: 0,
+            global_batch,
+            allocations,
+            tail: None,
+            optimizer: OptimizerInstruction {
+                rule: LearningRateRule::None,
+                lr_multiplier: 0.5,
+                momentum_buffer_scale: 1.0,
+                ramp: None,
+                schedule_iteration: None,
+            },
+            decision: Decision {
+                kind: DecisionKind::Held,
+                reason: String::new(),
+                predicted_step_time_s: None,
+                even_step_time_s: None,
+            },
+        }
+    }
+
+    /// What two workers make of an answer to a request for 40 samples.
+    fn followed(answer: &AllocateAnswer, generation: u64, follows_workers: bool) -> Result<Plan, PlanError> {
+        let asked = Asked { workers: &workers(2), global_batch: 40, generation, follows_workers };
+        Plan::from_answer(answer, &asked)
+    }
+
+    #[test]
+    fn an_answer_is_put_in_our_rank_order() {
+        let plan = followed(&answer(&[(1, 30, 0), (0, 10, 30)]), 1, false).unwrap();
+        assert_eq!(
+            plan.shares(),
+            [Share { local_batch: 10, offset: 30 }, Share { local_batch: 30, offset: 0 }]
+        );
+        assert_eq!(plan.rate(), Rate::from(0.5));
+    }
+
+    #[test]
+    fn answers_that_cannot_be_followed_are_refused() {
+        let foreign = followed(&answer(&[(0, 10, 0), (7, 30, 10)]), 1, false);
+        assert!(matches!(foreign, Err(PlanError::Workers { foreign, .. }) if foreign == "node/7"));
+        let twice = followed(&answer(&[(0, 10, 0), (0, 30, 10)]), 1, false);
+        assert!(matches!(twice, Err(PlanError::Workers { .. })));
+        let left_out = followed(&answer(&[(0, 40, 0)]), 1, false);
+        assert!(matches!(left_out, Err(PlanError::Workers { .. })));
+        let joined_since = followed(&answer(&[(0, 40, 0)]), 2, false).unwrap();
+        assert_eq!(joined_since.shares(), [Share { local_batch: 40, offset: 0 }, Share::default()]);
+        let outgrown = followed(&answer(&[(0, 40, 0)]), 2, true);
+        assert_eq!(outgrown, Err(PlanError::Outgrown), "of one worker's global batch");
+        assert!(followed(&answer(&[(0, 10, 0), (1, 30, 10)]), 2, true).is_ok());
+        for shares in [[(0, 10, 0), (1, 29, 10)], [(0, 10, 0), (1, 30, 9)], [(0, 10, 0), (1, 30, 11)]] {
+            let wrong = followed(&answer(&shares), 1, false);
+            assert!(matches!(wrong, Err(PlanError::Cover { .. })), "{shares:?}");
+        }
+    }
+
+    /// An answer of these bases, of which worker `slot` claims from pool `pools[slot]`, and of a tail.
+    fn hedged(
+        bases: &[(usize, u64, u64)],
+        claims: &[Option<u64>],
+        tail: (u64, &[u64], &[u64]),
+    ) -> AllocateAnswer {
+        let mut answer = answer(bases);
+        for (allocation, pool) in answer.allocations.iter_mut().zip(claims) {
+            allocation.pool = *pool;
+            allocation.predicted_speed_samples_per_s = Some(10.0 * (allocation.rank + 1) as f64);
+        }
+        let (offset, chunks, pools) = tail;
+        answer.tail = Some(Told { offset, chunks: chunks.to_vec(), pools: pools.to_vec() });
+        answer
+    }
+
+    #[test]
+    fn a_tail_is_put_in_our_rank_order() {
+        let answer = hedged(&[(1, 20, 0), (0, 10, 20)], &[Some(0), Some(1)], (30, &[4, 3, 2, 1], &[3, 1]));
+        let plan = followed(&answer, 1, false).unwrap();
+        assert_eq!(plan.global_batch(), 40);
+        let (first, second) = (plan.seat(0).unwrap(), plan.seat(1).unwrap());
+        assert_eq!((first.pool, first.offset, first.chunks), (1, 39, &[1][..]));
+        assert_eq!((second.pool, second.offset, second.chunks), (0, 30, &[4, 3, 2][..]));
+        assert_eq!((first.members, first.peers.len(), first.speed), (1, 0, Some(20.0)));
+
+        let joined_since = hedged(&[(0, 30, 0)], &[Some(0)], (30, &[10], &[]));
+        let plan = followed(&joined_since, 2, false).unwrap();
+        assert_eq!((plan.share(1), plan.seat(1)), (Share::default(), None), "it claims nothing");
+        assert!(matches!(followed(&joined_since, 1, false), Err(PlanError::Workers { .. })));
+    }
+
+    #[test]
+    fn tails_that_cannot_be_claimed_are_refused() {
+        let wrong = |bases: &[(usize, u64, u64)], claims: &[Option<u64>], tail: (u64, &[u64], &[u64])| {
+            followed(&hedged(bases, claims, tail), 1, false).unwrap_err()
+        };
+        let bases = [(0, 10, 0), (1, 20, 10)];
+        let both = [Some(0), Some(0)];
+        for tail in [(30, &[4, 5][..]), (29, &[5, 5]), (30, &[5, 6]), (30, &[u64::MAX, 10]), (0, &[10])] {
+            let error = wrong(&bases, &both, (tail.0, tail.1, &[]));
+            assert!(matches!(error, PlanError::Cover { tail: Some(_), .. }), "{tail:?}: {error}");
+        }
+        let first = wrong(&[(0, 10, 10), (1, 20, 20)], &both, (0, &[10], &[]));
+        assert!(matches!(first, PlanError::Cover { .. }), "it is not the last part: {first}");
+        for (claims, chunks, pools) in [
+            (both, &[][..], &[][..]),
+            (both, &[5, 0, 5], &[]),
+            (both, &[5, 5], &[1]),
+            (both, &[5, 5], &[2, 0]),
+            (both, &[5, 5], &[u64::MAX, 3]),
+            (both, &[5, 5], &[1, 1]),
+            ([Some(0), Some(1)], &[5, 5], &[]),
+            ([None, None], &[5, 5], &[]),
+        ] {
+            let error = wrong(&bases, &claims, (30, chunks, pools));
+            assert!(matches!(error, PlanError::Tail(_)), "{chunks:?} {pools:?} {claims:?}: {error}");
+        }
+        let many: Vec<u64> = vec![1; chunks_max(2) + 1];
+        assert!(matches!(wrong(&[(0, 7, 0)], &both, (7, &many, &[])), PlanError::Workers { .. }));
+        assert!(matches!(wrong(&[(0, 3, 0), (1, 4, 3)], &both, (7, &many, &[])), PlanError::Tail(_)));
+    }
+}

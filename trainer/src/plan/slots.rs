@@ -1,0 +1,115 @@
+//! How a plan travels: numbers in fixed slots. What is whole stays exact as a 32-bit float too.
+
+use evenstep_core::hedge::CHUNKS_PER_WORKER_MAX;
+
+use super::tail::{Claimant, Tail};
+use super::{Plan, Share};
+use crate::rate::{self, Rate};
+
+/// "There is news", and the rate.
+const HEAD: usize = 1 + rate::SLOTS;
+/// Where the tail begins, how many chunks it has, how many pools.
+const TAIL_HEAD: usize = 3;
+/// Of one rank: batch and offset; pool, from 1, and speed. There are no more pools than ranks: the chunks of one.
+const OF_RANK: usize = 5;
+const PER_RANK: usize = OF_RANK + CHUNKS_PER_WORKER_MAX;
+
+impl Plan {
+    /// Slots that a plan takes on its way to the other ranks.
+    pub fn slots(world_size: usize) -> usize {
+        HEAD + TAIL_HEAD + PER_RANK * world_size
+    }
+
+    /// Writes the plan into its slots; "no news" is all zeros.
+    pub fn encode(news: Option<&Self>, world_size: usize) -> Vec<f64> {
+        let mut slots = vec![0.0; Self::slots(world_size)];
+        let Some(plan) = news else { return slots };
+        let (head, rest) = slots.split_at_mut(HEAD);
+        let (tail_head, rest) = rest.split_at_mut(TAIL_HEAD);
+        let (of_ranks, chunks) = rest.split_at_mut(OF_RANK * world_size);
+        head[0] = 1.0;
+        head[1..].copy_from_slice(&plan.rate.encode());
+        for (own, share) in of_ranks.chunks_exact_mut(OF_RANK).zip(&plan.shares) {
+            own[..2].copy_from_slice(&[share.local_batch as f64, share.offset as f64]);
+        }
+        if let Some(tail) = &plan.tail {
+            let counts = [tail.chunks.len() as f64, tail.pools.len() as f64];
+            tail_head.copy_from_slice(&[tail.offset as f64, counts[0], counts[1]]);
+            for (own, claimant) in of_ranks.chunks_exact_mut(OF_RANK).zip(&tail.claimants) {
+                own[2] = claimant.pool.map_or(0.0, |pool| pool as f64 + 1.0);
+                own[3] = claimant.speed.unwrap_or(0.0);
+            }
+            for (own, pool) in of_ranks.chunks_exact_mut(OF_RANK).zip(&tail.pools) {
+                own[4] = *pool as f64;
+            }
+            for (slot, chunk) in chunks.iter_mut().zip(&tail.chunks) {
+                *slot = *chunk as f64;
+            }
+        }
+        slots
+    }
+
+    /// Reads what [`Plan::encode`] wrote.
+    pub fn decode(slots: &[f64]) -> Option<Self> {
+        if slots[0] != 1.0 {
+            return None;
+        }
+        let (head, rest) = slots.split_at(HEAD);
+        let (tail_head, rest) = rest.split_at(TAIL_HEAD);
+        let (of_ranks, chunks) = rest.split_at(rest.len() / PER_RANK * OF_RANK);
+        let of_rank = || of_ranks.chunks_exact(OF_RANK);
+        let share = |own: &[f64]| Share { local_batch: own[0] as u64, offset: own[1] as u64 };
+        let claimant = |own: &[f64]| Claimant {
+            pool: (own[2] > 0.0).then(|| own[2] as usize - 1),
+            speed: (own[3] > 0.0 && own[3].is_finite()).then_some(own[3]),
+        };
+        let [offset, count, pools] = tail_head.try_into().ok()?;
+        let tail = (count > 0.0).then(|| Tail {
+            offset: offset as u64,
+            chunks: chunks.iter().take(count as usize).map(|chunk| *chunk as u64).collect(),
+            pools: of_rank().take(pools as usize).map(|own| own[4] as usize).collect(),
+            claimants: of_rank().map(claimant).collect(),
+        });
+        let rate = Rate::decode(head[1..].try_into().ok()?);
+        Some(Self { shares: of_rank().map(share).collect(), tail, rate })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::plan::GLOBAL_BATCH_MAX;
+
+    proptest! {
+        #[test]
+        fn a_plan_survives_its_slots_also_as_32_bit_floats(
+            batches in prop::collection::vec(0_u64..(GLOBAL_BATCH_MAX / 16), 1..8),
+            chunks in prop::collection::vec(1_u64..(GLOBAL_BATCH_MAX / 32), 0..17),
+            seats in prop::collection::vec((any::<bool>(), 0.0_f32..1e6), 8), cut in 0_usize..17,
+        ) {
+            let mut plan = Plan::in_rank_order(&batches, 0.5);
+            if !chunks.is_empty() {
+                let cut = cut % chunks.len();
+                let pools = if cut == 0 || batches.len() == 1 { vec![chunks.len()] } else { vec![cut, chunks.len() - cut] };
+                let claimant = |rank: usize, &(claims, speed): &(bool, f32)| Claimant {
+                    pool: claims.then_some(rank % pools.len()),
+                    speed: (speed > 0.5e6).then_some(f64::from(speed)),
+                };
+                let claimants = seats.iter().take(batches.len()).enumerate();
+                let claimants = claimants.map(|(rank, seat)| claimant(rank, seat)).collect();
+                plan.tail = Some(Tail { offset: plan.global_batch(), chunks, pools, claimants });
+            }
+            let slots = Plan::encode(Some(&plan), batches.len());
+            prop_assert_eq!(slots.len(), Plan::slots(batches.len()));
+            let narrow: Vec<f64> = slots.iter().map(|&slot| f64::from(slot as f32)).collect();
+            prop_assert_eq!(Plan::decode(&narrow), Some(plan));
+        }
+    }
+
+    #[test]
+    fn no_news_is_no_plan() {
+        assert_eq!(Plan::decode(&Plan::encode(None, 3)), None);
+    }
+}
