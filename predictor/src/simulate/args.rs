@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use evenstep_core::forecast::Loss;
+use evenstep_core::hedge::{ClaimCost, POOL_MAX};
 use evenstep_core::plan::{Calm, Objective};
 use evenstep_core::simulate::world::{CELLS_MAX, RecordedForm};
 use evenstep_core::simulate::{PolicyName, Settings};
@@ -19,6 +20,10 @@ use crate::offline::values::{GLOBAL_BATCH_MAX, between, share};
 const BATCH_PER_WORKER: u64 = 64;
 /// Iterations of a described cluster, where nothing else is asked for.
 pub const CLUSTER_ITERATIONS: usize = 2000;
+
+/// What a claim takes, and claims a second that a counter takes, where nothing else is asked for: as measured on loopback.
+const CLAIM_COST_S: f64 = 0.0005;
+const CLAIM_RATE: f64 = 10_000.0;
 
 /// Workers times iterations up to which networks are fitted unless said otherwise: some seconds of fits.
 const NETWORK_CELLS_MAX: usize = 100_000;
@@ -79,7 +84,7 @@ pub struct Args {
         value_name = "POLICY,..",
         value_delimiter = ',',
         value_parser = PolicyName::from_str,
-        default_value = "even,static_proportional,last_value,ema,evenstep,oracle",
+        default_value = "even,static_proportional,last_value,ema,base,evenstep,oracle",
         help_heading = "Policies"
     )]
     pub policies: Vec<PolicyName>,
@@ -102,6 +107,18 @@ pub struct Args {
     /// What evenstep's mix is trained on: the error of the speed, or the step time it leads to [default: the service's]
     #[arg(long, value_enum, value_name = "LOSS", help_heading = "Policies")]
     pub mix: Option<Mix>,
+    /// Seconds that a claim from evenstep's shared tail takes
+    #[arg(long, value_name = "SECONDS", default_value_t = CLAIM_COST_S, value_parser = seconds, help_heading = "Policies")]
+    pub claim_cost: f64,
+    /// Claims a second that one counter can take: more at once wait
+    #[arg(long, value_name = "RATE", default_value_t = CLAIM_RATE, value_parser = rate, help_heading = "Policies")]
+    pub claim_rate: f64,
+    /// No chunk of evenstep's shared tail has fewer samples [default: the quantum]
+    #[arg(long, value_name = "SAMPLES", value_parser = between(1, GLOBAL_BATCH_MAX), help_heading = "Policies")]
+    pub min_chunk: Option<u64>,
+    /// The most workers that claim from one counter: more make several pools, each with its own part of the tail
+    #[arg(long, value_name = "N", default_value_t = POOL_MAX as u64, value_parser = between(2, CELLS_MAX as u64), help_heading = "Policies")]
+    pub pool: u64,
     /// Whether evenstep fits networks on the way, which takes most of the time; auto: where workers times iterations are at
     /// most 100000
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Policies")]
@@ -157,6 +174,18 @@ pub enum Networks {
 fn part(written: &str) -> Result<f64, String> {
     let part: Option<f64> = written.parse().ok();
     part.filter(|part| (0.0..1.0).contains(part)).ok_or_else(|| "must be a share from 0 to under 1".into())
+}
+
+/// Seconds, 0 or more.
+fn seconds(written: &str) -> Result<f64, String> {
+    let seconds: Option<f64> = written.parse().ok();
+    seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0).ok_or_else(|| "must be 0 or more".into())
+}
+
+/// A positive rate.
+fn rate(written: &str) -> Result<f64, String> {
+    let rate: Option<f64> = written.parse().ok();
+    rate.filter(|rate| rate.is_finite() && *rate > 0.0).ok_or_else(|| "must be over 0".into())
 }
 
 /// A factor in (0, 1].
@@ -218,6 +247,12 @@ impl Args {
                 Some(Mix::Error) => Loss::SquaredError,
                 Some(Mix::Step) => Loss::StepTime,
             },
+            claim: ClaimCost {
+                latency_s: self.claim_cost,
+                busy_s: (1.0 / self.claim_rate).min(self.claim_cost),
+            },
+            min_chunk: self.min_chunk.unwrap_or(self.quantum).next_multiple_of(self.quantum),
+            pool_max: usize::try_from(self.pool).unwrap_or(usize::MAX),
             ahead: self.ask == Ask::Ahead,
             networks: match self.networks {
                 Networks::Auto => workers.saturating_mul(iterations) <= NETWORK_CELLS_MAX,

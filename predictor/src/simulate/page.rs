@@ -73,14 +73,26 @@ fn table(results: &Results) -> Table {
             Cell::number(policy.regret, 4),
             cell(policy.barrier_wait_s),
             Cell::number(policy.changes as f64, 0),
+            cell(policy.claim_s),
+            Cell::number(policy.chunks, 1),
         ]
     };
     Table {
         title: "Policies".into(),
         description: "Over the iterations that count.".into(),
-        columns: ["policy", "mean step (s)", "p95 (s)", "speed-up", "regret", "wait (s)", "changes"]
-            .map(str::to_owned)
-            .to_vec(),
+        columns: [
+            "policy",
+            "mean step (s)",
+            "p95 (s)",
+            "speed-up",
+            "regret",
+            "wait (s)",
+            "changes",
+            "claims (s)",
+            "chunks",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
         rows: results.policies.iter().map(row).collect(),
     }
 }

@@ -46,6 +46,10 @@ pub struct PolicyResult {
     pub changes: usize,
     /// Seconds that a worker waited in a step for the slowest, on average.
     pub barrier_wait_s: f64,
+    /// Seconds that a worker spent on claims in a step, on average.
+    pub claim_s: f64,
+    /// Chunks of the shared tail in a step, on average.
+    pub chunks: f64,
 }
 
 /// Is it worth it?
@@ -102,6 +106,8 @@ impl From<Summary> for PolicyResult {
             regret: summary.regret,
             changes: summary.changes,
             barrier_wait_s: summary.barrier_wait_s,
+            claim_s: summary.claim_s,
+            chunks: summary.chunks,
         }
     }
 }

@@ -16,7 +16,8 @@ pub fn table(results: &Results) -> String {
             results.workers, results.global_batch, results.iterations
         ),
     );
-    let header = ["policy", "mean s", "p95 s", "speed-up", "regret", "wait s", "changes"];
+    let header =
+        ["policy", "mean s", "p95 s", "speed-up", "regret", "wait s", "changes", "claims s", "chunks"];
     let row = |policy: &PolicyResult| {
         let numbers = [
             policy.mean_step_time_s,
@@ -26,7 +27,10 @@ pub fn table(results: &Results) -> String {
             policy.barrier_wait_s,
         ];
         let numbers = numbers.map(|value| number(Some(value)));
-        std::iter::once(policy.policy.to_owned()).chain(numbers).chain([policy.changes.to_string()]).collect()
+        std::iter::once(policy.policy.to_owned())
+            .chain(numbers)
+            .chain([policy.changes.to_string(), number(Some(policy.claim_s)), number(Some(policy.chunks))])
+            .collect()
     };
     let rows: Vec<Vec<String>> =
         std::iter::once(header.map(str::to_owned).to_vec()).chain(results.policies.iter().map(row)).collect();

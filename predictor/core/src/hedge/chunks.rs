@@ -8,35 +8,27 @@
 
 use std::collections::BinaryHeap;
 
+use super::claim::Peer;
 use super::play::Free;
-
-/// A worker that claims, by its forecast.
-#[derive(Debug, Clone, Copy)]
-pub struct Claimant {
-    /// When its base is done, in seconds.
-    pub free_s: f64,
-    /// Samples per second.
-    pub speed: f64,
-}
 
 /// Chunks of a tail: multiples of `quantum` that fall to `smallest` at least, itself a multiple. Their sum is `tail`, which is
 /// a multiple too.
-pub fn chunks(tail: u64, claimants: &[Claimant], smallest: u64, quantum: u64) -> Vec<u64> {
-    let speed: f64 = claimants.iter().map(|claimant| claimant.speed).sum();
+pub fn chunks(tail: u64, members: &[Peer], smallest: u64, quantum: u64) -> Vec<u64> {
+    let speed: f64 = members.iter().map(|member| member.speed).sum();
     let mut free: BinaryHeap<Free> =
-        claimants.iter().enumerate().map(|(rank, claimant)| Free::new(claimant.free_s, rank)).collect();
+        members.iter().enumerate().map(|(at, member)| Free::new(member.base_end_s, at)).collect();
     let (mut left, mut chunks) = (tail, Vec::new());
     while left > 0 {
         let Some(mut next) = free.peek_mut() else { break };
-        let claimant = &claimants[next.rank];
-        let part = left as f64 * claimant.speed / speed / 2.0;
+        let member = &members[next.member];
+        let part = left as f64 * member.speed / speed / 2.0;
         let whole = part as u64 / quantum * quantum;
         let mut chunk = whole.max(smallest).min(left);
         // What would be left is no chunk of its own.
         if left - chunk < smallest {
             chunk = if left >= 2 * smallest { left - smallest } else { left };
         }
-        *next = Free::new(next.at_s + chunk as f64 / claimant.speed, next.rank);
+        *next = Free::new(next.at_s + chunk as f64 / member.speed, next.member);
         chunks.push(chunk);
         left -= chunk;
     }

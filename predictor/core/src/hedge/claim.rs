@@ -64,7 +64,10 @@ pub struct Peer {
 #[derive(Debug, Clone)]
 pub struct Judge<'a> {
     chunks: &'a [u64],
-    peers: &'a [Peer],
+    members: &'a [Peer],
+    /// Which of them it is itself, where it is among them.
+    own: Option<usize>,
+    /// Samples per second of all others.
     speed: f64,
     /// Chunks that are known to be taken, and when that was known.
     taken: usize,
@@ -74,10 +77,25 @@ pub struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    /// A member of a pool with these chunks and other members.
-    pub fn new(chunks: &'a [u64], peers: &'a [Peer]) -> Self {
-        let speed = peers.iter().map(|peer| peer.speed).sum();
-        Self { chunks, peers, speed, taken: 0, at_s: 0.0, left: chunks.iter().sum() }
+    /// Of a member of a pool with these chunks and these other members.
+    pub fn new(chunks: &'a [u64], others: &'a [Peer]) -> Self {
+        Self::judge(chunks, others, None)
+    }
+
+    /// Of one member, by its number among all members.
+    pub fn of_member(chunks: &'a [u64], members: &'a [Peer], own: usize) -> Self {
+        Self::judge(chunks, members, Some(own))
+    }
+
+    fn judge(chunks: &'a [u64], members: &'a [Peer], own: Option<usize>) -> Self {
+        let mut judge =
+            Self { chunks, members, own, speed: 0.0, taken: 0, at_s: 0.0, left: chunks.iter().sum() };
+        judge.speed = judge.others().map(|peer| peer.speed).sum();
+        judge
+    }
+
+    fn others(&self) -> impl Iterator<Item = &Peer> {
+        self.members.iter().enumerate().filter(|(at, _)| Some(*at) != self.own).map(|(_, peer)| peer)
     }
 
     /// Takes note that chunk `index` and all before it were taken by `at_s` seconds after the begin of the iteration.
@@ -96,12 +114,16 @@ impl<'a> Judge<'a> {
     /// Whether to leave the rest to the others. `pace_s` is this member's time for a sample in this iteration, `claim_s` what
     /// a claim takes.
     pub fn declines(&self, now_s: f64, pace_s: f64, claim_s: f64) -> bool {
-        let each = self.speed / self.peers.len() as f64;
-        if self.peers.is_empty() || pace_s * each <= 1.0 {
+        let others = self.members.len() - usize::from(self.own.is_some());
+        if others == 0 {
+            return false;
+        }
+        let each = self.speed / others as f64;
+        if pace_s * each <= 1.0 {
             return false;
         }
         let did = |peer: &Peer| peer.speed * (now_s - peer.base_end_s.max(self.at_s)).max(0.0);
-        let left = (self.left as f64 - self.peers.iter().map(did).sum::<f64>()).max(0.0);
+        let left = (self.left as f64 - self.others().map(did).sum::<f64>()).max(0.0);
         let next = self.chunk_at(left);
         claim_s + pace_s * next > left / self.speed + next / each
     }
@@ -174,11 +196,12 @@ mod tests {
 
     #[test]
     fn the_slow_decline_at_the_end_and_the_fast_never() {
-        let peers = [Peer { base_end_s: 1.0, speed: 10.0 }; 3];
+        let members = [Peer { base_end_s: 1.0, speed: 10.0 }; 4];
         let chunks = [20, 10, 10, 4, 4];
-        let mut judge = Judge::new(&chunks, &peers);
+        let mut judge = Judge::of_member(&chunks, &members, 2);
         // Three seconds for 20 samples: the others would need 1.6 s for all 48, and 2 s more for a chunk of 20.
         assert!(!judge.declines(1.0, 0.15, 0.0));
+        assert_eq!(Judge::new(&chunks, &members[..3]).declines(1.0, 0.2, 0.0), judge.declines(1.0, 0.2, 0.0));
         assert!(judge.declines(1.0, 0.2, 0.0));
         judge.saw(3, 2.0);
         assert!(judge.declines(2.0, 0.15, 0.0), "the last four samples");

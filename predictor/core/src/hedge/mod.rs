@@ -8,17 +8,20 @@
 //! - [`claim`]: the worker's side: the counter, and when to leave the rest to the others
 //! - `bases`: what each will surely do
 //! - `chunks`: the sequence in which the tail is claimed
+//! - [`learner`]: what chunks and claims cost
 //! - [`play`](mod@play): what comes of both, event by event
 //! - [`hedge`]: whether, and how
 
 mod bases;
 mod chunks;
 pub mod claim;
+pub mod learner;
 pub mod play;
 
 use bases::Parts;
-use chunks::{Claimant, chunks};
+use chunks::chunks;
 pub use claim::{CLAIM, Counter, Judge, LEAVE, Peer};
+pub use learner::ChunkCost;
 pub use play::{ClaimCost, Hand, Took, play};
 
 use crate::allocate::{Scenarios, Share};
@@ -26,15 +29,29 @@ use crate::allocate::{Scenarios, Share};
 /// The most chunks of a tail for each worker, on average.
 pub const CHUNKS_PER_WORKER_MAX: usize = 16;
 
+/// The most workers that claim from one counter, where nothing else is asked for.
+pub const POOL_MAX: usize = 64;
+
+/// Events that are played for one scenario, about: claims of each worker in each draft.
+const EVENTS_PER_WORKER: usize = 60;
+
+/// Events that one call plays at most, about: a millisecond or two.
+const EVENTS_MAX: usize = 20_000;
+
+/// Shares of the scenarios in which a worker may fall short of its base; the first is tried for every size of chunks.
+const QUANTILES: [f64; 4] = [0.05, 0.0, 0.1, 0.2];
+
 /// What hedging is bound to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Terms {
     /// What a claim costs.
     pub cost: ClaimCost,
-    /// No chunk is smaller; a multiple of the quantum.
+    /// No chunk is smaller; at least 1, a multiple of the quantum.
     pub min_chunk: u64,
     /// Bases and chunks are multiples of this (but one base, where the global batch is none).
     pub quantum: u64,
+    /// The most workers that claim from one counter; at least 2.
+    pub pool_max: usize,
 }
 
 /// Bases, and a tail.
@@ -49,23 +66,160 @@ pub struct Hedged {
 }
 
 /// Workers that claim from the same part of the tail.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Pool {
     /// Their ranks, rising.
     pub members: Vec<usize>,
+    /// What they expect of each other, in the same order.
+    pub expected: Vec<Peer>,
     /// Samples of each chunk, falling.
     pub chunks: Vec<u64>,
 }
 
-/// Whether part of these batches (by rank, as planned without a tail) is better left to a tail, and which part. `claims` says
-/// who can claim. `None` where no tail is expected to shorten the step.
+/// Whether part of these batches (by rank, as planned without a tail) is better left to a tail, and which part. `costs` are
+/// those of chunks, for workers that can claim. `None` where no tail is expected to shorten the step.
 pub fn hedge(
     batches: &[u64],
     shares: &[Share],
-    claims: &[bool],
+    costs: &[Option<ChunkCost>],
     scenarios: &Scenarios,
     terms: &Terms,
 ) -> Option<Hedged> {
-    let _ = (batches, shares, claims, scenarios, terms);
-    None
+    if scenarios.is_empty() || costs.iter().flatten().count() < 2 {
+        return None;
+    }
+    let parts = Parts::new(shares, batches, scenarios);
+    let draft = Draft { batches, shares, costs, scenarios, terms, parts: &parts };
+    let most = batches.iter().max().map_or(0, |batch| batch / 2);
+    let known = batches.iter().zip(costs).filter_map(|(batch, cost)| Some(cost.as_ref()?.trusted(*batch)));
+    let smallest = known.fold(terms.min_chunk, u64::max).next_multiple_of(terms.quantum);
+    let sizes = std::iter::successors(Some(smallest), |size| size.checked_mul(2));
+    let by_size = sizes.take_while(|size| *size <= most).map(|size| (QUANTILES[0], size));
+    let (_, smallest) = draft.best(by_size)?;
+    let (hedged, _) = draft.best(QUANTILES.into_iter().map(|share| (share, smallest)))?;
+    (hedged.step_time_s < draft.plain_s()).then_some(hedged)
+}
+
+struct Draft<'a> {
+    batches: &'a [u64],
+    shares: &'a [Share],
+    costs: &'a [Option<ChunkCost>],
+    scenarios: &'a Scenarios,
+    terms: &'a Terms,
+    parts: &'a Parts,
+}
+
+impl Draft<'_> {
+    /// The best of these, with the size of its smallest chunk.
+    fn best(&self, drafts: impl Iterator<Item = (f64, u64)>) -> Option<(Hedged, u64)> {
+        let hedged = drafts.filter_map(|(share, size)| Some((self.hedged(share, size)?, size)));
+        hedged.min_by(|(a, _), (b, _)| a.step_time_s.total_cmp(&b.step_time_s))
+    }
+
+    /// With bases that each worker does in all but this share of the scenarios, and chunks that shrink to this size. `None` where
+    /// there is no such tail.
+    fn hedged(&self, share: f64, smallest: u64) -> Option<Hedged> {
+        let mut claimants: Vec<usize> =
+            (0..self.batches.len()).filter(|rank| self.costs[*rank].is_some()).collect();
+        let mut bases = self.batches.to_vec();
+        claimants.iter().for_each(|rank| bases[*rank] = self.base(*rank, share));
+        let tail = |bases: &[u64]| self.batches.iter().sum::<u64>() - bases.iter().sum::<u64>();
+        // Who could claim more than it may have claims nothing: then no order of claims can break a cap.
+        let capped = |rank: &usize, bases: &[u64]| {
+            self.shares[*rank].cap.is_some_and(|cap| bases[*rank] + tail(bases) > cap)
+        };
+        while let Some(at) = claimants.iter().position(|rank| capped(rank, &bases)) {
+            let rank = claimants.remove(at);
+            bases[rank] = self.batches[rank];
+        }
+        if claimants.len() < 2 {
+            return None;
+        }
+        let count = claimants.len().div_ceil(self.terms.pool_max);
+        let pool = |at: usize| {
+            let members = &claimants[at * claimants.len() / count..(at + 1) * claimants.len() / count];
+            self.pool(members, &bases, smallest)
+        };
+        let pools: Vec<Pool> = (0..count).map(pool).collect();
+        let chunks: usize = pools.iter().map(|pool| pool.chunks.len()).sum();
+        if chunks == 0 || chunks > CHUNKS_PER_WORKER_MAX * claimants.len() {
+            return None;
+        }
+        let mut hedged = Hedged { bases, pools, step_time_s: 0.0 };
+        hedged.step_time_s = self.step_s(&hedged);
+        Some(hedged)
+    }
+
+    /// A worker's base: whole quanta of the part that it does in all but this share of the scenarios, at least its floor, and at
+    /// most what it would be given without a tail.
+    fn base(&self, rank: usize, share: f64) -> u64 {
+        let quantum = self.terms.quantum;
+        // Where the global batch is no multiple of the quantum, one worker has what is left over.
+        let odd = self.batches[rank] % quantum;
+        let part = self.parts.quantile(rank, share) as u64;
+        let floor = self.shares[rank].floor.next_multiple_of(quantum);
+        (part / quantum * quantum).max(floor).min(self.batches[rank] - odd) + odd
+    }
+
+    /// These workers' part of the tail: what they would be given without one, less their bases.
+    fn pool(&self, members: &[usize], bases: &[u64], smallest: u64) -> Pool {
+        let expected: Vec<Peer> = members.iter().map(|rank| self.peer(*rank, bases[*rank])).collect();
+        let tail = members.iter().map(|rank| self.batches[*rank] - bases[*rank]).sum();
+        let chunks = chunks(tail, &expected, smallest, self.terms.quantum);
+        Pool { members: members.to_vec(), expected, chunks }
+    }
+
+    /// What others expect of a worker with such a base.
+    fn peer(&self, rank: usize, base: u64) -> Peer {
+        let batch = self.batches[rank].max(1);
+        let curve = &self.shares[rank].curve;
+        Peer { base_end_s: curve.time(base), speed: batch as f64 / curve.time(batch) }
+    }
+
+    /// The scenarios that there is time for, the same for every draft.
+    fn rows(&self) -> impl Iterator<Item = &[f64]> {
+        let events = self.scenarios.len() * self.batches.len() * EVENTS_PER_WORKER;
+        self.scenarios.rows().step_by(events.div_ceil(EVENTS_MAX).clamp(1, self.scenarios.len()))
+    }
+
+    /// The mean over the scenarios of the time of the step.
+    fn step_s(&self, hedged: &Hedged) -> f64 {
+        mean(self.rows().map(|factors| self.played_s(hedged, factors)))
+    }
+
+    /// The mean over the same scenarios without a tail.
+    fn plain_s(&self) -> f64 {
+        let finish_s = |factors: &[f64], rank: usize| {
+            let share = &self.shares[rank];
+            share.communication.finish_s(factors[rank] * share.curve.time(self.batches[rank]))
+        };
+        let step_s =
+            |factors: &[f64]| (0..factors.len()).map(|rank| finish_s(factors, rank)).fold(0.0, f64::max);
+        mean(self.rows().map(step_s))
+    }
+
+    fn played_s(&self, hedged: &Hedged, factors: &[f64]) -> f64 {
+        let compute_s = |rank: usize, samples: u64| factors[rank] * self.shares[rank].curve.time(samples);
+        let mut busy_s: Vec<f64> =
+            (0..factors.len()).map(|rank| compute_s(rank, hedged.bases[rank])).collect();
+        for pool in &hedged.pools {
+            let hand = |rank: &usize| Hand { base: hedged.bases[*rank], base_s: busy_s[*rank] };
+            let hands: Vec<Hand> = pool.members.iter().map(hand).collect();
+            let time_s = |member: usize, samples: u64| {
+                let overhead = self.costs[pool.members[member]].map_or(0.0, |cost| cost.overhead());
+                factors[pool.members[member]] * (samples as f64 + overhead) / pool.expected[member].speed
+            };
+            let took = play(&pool.chunks, &hands, &pool.expected, time_s, self.terms.cost);
+            for (rank, took) in pool.members.iter().zip(took) {
+                busy_s[*rank] += took.compute_s + took.claim_s;
+            }
+        }
+        let ends = self.shares.iter().zip(busy_s);
+        ends.map(|(share, busy_s)| share.communication.finish_s(busy_s)).fold(0.0, f64::max)
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
+    sum / f64::from(count)
 }

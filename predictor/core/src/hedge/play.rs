@@ -3,7 +3,6 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::Pool;
 use super::claim::{CLAIM, Counter, Judge, LEAVE, Peer};
 
 /// What claiming costs.
@@ -15,15 +14,13 @@ pub struct ClaimCost {
     pub busy_s: f64,
 }
 
-/// A worker in an iteration.
+/// A member of a pool in an iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hand {
     /// Samples of its base.
     pub base: u64,
     /// Seconds that its base takes.
     pub base_s: f64,
-    /// What the others expect of it.
-    pub expected: Peer,
 }
 
 /// What a worker did of a tail.
@@ -39,16 +36,16 @@ pub struct Took {
     pub claim_s: f64,
 }
 
-/// A worker that is free at a time; the first is the greatest, then the lowest rank.
+/// A member that is free at a time; the first is the greatest, then the lowest number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Free {
     pub at_s: f64,
-    pub rank: usize,
+    pub member: usize,
 }
 
 impl Free {
-    pub fn new(at_s: f64, rank: usize) -> Self {
-        Self { at_s, rank }
+    pub fn new(at_s: f64, member: usize) -> Self {
+        Self { at_s, member }
     }
 }
 
@@ -56,7 +53,7 @@ impl Eq for Free {}
 
 impl Ord for Free {
     fn cmp(&self, other: &Self) -> Ordering {
-        other.at_s.total_cmp(&self.at_s).then(other.rank.cmp(&self.rank))
+        other.at_s.total_cmp(&self.at_s).then(other.member.cmp(&self.member))
     }
 }
 
@@ -66,25 +63,30 @@ impl PartialOrd for Free {
     }
 }
 
-/// Plays an iteration of one pool. `hands` are those of all workers, by rank; `time_s` says how long a worker takes for a chunk.
-/// Answers what each member did of the tail, in the pool's order. Its compute ends after base and chunks; it is at the
-/// barrier after its claims too.
-pub fn play(pool: &Pool, hands: &[Hand], time_s: impl Fn(usize, u64) -> f64, cost: ClaimCost) -> Vec<Took> {
-    let peers: Vec<Vec<Peer>> = peers(pool, hands);
-    let counter = Counter::new(0, pool.chunks.len(), pool.members.len());
-    let mut judges: Vec<Judge<'_>> = peers.iter().map(|peers| Judge::new(&pool.chunks, peers)).collect();
-    let mut took = vec![Took::default(); pool.members.len()];
-    let mut must_stay = vec![false; pool.members.len()];
+/// Plays an iteration of one pool: `hands` are its members', in its order, `expected` what they expect of each other, and
+/// `time_s` says how long a member takes for so many samples. Answers what each member did of the tail. Its compute ends after
+/// base and chunks; it is at the barrier when its last claim is answered too.
+pub fn play(
+    chunks: &[u64],
+    hands: &[Hand],
+    expected: &[Peer],
+    time_s: impl Fn(usize, u64) -> f64,
+    cost: ClaimCost,
+) -> Vec<Took> {
+    let counter = Counter::new(0, chunks.len(), hands.len());
+    let mut judges: Vec<Judge<'_>> =
+        (0..hands.len()).map(|member| Judge::of_member(chunks, expected, member)).collect();
+    let mut took = vec![Took::default(); hands.len()];
+    let mut must_stay = vec![false; hands.len()];
     let mut free: BinaryHeap<Free> =
-        pool.members.iter().enumerate().map(|(at, rank)| Free::new(hands[*rank].base_s, at)).collect();
+        hands.iter().enumerate().map(|(member, hand)| Free::new(hand.base_s, member)).collect();
     let (mut total, mut counter_free_s) = (0, 0.0f64);
-    while let Some(Free { at_s, rank: member }) = free.pop() {
+    while let Some(Free { at_s, member }) = free.pop() {
         if judges[member].is_empty() {
             continue;
         }
-        let rank = pool.members[member];
         let own = &mut took[member];
-        let pace_s = pace_s(&hands[rank], own);
+        let pace_s = pace_s(&hands[member], own, &expected[member]);
         let leaves = !must_stay[member] && judges[member].declines(at_s, pace_s, cost.latency_s);
         total += if leaves { LEAVE } else { CLAIM };
         let begun_s = at_s.max(counter_free_s);
@@ -97,8 +99,8 @@ pub fn play(pool: &Pool, hands: &[Hand], time_s: impl Fn(usize, u64) -> f64, cos
                 free.push(Free::new(known_s, member));
             }
         } else if let Some(chunk) = counter.claimed(total) {
-            let chunk_s = time_s(rank, pool.chunks[chunk]);
-            own.samples += pool.chunks[chunk];
+            let chunk_s = time_s(member, chunks[chunk]);
+            own.samples += chunks[chunk];
             own.chunks += 1;
             own.compute_s += chunk_s;
             judges[member].saw(chunk, known_s);
@@ -108,17 +110,8 @@ pub fn play(pool: &Pool, hands: &[Hand], time_s: impl Fn(usize, u64) -> f64, cos
     took
 }
 
-/// What each member expects of the others.
-fn peers(pool: &Pool, hands: &[Hand]) -> Vec<Vec<Peer>> {
-    let others = |own: &usize| {
-        let others = pool.members.iter().filter(|rank| *rank != own);
-        others.map(|rank| hands[*rank].expected).collect()
-    };
-    pool.members.iter().map(others).collect()
-}
-
-/// Seconds for a sample as a worker has seen them in this iteration.
-fn pace_s(hand: &Hand, took: &Took) -> f64 {
+/// Seconds for a sample as a member has seen them in this iteration.
+fn pace_s(hand: &Hand, took: &Took, expected: &Peer) -> f64 {
     let samples = hand.base + took.samples;
-    if samples == 0 { 1.0 / hand.expected.speed } else { (hand.base_s + took.compute_s) / samples as f64 }
+    if samples == 0 { 1.0 / expected.speed } else { (hand.base_s + took.compute_s) / samples as f64 }
 }

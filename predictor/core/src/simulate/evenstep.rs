@@ -3,15 +3,17 @@
 use std::collections::VecDeque;
 
 use super::SimulateError;
-use super::policy::{Policy, Report, Settings};
+use super::policy::{Policy, Report, Settings, Shares};
 use super::world::{BARRIER_WAIT, World};
-use crate::allocate::{Communication, Scenarios};
+use crate::allocate::{Communication, Scenarios, Share};
 use crate::curve::CurveLearner;
 use crate::forecast::batch::Narx;
 use crate::forecast::nonlinear::{FittedExpert, TRAINING_ROWS_MAX, Training};
 use crate::forecast::{ExpertKind, JobForecaster};
+use crate::hedge::learner::Parts;
+use crate::hedge::{ChunkCost, Hedged, Terms, hedge};
 use crate::plan::{InForce, Measured, Rules, Sizes, WorkerOutlook, plan};
-use crate::series::{DriverSet, Observation};
+use crate::series::DriverSet;
 
 /// New observations after which a worker's network is fitted again, as in the service.
 const REFIT_OBSERVATIONS: u64 = 200;
@@ -26,6 +28,7 @@ pub fn fit_one(training: &Training) -> Option<FittedExpert> {
 
 pub(super) struct Evenstep<'a> {
     settings: Settings,
+    hedges: bool,
     drivers: DriverSet,
     forecaster: JobForecaster<usize>,
     workers: Vec<Known>,
@@ -38,6 +41,8 @@ pub(super) struct Evenstep<'a> {
 struct Known {
     reported: bool,
     curve: CurveLearner,
+    /// What chunks cost it.
+    chunks: ChunkCost,
     fitted_at: u64,
     /// The latest reports, for the next fit of a network.
     reports: VecDeque<Kept>,
@@ -46,17 +51,17 @@ struct Known {
 /// A report, for the next fit of a network.
 #[derive(Clone)]
 struct Kept {
-    batch: u64,
-    compute_time_s: f64,
+    parts: Parts,
     readings: Vec<Option<f64>>,
 }
 
 impl<'a> Evenstep<'a> {
-    pub fn new(world: &World, settings: &Settings, fitter: Fitter<'a>) -> Self {
+    pub fn new(world: &World, settings: &Settings, fitter: Fitter<'a>, hedges: bool) -> Self {
         let drivers = DriverSet::new(world.drivers.iter().map(String::as_str).chain([BARRIER_WAIT]));
         let roster = ExpertKind::roster(&drivers);
         Self {
             settings: settings.clone(),
+            hedges,
             forecaster: JobForecaster::with(drivers.clone(), roster, settings.loss),
             drivers,
             workers: vec![Known::default(); world.workers.len()],
@@ -86,6 +91,29 @@ impl<'a> Evenstep<'a> {
         Scenarios::from_residuals(&residuals)
     }
 
+    fn hedged(
+        &self,
+        present: &[usize],
+        outlooks: &[WorkerOutlook],
+        batches: &[u64],
+        scenarios: &Scenarios,
+    ) -> Option<Hedged> {
+        let share = |outlook: &WorkerOutlook| {
+            let curve = outlook.measured.as_ref()?.curve.clone();
+            Some(Share { floor: outlook.floor, ..Share::new(curve) })
+        };
+        let shares: Vec<Share> = outlooks.iter().map(share).collect::<Option<_>>()?;
+        let terms = Terms {
+            cost: self.settings.claim,
+            min_chunk: self.settings.min_chunk,
+            quantum: self.settings.quantum,
+            pool_max: self.settings.pool_max,
+        };
+        let costs: Vec<Option<ChunkCost>> =
+            present.iter().map(|worker| Some(self.workers[*worker].chunks)).collect();
+        hedge(batches, &shares, &costs, scenarios, &terms)
+    }
+
     /// What is known just before the next iteration: the drivers, and how long the worker waited.
     fn readings(&self, report: &Report<'_>) -> Vec<Option<f64>> {
         let mut readings = report.drivers.to_vec();
@@ -102,8 +130,7 @@ impl<'a> Evenstep<'a> {
             if known.reports.len() == TRAINING_ROWS_MAX {
                 known.reports.pop_front();
             }
-            let (batch, compute_time_s) = (report.batch, report.compute_time_s);
-            known.reports.push_back(Kept { batch, compute_time_s, readings });
+            known.reports.push_back(Kept { parts: report.parts(), readings });
         }
         let mut due = Vec::new();
         for (worker, known) in self.workers.iter_mut().enumerate() {
@@ -131,7 +158,7 @@ impl Known {
     fn training(&self, drivers: &DriverSet) -> Training {
         let mut training = Training::new(drivers);
         for kept in &self.reports {
-            if let Some(seen) = observation(&self.curve, kept.batch, kept.compute_time_s) {
+            if let Some(seen) = kept.parts.observation(&self.curve) {
                 training.observe(&seen);
             }
             training.boundary(&kept.readings);
@@ -140,12 +167,8 @@ impl Known {
     }
 }
 
-fn observation(curve: &CurveLearner, batch: u64, compute_time_s: f64) -> Option<Observation> {
-    Observation::new(curve.work(batch), compute_time_s)
-}
-
 impl Policy for Evenstep<'_> {
-    fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Vec<u64>, SimulateError> {
+    fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Shares, SimulateError> {
         let iteration = iteration as u64;
         let outlooks: Vec<WorkerOutlook> = present.iter().map(|worker| self.outlook(*worker)).collect();
         let in_force = self.in_force.as_ref().filter(|(workers, _)| workers == present);
@@ -157,10 +180,13 @@ impl Policy for Evenstep<'_> {
             objective: self.settings.objective,
             calm: self.settings.calm,
         };
-        let plan = plan(iteration, &outlooks, &self.scenarios(present), in_force, &rules)?;
+        let scenarios = self.scenarios(present);
+        let plan = plan(iteration, &outlooks, &scenarios, in_force, &rules)?;
         let in_force = plan.in_force(iteration, in_force);
         self.in_force = Some((present.to_vec(), in_force));
-        Ok(plan.batches)
+        let hedged =
+            self.hedges.then(|| self.hedged(present, &outlooks, &plan.batches, &scenarios)).flatten();
+        Ok(hedged.map_or(Shares::Given(plan.batches), Shares::Hedged))
     }
 
     /// As in the service, the first report of a worker is left out: a first iteration allocates, compiles and warms caches.
@@ -171,14 +197,11 @@ impl Policy for Evenstep<'_> {
             let known = &mut self.workers[report.worker];
             if std::mem::replace(&mut known.reported, true) {
                 news.push(report);
-                match self.forecaster.forecast(&report.worker, None) {
-                    Some(forecast) => {
-                        known.curve.observe_forecast(report.batch, report.compute_time_s, forecast.speed);
-                    }
-                    None => known.curve.observe(report.batch, report.compute_time_s),
-                }
-                let seen = observation(&known.curve, report.batch, report.compute_time_s);
-                outcomes.extend(seen.map(|seen| (report.worker, seen)));
+                let parts = report.parts();
+                let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
+                parts.measure(&mut known.curve, forecast);
+                known.chunks.observe(&parts);
+                outcomes.extend(parts.observation(&known.curve).map(|seen| (report.worker, seen)));
             }
         }
         self.forecaster.observe(&outcomes);

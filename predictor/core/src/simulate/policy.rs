@@ -10,6 +10,8 @@ use crate::allocate::{Share, allocate, even};
 use crate::curve::Curve;
 use crate::forecast::Loss;
 use crate::forecast::average::Ema;
+use crate::hedge::learner::Parts;
+use crate::hedge::{ClaimCost, Hedged, Took};
 use crate::plan::{Calm, Objective};
 use crate::series::Observation;
 
@@ -24,7 +26,9 @@ pub enum PolicyName {
     LastValue,
     /// Proportional to an exponential moving average of the speeds.
     Ema,
-    /// The service's own forecasts and plans.
+    /// The service's own forecasts and plans, without a tail: everything is given.
+    Base,
+    /// The service's own forecasts and plans, hedged: what cannot be foreseen is shared.
     Evenstep,
     /// The shortest possible step: it knows what each worker will do.
     Oracle,
@@ -34,8 +38,15 @@ pub enum PolicyName {
 
 impl PolicyName {
     /// Those that can be asked for; [`PolicyName::WithoutSlowest`] is only there for the advice.
-    pub const ALL: [Self; 6] =
-        [Self::Even, Self::StaticProportional, Self::LastValue, Self::Ema, Self::Evenstep, Self::Oracle];
+    pub const ALL: [Self; 7] = [
+        Self::Even,
+        Self::StaticProportional,
+        Self::LastValue,
+        Self::Ema,
+        Self::Base,
+        Self::Evenstep,
+        Self::Oracle,
+    ];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
@@ -44,6 +55,7 @@ impl PolicyName {
             Self::StaticProportional => "static_proportional",
             Self::LastValue => "last_value",
             Self::Ema => "ema",
+            Self::Base => "base",
             Self::Evenstep => "evenstep",
             Self::Oracle => "oracle",
             Self::WithoutSlowest => "without_slowest",
@@ -92,6 +104,12 @@ pub struct Settings {
     pub loss: Loss,
     /// Whether evenstep fits networks on the way, as the service does beside its requests: most of the time of a simulation.
     pub networks: bool,
+    /// What a claim from the tail costs.
+    pub claim: ClaimCost,
+    /// No chunk of a tail is smaller; a multiple of the quantum.
+    pub min_chunk: u64,
+    /// The most workers that claim from one counter.
+    pub pool_max: usize,
     /// Whether shares are asked for one iteration ahead, before the outcome of the one before is known; else at the
     /// boundary.
     pub ahead: bool,
@@ -102,20 +120,54 @@ pub struct Settings {
 pub struct Report<'a> {
     /// Which.
     pub worker: usize,
-    /// Samples it computed.
+    /// Samples it computed, those of the tail among them.
     pub batch: u64,
     /// Seconds they took.
     pub compute_time_s: f64,
+    /// What it did of the tail.
+    pub tail: Took,
     /// Seconds it waited for the last worker.
     pub barrier_wait_s: f64,
     /// Drivers read at the end; empty where there are none.
     pub drivers: &'a [Option<f64>],
 }
 
+/// How the global batch is shared out.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Shares {
+    /// Everything is given; by rank of those who take part.
+    Given(Vec<u64>),
+    /// Bases are given, the rest is claimed.
+    Hedged(Hedged),
+}
+
+impl Shares {
+    /// What each is given before any claim.
+    pub fn given(&self) -> &[u64] {
+        match self {
+            Self::Given(batches) => batches,
+            Self::Hedged(hedged) => &hedged.bases,
+        }
+    }
+}
+
+impl Report<'_> {
+    /// Base and tail apart.
+    pub fn parts(&self) -> Parts {
+        let tail = self.tail;
+        Parts { base: self.batch - tail.samples, base_s: self.compute_time_s - tail.compute_s, tail }
+    }
+
+    /// Seconds until it was at the barrier.
+    pub fn busy_s(&self) -> f64 {
+        self.compute_time_s + self.tail.claim_s
+    }
+}
+
 /// Shares out the global batch, and learns from how it went.
 pub(super) trait Policy {
     /// The shares of those who take part, in their order.
-    fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Vec<u64>, SimulateError>;
+    fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Shares, SimulateError>;
 
     /// Takes the reports of an iteration.
     fn learn(&mut self, reports: &[Report<'_>]);
@@ -142,7 +194,8 @@ impl PolicyName {
             Self::Ema => {
                 Box::new(Split { settings: settings.clone(), believed: Averages::new(workers, settings.ema) })
             }
-            Self::Evenstep => Box::new(Evenstep::new(world, settings, fitter)),
+            Self::Base => Box::new(Evenstep::new(world, settings, fitter, false)),
+            Self::Evenstep => Box::new(Evenstep::new(world, settings, fitter, true)),
             Self::Oracle => Box::new(Oracle { settings: settings.clone(), world }),
             Self::WithoutSlowest => {
                 Box::new(WithoutSlowest { settings: settings.clone(), slowest: slowest(world, settings) })
@@ -166,13 +219,14 @@ struct Split<B> {
 }
 
 impl<B: Believed> Policy for Split<B> {
-    fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Vec<u64>, SimulateError> {
+    fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Shares, SimulateError> {
         let speeds: Option<Vec<f64>> =
             present.iter().map(|worker| self.believed.speed(iteration, *worker)).collect();
         match speeds {
             Some(speeds) => split(speeds.into_iter().map(Curve::at_speed), &self.settings),
             None => evenly(present.len(), &self.settings),
         }
+        .map(Shares::Given)
     }
 
     fn learn(&mut self, reports: &[Report<'_>]) {
@@ -269,12 +323,12 @@ struct Oracle<'a> {
 }
 
 impl Policy for Oracle<'_> {
-    fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Vec<u64>, SimulateError> {
+    fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Shares, SimulateError> {
         let curve = |worker: &usize| {
             let worker = &self.world.workers[*worker];
             worker.form.curve(worker.slowdown[iteration])
         };
-        split(present.iter().map(curve), &self.settings)
+        split(present.iter().map(curve), &self.settings).map(Shares::Given)
     }
 
     fn learn(&mut self, _reports: &[Report<'_>]) {}
@@ -287,14 +341,14 @@ struct WithoutSlowest {
 }
 
 impl Policy for WithoutSlowest {
-    fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Vec<u64>, SimulateError> {
+    fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Shares, SimulateError> {
         let dropped = self.slowest.filter(|_| iteration >= self.settings.warmup && present.len() > 1);
         let at = present.iter().position(|worker| Some(*worker) == dropped);
         let mut shares = evenly(present.len() - usize::from(at.is_some()), &self.settings)?;
         if let Some(at) = at {
             shares.insert(at, 0);
         }
-        Ok(shares)
+        Ok(Shares::Given(shares))
     }
 
     fn learn(&mut self, _reports: &[Report<'_>]) {}

@@ -23,6 +23,10 @@ pub struct Summary {
     pub changes: usize,
     /// Seconds that a worker waited in a step for the slowest, on average.
     pub barrier_wait_s: f64,
+    /// Seconds that a worker spent on claims in a step, on average.
+    pub claim_s: f64,
+    /// Chunks claimed in a step, on average.
+    pub chunks: f64,
 }
 
 impl Summary {
@@ -40,6 +44,8 @@ impl Summary {
             regret: mean_step_time_s / mean(&oracle.took_s) - 1.0,
             changes: run.changes,
             barrier_wait_s: mean(&run.wait_s),
+            claim_s: mean(&run.claim_s),
+            chunks: run.chunks.iter().sum::<u64>() as f64 / run.chunks.len() as f64,
         }
     }
 }

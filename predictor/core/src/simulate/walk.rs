@@ -2,8 +2,9 @@
 
 use super::SimulateError;
 use super::evenstep::Fitter;
-use super::policy::{PolicyName, Report, Settings};
+use super::policy::{PolicyName, Report, Settings, Shares};
 use super::world::{CELLS_MAX, World};
+use crate::hedge::{ClaimCost, Hand, Took, play};
 
 /// What a policy did, over the iterations that count.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,9 +15,15 @@ pub struct Run {
     pub took_s: Vec<f64>,
     /// Seconds that workers waited in each step for the slowest, on average over those who took part.
     pub wait_s: Vec<f64>,
-    /// Shares by iteration, then worker; 0 where it took no part.
+    /// Seconds that workers spent on claims in each step, on average over those who took part.
+    pub claim_s: Vec<f64>,
+    /// Claims of each step that brought a chunk.
+    pub chunks: Vec<u64>,
+    /// Samples given before any claim, by iteration, then worker; 0 where it took no part.
+    pub given: Vec<Vec<u64>>,
+    /// Samples computed by iteration, then worker; 0 where it took no part.
     pub shares: Vec<Vec<u64>>,
-    /// Iterations whose shares were not those of the iteration before.
+    /// Iterations whose shares, before any claim, were not those of the iteration before.
     pub changes: usize,
 }
 
@@ -31,55 +38,102 @@ pub fn walk(
     fitter: Fitter<'_>,
 ) -> Result<Run, SimulateError> {
     check(world, settings)?;
-    let mut run = Run { policy, took_s: Vec::new(), wait_s: Vec::new(), shares: Vec::new(), changes: 0 };
+    let mut run = Run {
+        policy,
+        took_s: Vec::new(),
+        wait_s: Vec::new(),
+        claim_s: Vec::new(),
+        chunks: Vec::new(),
+        given: Vec::new(),
+        shares: Vec::new(),
+        changes: 0,
+    };
     let mut policy = policy.build(world, settings, fitter);
     let mut before: Vec<u64> = Vec::new();
     let mut reports: Vec<Report<'_>> = Vec::new();
     for iteration in 0..world.iterations {
         let present: Vec<usize> = world.present(iteration).collect();
-        let batches = if settings.ahead {
-            let batches = policy.shares(iteration, &present)?;
+        let plan = if settings.ahead {
+            let plan = policy.shares(iteration, &present)?;
             policy.learn(&reports);
-            batches
+            plan
         } else {
             policy.learn(&reports);
             policy.shares(iteration, &present)?
         };
-        reports = step(world, iteration, &present, &batches);
-        let mut shares = vec![0; world.workers.len()];
-        for (worker, batch) in present.iter().zip(&batches) {
-            shares[*worker] = *batch;
-        }
+        reports = step(world, iteration, &present, &plan, settings.claim);
+        let given = by_worker(world, &present, plan.given().iter().copied());
         if iteration >= settings.warmup {
-            let took_s = reports.iter().map(|report| report.compute_time_s).fold(0.0, f64::max);
-            let waited_s: f64 = reports.iter().map(|report| report.barrier_wait_s).sum();
-            run.changes += usize::from(shares != before);
-            run.took_s.push(took_s);
-            run.wait_s.push(waited_s / present.len() as f64);
-            run.shares.push(shares.clone());
+            let mean = |seconds: fn(&Report<'_>) -> f64| {
+                reports.iter().map(seconds).sum::<f64>() / present.len() as f64
+            };
+            run.changes += usize::from(given != before);
+            run.took_s.push(reports.iter().map(Report::busy_s).fold(0.0, f64::max));
+            run.wait_s.push(mean(|report| report.barrier_wait_s));
+            run.claim_s.push(mean(|report| report.tail.claim_s));
+            run.chunks.push(reports.iter().map(|report| report.tail.chunks).sum());
+            run.given.push(given.clone());
+            run.shares.push(by_worker(world, &present, reports.iter().map(|report| report.batch)));
         }
-        before = shares;
+        before = given;
     }
     Ok(run)
 }
 
+fn by_worker(world: &World, present: &[usize], batches: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut shares = vec![0; world.workers.len()];
+    for (worker, batch) in present.iter().zip(batches) {
+        shares[*worker] = batch;
+    }
+    shares
+}
+
 /// What the workers report of an iteration.
-fn step<'a>(world: &'a World, iteration: usize, present: &[usize], batches: &[u64]) -> Vec<Report<'a>> {
-    let time_s = |(worker, batch): (&usize, &u64)| {
-        let worker = &world.workers[*worker];
-        worker.form.curve(worker.slowdown[iteration]).time(*batch)
+fn step<'a>(
+    world: &'a World,
+    iteration: usize,
+    present: &[usize],
+    plan: &Shares,
+    cost: ClaimCost,
+) -> Vec<Report<'a>> {
+    let time_s = |rank: usize, batch: u64| {
+        let worker = &world.workers[present[rank]];
+        worker.form.curve(worker.slowdown[iteration]).time(batch)
     };
-    let times_s: Vec<f64> = present.iter().zip(batches).map(time_s).collect();
-    let took_s = times_s.iter().copied().fold(0.0, f64::max);
-    let report = |((worker, batch), time_s): ((&usize, &u64), f64)| Report {
-        worker: *worker,
-        batch: *batch,
-        compute_time_s: time_s,
-        barrier_wait_s: took_s - time_s,
-        // Read at the end of this iteration: what is known just before the next.
-        drivers: world.workers[*worker].drivers.get(iteration + 1).map_or(&[], Vec::as_slice),
-    };
-    present.iter().zip(batches).zip(times_s).map(report).collect()
+    let mut reports: Vec<Report<'a>> = present
+        .iter()
+        .zip(plan.given())
+        .enumerate()
+        .map(|(rank, (worker, batch))| Report {
+            worker: *worker,
+            batch: *batch,
+            compute_time_s: time_s(rank, *batch),
+            tail: Took::default(),
+            barrier_wait_s: 0.0,
+            // Read at the end of this iteration: what is known just before the next.
+            drivers: world.workers[*worker].drivers.get(iteration + 1).map_or(&[], Vec::as_slice),
+        })
+        .collect();
+    if let Shares::Hedged(hedged) = plan {
+        for pool in &hedged.pools {
+            let hand =
+                |rank: &usize| Hand { base: reports[*rank].batch, base_s: reports[*rank].compute_time_s };
+            let hands: Vec<Hand> = pool.members.iter().map(hand).collect();
+            let time_s = |member: usize, samples| time_s(pool.members[member], samples);
+            let took = play(&pool.chunks, &hands, &pool.expected, time_s, cost);
+            for (rank, took) in pool.members.iter().zip(took) {
+                let report = &mut reports[*rank];
+                report.batch += took.samples;
+                report.compute_time_s += took.compute_s;
+                report.tail = took;
+            }
+        }
+    }
+    let took_s = reports.iter().map(Report::busy_s).fold(0.0, f64::max);
+    for report in &mut reports {
+        report.barrier_wait_s = took_s - report.busy_s();
+    }
+    reports
 }
 
 fn check(world: &World, settings: &Settings) -> Result<(), SimulateError> {

@@ -1,0 +1,104 @@
+//! What tails cost, learned from what workers report of them.
+//!
+//! A chunk takes longer than its samples alone would: a pass over few samples has fixed costs. Within one iteration a worker
+//! is about as contended in its base as in its chunks, so that the two differ by this alone: no model of contention is
+//! needed, and none of how batches were chosen. It counts in samples, so that it is the same however contended the worker is.
+
+use serde::{Deserialize, Serialize};
+
+use super::Took;
+use crate::curve::CurveLearner;
+use crate::series::Observation;
+
+/// How much the newest report counts in the averages.
+const WEIGHT: f64 = 0.1;
+
+/// What a claim takes while nobody has claimed, in seconds.
+pub const CLAIM_FIRST_S: f64 = 5e-4;
+
+/// Chunks are no smaller than this part of a worker's batch before it has computed any.
+const FIRST_PART: u64 = 4;
+
+/// What chunks cost a worker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct ChunkCost {
+    /// Samples that a chunk costs beside its own.
+    overhead: Option<f64>,
+    /// Seconds of a claim.
+    claim_s: Option<f64>,
+    /// The smallest chunks, on average over an iteration, that it has computed.
+    smallest: Option<f64>,
+}
+
+/// Of one worker's iteration.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Parts {
+    /// Samples of its base.
+    pub base: u64,
+    /// Seconds that they took.
+    pub base_s: f64,
+    /// What it claimed.
+    pub tail: Took,
+}
+
+impl Parts {
+    /// Lets a curve learn: the base, and then a chunk as they were on average, which meets the contention of the base.
+    /// `forecast` is what the base was chosen by.
+    pub fn measure(&self, curve: &mut CurveLearner, forecast: Option<f64>) {
+        curve.measure(self.base, self.base_s, forecast);
+        if let Some((chunk, chunk_s)) = self.chunk() {
+            curve.measure(chunk, chunk_s, None);
+        }
+    }
+
+    /// What all of it says of the worker's speed, in [`CurveLearner::work`]. `None` where it says nothing.
+    pub fn observation(&self, curve: &CurveLearner) -> Option<Observation> {
+        let base = if self.base == 0 { 0.0 } else { curve.work(self.base) };
+        let tail = self.chunk().map_or(0.0, |(chunk, _)| self.tail.chunks as f64 * curve.work(chunk));
+        Observation::new(base + tail, self.base_s + self.tail.compute_s)
+    }
+
+    /// A chunk as they were on average, and its seconds.
+    fn chunk(&self) -> Option<(u64, f64)> {
+        let chunks = self.tail.chunks as f64;
+        let chunk = (self.tail.samples as f64 / chunks).round().max(1.0) as u64;
+        (self.tail.chunks > 0).then(|| (chunk, self.tail.compute_s / chunks))
+    }
+}
+
+impl ChunkCost {
+    /// Takes how an iteration went; without a base or a chunk it says nothing.
+    pub fn observe(&mut self, parts: &Parts) {
+        let Parts { base, base_s, tail } = parts;
+        if *base == 0 || tail.chunks == 0 || !(*base_s > 0.0 && tail.compute_s > 0.0) {
+            return;
+        }
+        let (samples, chunks) = (tail.samples as f64, tail.chunks as f64);
+        let pace_s = base_s / *base as f64;
+        average(&mut self.overhead, (tail.compute_s / pace_s - samples) / chunks);
+        average(&mut self.claim_s, tail.claim_s / chunks);
+        let chunk = samples / chunks;
+        self.smallest = Some(self.smallest.map_or(chunk, |smallest| smallest.min(chunk)));
+    }
+
+    /// Samples that a chunk costs beside its own; 0 before the first.
+    pub fn overhead(&self) -> f64 {
+        self.overhead.unwrap_or(0.0).max(0.0)
+    }
+
+    /// Seconds of a claim, where it has claimed.
+    pub fn claim_s(&self) -> Option<f64> {
+        self.claim_s
+    }
+
+    /// The smallest chunk that may be tried on a worker with such a batch: half of what it knows, so that a cost that nobody knows
+    /// yet is met step by step.
+    pub fn trusted(&self, batch: u64) -> u64 {
+        let known = self.smallest.map(|smallest| (smallest / 2.0) as u64);
+        known.unwrap_or(batch / FIRST_PART).max(1)
+    }
+}
+
+fn average(mean: &mut Option<f64>, now: f64) {
+    *mean = Some(mean.map_or(now, |mean| mean + WEIGHT * (now - mean)));
+}
