@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenstep_core::allocate::{Scenarios, Share};
-use evenstep_core::hedge::{Hedged, Terms, hedge};
+use evenstep_core::hedge::{ChunkCost, Hedged, POOL_MAX, Terms, hedge};
 use evenstep_core::plan::{Plan, WorkerOutlook};
 use evenstep_protocol::{AllocateAnswer, Hedge, HedgeView, Tail, WorkerId};
 
@@ -42,7 +42,8 @@ impl JobState {
         if self.spec.hedge == Hedge::Off {
             return None;
         }
-        let mut claims: Vec<bool> = live.iter().map(|id| self.claims(id)).collect();
+        let cost = |id: &WorkerId| self.claims(id).then(|| self.models.chunk_cost(id));
+        let mut costs: Vec<Option<ChunkCost>> = live.iter().map(cost).collect();
         let share = |(outlook, bounds): (&WorkerOutlook, &Bounds)| {
             // What fits at once does not bound what is done one after the other.
             Some(Share { cap: bounds.in_all, ..outlook.share()? })
@@ -50,17 +51,17 @@ impl JobState {
         let shares: Vec<Share> = outlooks.iter().zip(bounds).map(share).collect::<Option<_>>()?;
         let quantum = self.spec.quantum;
         let min_chunk = self.spec.min_chunk.unwrap_or(quantum).max(quantum).next_multiple_of(quantum);
-        let terms = Terms { cost: self.models.claim_cost(), min_chunk, quantum };
+        let terms = Terms { cost: self.models.claim_cost(), min_chunk, quantum, pool_max: POOL_MAX };
         for _ in 0..TRIES_MAX {
-            if claims.iter().filter(|claims| **claims).count() < 2 {
+            if costs.iter().flatten().count() < 2 {
                 return None;
             }
-            let hedged = hedge(&plan.batches, &shares, &claims, scenarios, &terms)?;
+            let hedged = hedge(&plan.batches, &shares, &costs, scenarios, &terms)?;
             let unfit = unfit(&hedged, bounds);
             if unfit.is_empty() {
                 return holds_bases(&hedged, outlooks).then(|| Hedging::new(hedged));
             }
-            unfit.into_iter().for_each(|rank| claims[rank] = false);
+            unfit.into_iter().for_each(|rank| costs[rank] = None);
         }
         None
     }

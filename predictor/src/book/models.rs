@@ -6,31 +6,26 @@ use evenstep_core::allocate::Scenarios;
 use evenstep_core::curve::{Curve, CurveLearner};
 use evenstep_core::forecast::nonlinear::{FittedExpert, Training};
 use evenstep_core::forecast::{Earlier, Forecast, JobForecaster};
-use evenstep_core::hedge::ClaimCost;
+use evenstep_core::hedge::learner::CLAIM_FIRST_S;
+use evenstep_core::hedge::{ChunkCost, ClaimCost};
 use evenstep_core::series::{DriverSet, Observation};
 use evenstep_protocol::{WorkerId, WorkerReport, driver};
 use serde::{Deserialize, Serialize};
 
-use super::parts::{observation, parts, tail_speedup};
+use super::parts::{parts, tail_speedup};
 use super::worker_model::{ProfilePart, WorkerModel, signs};
 
 /// Names the layout of [`Models`] and [`Earlier`] in the store; a change of either takes a new number.
 pub const FORMAT: u32 = 3;
 
-/// What a claim is taken to cost before any was reported, in seconds.
-const CLAIM_S: f64 = 5e-4;
 /// How long a counter is busy with one addition, in seconds, where a claim takes no less.
 const CLAIM_BUSY_S: f64 = 5e-5;
-/// Weight of the newest report in the mean cost of a claim.
-const CLAIM_WEIGHT: f64 = 0.05;
 
 /// Forecasts of a job, and what else its reports taught.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Models {
     forecaster: JobForecaster<WorkerId>,
     workers: BTreeMap<WorkerId, WorkerModel>,
-    /// What a claim takes, over all workers, in seconds; `None` before the first.
-    claim_s: Option<f64>,
 }
 
 /// What a report does not say of itself.
@@ -45,7 +40,7 @@ pub struct Circumstances {
 impl Models {
     /// Models that have seen nothing.
     pub fn new() -> Self {
-        Self { forecaster: JobForecaster::new(drivers()), workers: BTreeMap::new(), claim_s: None }
+        Self { forecaster: JobForecaster::new(drivers()), workers: BTreeMap::new() }
     }
 
     /// What they expect.
@@ -71,10 +66,17 @@ impl Models {
         Scenarios::from_residuals(&residuals)
     }
 
-    /// What a claim costs.
+    /// What a claim costs: the mean over the workers that have claimed.
     pub fn claim_cost(&self) -> ClaimCost {
-        let latency_s = self.claim_s.unwrap_or(CLAIM_S);
+        let seen = self.workers.values().filter_map(|worker| worker.chunks.claim_s());
+        let (sum, count) = seen.fold((0.0, 0u32), |(sum, count), claim_s| (sum + claim_s, count + 1));
+        let latency_s = if count == 0 { CLAIM_FIRST_S } else { sum / f64::from(count) };
         ClaimCost { latency_s, busy_s: latency_s.min(CLAIM_BUSY_S) }
+    }
+
+    /// What chunks cost a worker, as far as that is known.
+    pub fn chunk_cost(&self, worker: &WorkerId) -> ChunkCost {
+        self.workers.get(worker).map_or_else(ChunkCost::default, |known| known.chunks)
     }
 
     /// Whether the latest reports count by cost and not by samples.
@@ -109,12 +111,6 @@ impl Models {
                 }
             }
             for report in news {
-                if let Some(tail) = &report.tail {
-                    // The last claim of each worker comes to nothing.
-                    let each_s = tail.claim_time_s / (tail.chunks + 1) as f64;
-                    self.claim_s =
-                        Some(self.claim_s.map_or(each_s, |mean| mean + CLAIM_WEIGHT * (each_s - mean)));
-                }
                 let readings = readings(self.forecaster.drivers(), report);
                 self.forecaster.boundary(&report.worker, &readings);
             }
@@ -142,15 +138,12 @@ impl Models {
         circumstances: Circumstances,
     ) -> Option<(WorkerId, Observation)> {
         let known = self.workers.get_mut(&report.worker)?;
-        observation(report, &known.curve)?;
+        let parts = parts(report, &known.curve);
+        parts.observation(&known.curve)?;
         known.counts_cost = report.cost.is_some();
         let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
-        // Chunks come after the base, and were claimed by what the base had shown: no forecast chose them.
-        for (forecast, part) in [forecast, None].into_iter().zip(parts(report, &known.curve)) {
-            let (batch, time_s) = part.measured();
-            known.measure(batch, time_s, forecast, circumstances.profile);
-        }
-        let observation = observation(report, &known.curve)?;
+        known.measure(&parts, forecast, circumstances.profile);
+        let observation = parts.observation(&known.curve)?;
         known.watch.observe(report.iteration, observation.speed(), signs(report));
         Some((report.worker.clone(), observation))
     }
@@ -211,7 +204,7 @@ pub fn trainings<'a>(
         workers.iter().map(|(worker, curve)| (worker, (curve, Training::new(&drivers)))).collect();
     for report in by_iteration(reports).into_iter().flatten() {
         if let Some((curve, training)) = trainings.get_mut(&report.worker) {
-            if let Some(seen) = observation(report, curve) {
+            if let Some(seen) = parts(report, curve).observation(curve) {
                 training.observe(&seen);
             }
             training.boundary(&readings(&drivers, report));

@@ -150,7 +150,6 @@ fn tails(answers: &[AllocateAnswer]) -> usize {
 }
 
 #[test]
-#[ignore = "the core does not hedge yet"]
 fn what_cannot_be_foreseen_is_shared() {
     let mut service = Service::start();
     let mut run = Run::new(&mut service, &JobSpec::new(240), 2.0, &three());
@@ -188,7 +187,6 @@ fn what_cannot_be_foreseen_is_shared() {
 
 /// The plan that is held is that without a tail: over a restart, and where tails come and go.
 #[test]
-#[ignore = "the core does not hedge yet"]
 fn the_plan_in_force_is_the_one_without_a_tail() {
     let mut service = Service::start();
     let spec = JobSpec { min_gain: 0.9, ..JobSpec::new(240) };
@@ -205,7 +203,6 @@ fn the_plan_in_force_is_the_one_without_a_tail() {
 }
 
 #[test]
-#[ignore = "the core does not hedge yet"]
 fn who_does_not_want_a_tail_or_cannot_claim_gets_none() {
     let off = JobSpec { hedge: Hedge::Off, ..JobSpec::new(240) };
     let few = JobSpec { distinct_sizes: Some(2), ..JobSpec::new(240) };
@@ -246,7 +243,6 @@ fn where_speeds_are_foreseen_nothing_is_left_to_a_tail() {
 
 /// What somebody said bounds local batch and claims together; what memory holds bounds each of them alone.
 #[test]
-#[ignore = "the core does not hedge yet"]
 fn caps_hold() {
     let mut service = Service::start();
     let mut workers: Vec<(JoinRequest, f64)> = (0..4).map(|worker| (claiming(worker), 300.0)).collect();
@@ -286,7 +282,6 @@ fn caps_hold() {
 
 /// Also the ragged end of an epoch, where one batch is no multiple of the quantum.
 #[test]
-#[ignore = "the core does not hedge yet"]
 fn the_quantum_holds() {
     let mut service = Service::start();
     let spec = JobSpec { quantum: 8, min_chunk: Some(16), ..JobSpec::new(480) };

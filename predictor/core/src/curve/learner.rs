@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use super::posterior::Posterior;
 use super::{BadPoints, Curve};
-use crate::series::Observation;
 
 /// The form of a worker's curve, learned while it runs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -141,16 +140,6 @@ impl CurveLearner {
     /// form moves. `work(x) / t` is a speed that does not depend on the batch.
     pub fn work(&self, batch: u64) -> f64 {
         self.belief().map_or(batch as f64, |(_, curve)| curve.time(batch))
-    }
-
-    /// As [`measure`](Self::measure) after the first forecast.
-    pub fn observe_forecast(&mut self, batch: u64, compute_time_s: f64, forecast: f64) {
-        self.measure(batch, compute_time_s, Some(forecast));
-    }
-
-    /// What a batch says of speed, in [`work`](Self::work): what forecasts learn from. `None` where it says nothing.
-    pub fn observation(&self, batch: u64, compute_time_s: f64) -> Option<Observation> {
-        Observation::new(self.work(batch), compute_time_s)
     }
 
     /// The curve of a worker that does `speed` units of [`work`](Self::work) per second; positive and finite.
