@@ -116,7 +116,8 @@ fn timeline_chart() -> Chart {
         for (lane, time) in WORKERS.iter().zip(compute) {
             let mut add = |part: usize, from: f64, to: f64| {
                 let label = format!("iteration {step}");
-                parts[part].push(Span { lane: (*lane).into(), from: start + from, to: start + to, label });
+                let (from, to, inside) = (start + from, start + to, String::new());
+                parts[part].push(Span { lane: (*lane).into(), from, to, label, inside });
             };
             add(0, 0.0, time);
             add(1, time, 0.427);
@@ -131,7 +132,7 @@ fn timeline_chart() -> Chart {
         marks: ["compute", "barrier wait", "all-reduce"]
             .into_iter()
             .zip(parts)
-            .map(|(name, spans)| Mark::Spans { name: name.into(), spans })
+            .map(|(name, spans)| Mark::Spans { name: name.into(), idle: name == "barrier wait", spans })
             .collect(),
     }
 }

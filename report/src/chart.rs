@@ -83,6 +83,8 @@ pub enum Mark {
     Spans {
         /// Name in the legend: what kind of interval these are.
         name: String,
+        /// For time in which nothing is done: drawn faint.
+        idle: bool,
         /// In any order.
         spans: Vec<Span>,
     },
@@ -125,6 +127,8 @@ pub struct Span {
     pub to: f64,
     /// What it is, shown on hover; empty for the name of the mark alone.
     pub label: String,
+    /// A word written inside, where there is room for it; empty for none.
+    pub inside: String,
 }
 
 /// Where a [`Mark::Rule`] stands.

@@ -20,6 +20,9 @@ const FILLED: f64 = 0.72;
 /// Category names and values are written only where they have room.
 const MAX_CATEGORY_LABELS: usize = 24;
 const MAX_BAR_LABELS: usize = 16;
+/// A page's plot on a small screen, and a character in it: words stand inside spans only where they have room there too.
+const NARROWEST_PX: f64 = 600.0;
+const CHARACTER_PX: f64 = 7.5;
 /// Lane names longer than this end in an ellipsis.
 pub(crate) const MAX_LANE_CHARS: usize = 18;
 
@@ -99,8 +102,11 @@ pub(crate) fn swatch(plan: &Plan<'_>, slot: usize) -> Markup {
                         @let dots = is_dots(&thin::line(series));
                         path.line.dashed[*dashed].dots[dots] d=(if dots { "M11 6h0" } else { "M1 6H21" }) {}
                     },
-                    Shape::Area { slot: of, .. } | Shape::Bars { slot: of, .. } | Shape::Spans { slot: of, .. } if *of == slot => {
+                    Shape::Area { slot: of, .. } | Shape::Bars { slot: of, .. } if *of == slot => {
                         rect.fill x="5" width="12" height="12" {}
+                    },
+                    Shape::Spans { slot: of, idle, .. } if *of == slot => {
+                        rect.fill[!idle].band[*idle] x="5" width="12" height="12" {}
                     },
                     _ => {},
                 }
@@ -139,7 +145,7 @@ pub(crate) fn svg(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, id: usiz
                         @let part = (group, groups, { group += 1; });
                         path.fill.(colour(*slot)) d=(canvas.bars(heights, part.0, part.1)) {}
                     },
-                    Shape::Spans { slot, spans } => (canvas.spans(plan.names.list[*slot], *slot, spans, &chart.x)),
+                    Shape::Spans { slot, idle, spans } => g.idle[*idle] { (canvas.spans(plan.names.list[*slot], *slot, spans, &chart.x)) },
                     Shape::Rule { at: RuleAt::X(at), .. } if plottable(*at) => {
                         path.rule d={ "M" (coordinate(canvas.left(*at))) " 0V" (SIDE) } {}
                     },
@@ -174,7 +180,31 @@ fn labels(plan: &Plan<'_>, x: &Scale, y: &Scale) -> Markup {
                 "left:{:.2}%;bottom:{:.2}%", x.share(category) * 100.0, y.share(height) * 100.0
             )) { (number(height)) }
         }
+        @for word in words(plan, x, y).filter(|word| word.room * NARROWEST_PX >= CHARACTER_PX * (word.text.chars().count() as f64 + 1.0)) {
+            span.inside style=(format!("left:{:.2}%;bottom:{:.2}%", word.left * 100.0, word.up * 100.0)) { (word.text) }
+        }
     }
+}
+
+/// A word inside a span: its middle, and the room it has, as shares of the plot.
+pub(crate) struct Word<'a> {
+    pub text: &'a str,
+    pub left: f64,
+    pub up: f64,
+    pub room: f64,
+}
+
+/// The words inside spans.
+pub(crate) fn words<'a>(plan: &'a Plan<'_>, x: &Scale, y: &Scale) -> impl Iterator<Item = Word<'a>> {
+    let spans = plan.shapes.iter().filter_map(|shape| match shape {
+        Shape::Spans { spans, .. } => Some(spans),
+        _ => None,
+    });
+    spans.flatten().filter(|span| !span.span.inside.is_empty()).map(|span| {
+        let (from, to) = (x.share(span.from), x.share(span.to));
+        let text = span.span.inside.as_str();
+        Word { text, left: (from + to) / 2.0, up: y.share(span.lane as f64), room: to - from }
+    })
 }
 
 /// The middle on the horizontal axis and the height of each bar; none where there are too many for words.

@@ -97,6 +97,9 @@ fn plotted(chart: &Chart, plan: &Plan<'_>, x: &Scale, y: &Scale, top: f64, botto
             text.middle x=(across(x.share(tick.at))) y=(bottom + 19.0) { (fitted(&tick.label, characters(room))) }
         }
         text.middle x=(across(0.5)) y=(bottom + 40.0) { (fitted(&chart.x.caption(), characters(right - left))) }
+        @for word in draw::words(plan, x, y).filter(|word| word.text.chars().count() < characters(word.room * (right - left))) {
+            text.middle.inside x=(across(word.left)) y=(up(word.up) + 4.5) { (word.text) }
+        }
         (rule_names(plan, x, y, &across, &up))
         @for (category, height) in draw::bar_values(plan) {
             text.middle.ink x=(across(x.share(category))) y=(up(y.share(height)) + if height < 0.0 { 15.0 } else { -5.0 }) {

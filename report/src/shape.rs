@@ -46,6 +46,7 @@ pub(crate) enum Shape<'a> {
     },
     Spans {
         slot: usize,
+        idle: bool,
         spans: Vec<Interval<'a>>,
     },
     Rule {
@@ -99,7 +100,7 @@ impl<'a> Plan<'a> {
                         bars.iter().map(|bar| (categories.number(&bar.category), bar.value)).collect();
                     shapes.push(Shape::Bars { slot, heights });
                 }
-                Mark::Spans { name, spans } => {
+                Mark::Spans { name, idle, spans } => {
                     let slot = names.number(name);
                     let spans = spans
                         .iter()
@@ -112,7 +113,7 @@ impl<'a> Plan<'a> {
                             span,
                         })
                         .collect();
-                    shapes.push(Shape::Spans { slot, spans });
+                    shapes.push(Shape::Spans { slot, idle: *idle, spans });
                 }
                 Mark::Rule { name, at } => shapes.push(Shape::Rule { name, at: *at }),
             }

@@ -54,9 +54,16 @@ fn report(words: &str, values: &[(f64, f64)]) -> Report {
                 chart(vec![Mark::Bars { name: w(), bars: vec![Bar { category: w(), value: second }] }]),
                 chart(vec![Mark::Spans {
                     name: w(),
+                    idle: first > 0.0,
                     spans: values
                         .iter()
-                        .map(|(from, to)| Span { lane: w(), from: *from, to: *to, label: w() })
+                        .map(|(from, to)| Span {
+                            lane: w(),
+                            from: *from,
+                            to: *to,
+                            label: w(),
+                            inside: format!("<{}", w().chars().next().unwrap_or('a')),
+                        })
                         .collect(),
                 }]),
             ]),
@@ -198,9 +205,13 @@ fn many_spans_are_drawn_as_few() {
             from: f64::from(k),
             to: f64::from(k) + 0.5,
             label: String::new(),
+            inside: String::new(),
         })
         .collect();
-    let html = page(Chart { marks: vec![Mark::Spans { name: "compute".into(), spans }], ..line(vec![]) });
+    let html = page(Chart {
+        marks: vec![Mark::Spans { name: "compute".into(), idle: false, spans }],
+        ..line(vec![])
+    });
     assert!(html.matches("<rect").count() < 1_500);
 }
 

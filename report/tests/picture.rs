@@ -22,9 +22,16 @@ fn charts(words: &str, values: &[(f64, f64)]) -> Vec<Chart> {
         vec![Mark::Bars { name: w(), bars: vec![Bar { category: w(), value: second }] }],
         vec![Mark::Spans {
             name: w(),
+            idle: first > 0.0,
             spans: values
                 .iter()
-                .map(|(from, to)| Span { lane: w(), from: *from, to: *to, label: w() })
+                .map(|(from, to)| Span {
+                    lane: w(),
+                    from: *from,
+                    to: *to,
+                    label: w(),
+                    inside: format!("<{}", w().chars().next().unwrap_or('a')),
+                })
                 .collect(),
         }],
     ];
@@ -107,6 +114,22 @@ fn points_that_no_line_joins_are_dots() {
         "in the legend and the plot"
     );
     assert_eq!(drawn(vec![(0.0, 1.0), (1.0, 2.0)]), 0);
+}
+
+#[test]
+fn a_word_stands_inside_a_span_where_it_has_room() {
+    let span = |from: f64, to: f64, inside: &str| Span {
+        lane: "a".into(),
+        from,
+        to,
+        label: String::new(),
+        inside: inside.into(),
+    };
+    let spans = vec![span(0.0, 50.0, "wide"), span(50.0, 50.5, "narrow"), span(51.0, 100.0, "")];
+    let marks = vec![Mark::Spans { name: "compute".into(), idle: false, spans }];
+    let parsed = parse(&Chart { marks, ..charts("words", &[]).remove(0) }.to_svg());
+    let has = |word: &str| parsed.texts.iter().any(|text| text == word);
+    assert!(has("wide") && !has("narrow"));
 }
 
 #[test]

@@ -222,6 +222,12 @@ pub struct TrainArgs {
     /// Each worker writes the epoch and index of every sample it computed to a file in this folder
     #[arg(long)]
     pub sample_log: Option<PathBuf>,
+    /// Each worker writes when it computed, claimed and waited to a file in this folder, for `report --timeline`
+    #[arg(long, value_name = "FOLDER")]
+    pub timeline: Option<PathBuf>,
+    /// With --timeline: every so many iterations are told
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeline_every: u64,
     /// Where checkpoints are
     #[arg(long)]
     pub checkpoint_dir: Option<PathBuf>,

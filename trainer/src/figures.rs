@@ -20,6 +20,9 @@ pub struct Tally {
     waited_s: f64,
     asked_s: f64,
     claimed_s: f64,
+    chunks: u64,
+    tail_samples: u64,
+    passes: u64,
     step_times_s: Vec<f64>,
     asks_s: Vec<f64>,
 }
@@ -43,6 +46,12 @@ pub struct Figures {
     pub ask_share: f64,
     /// Of all the time that all workers had, the part that they waited for the answers to their claims.
     pub claim_share: f64,
+    /// Chunks that were claimed in a step, on average.
+    pub chunks: f64,
+    /// Of all samples, those that were claimed.
+    pub tail_share: f64,
+    /// Forward and backward passes of all workers in a step, on average; 0 in records of older versions.
+    pub passes: f64,
     /// Half of the asks took no longer, in seconds.
     pub ask_p50_s: f64,
     step_times_s: Vec<f64>,
@@ -61,8 +70,12 @@ impl Tally {
         self.ideal_seconds += ideal_step_time_s(line);
         self.waited_s += waited_s / line.workers.len() as f64;
         self.asked_s += line.ask_s;
-        let claims = line.workers.iter().filter_map(|worker| worker.tail);
-        self.claimed_s += claims.map(|tail| tail.claim_time_s).sum::<f64>() / line.workers.len() as f64;
+        for tail in line.workers.iter().filter_map(|worker| worker.tail) {
+            self.claimed_s += tail.claim_time_s / line.workers.len() as f64;
+            self.chunks += tail.chunks;
+            self.tail_samples += tail.samples;
+        }
+        self.passes += line.workers.iter().filter_map(|worker| worker.micro_batches).sum::<u64>();
         let slot = (self.iterations - WARM_UP - 1) % KEPT_MAX;
         for (kept, value) in [(&mut self.step_times_s, line.step_time_s), (&mut self.asks_s, line.ask_s)] {
             if slot < kept.len() { kept[slot] = value } else { kept.push(value) }
@@ -71,16 +84,21 @@ impl Tally {
 
     /// What was counted; none when nothing but warm-up was seen.
     pub fn figures(&self) -> Option<Figures> {
+        let ask_p50_s = quantile(&self.asks_s, 0.5)?;
+        let steps = (self.iterations - WARM_UP) as f64;
         Some(Figures {
-            ask_p50_s: quantile(&self.asks_s, 0.5)?,
+            ask_p50_s,
             iterations: self.iterations - WARM_UP,
-            step_mean_s: self.seconds / (self.iterations - WARM_UP) as f64,
-            barrier_wait_s: self.waited_s / (self.iterations - WARM_UP) as f64,
+            step_mean_s: self.seconds / steps,
+            barrier_wait_s: self.waited_s / steps,
             throughput_samples_per_s: self.samples as f64 / self.seconds,
             ideal_throughput_samples_per_s: self.samples as f64 / self.ideal_seconds,
             barrier_wait_share: self.waited_s / self.seconds,
             ask_share: self.asked_s / self.seconds,
             claim_share: self.claimed_s / self.seconds,
+            chunks: self.chunks as f64 / steps,
+            tail_share: self.tail_samples as f64 / self.samples as f64,
+            passes: self.passes as f64 / steps,
             step_times_s: self.step_times_s.clone(),
         })
     }

@@ -19,6 +19,7 @@ mod identity;
 pub mod launch;
 pub mod load;
 pub mod model;
+pub mod moments;
 mod narrator;
 mod opening;
 pub mod optimizer;

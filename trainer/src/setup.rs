@@ -22,6 +22,7 @@ use crate::data::{Cursor, Dataset, TeacherTask};
 use crate::elastic::Told;
 use crate::identity::{device_words, worker_id};
 use crate::model::Model;
+use crate::moments::MomentsLog;
 use crate::opening::{narrate, registration, timeline};
 use crate::optimizer::Sgd;
 use crate::pace::Pace;
@@ -119,6 +120,12 @@ pub fn equip(args: &JoinArgs) -> Result<Worker<'_>> {
     });
     let sample_log =
         train.sample_log.as_ref().map(|folder| SampleLog::open(folder, &train.policy, args.rank));
+    let open = |folder| {
+        let worker = worker_id(train.worker_id.as_deref(), args.rank)?;
+        let goes_on = args.life.is_some_and(|life| life > 0);
+        MomentsLog::open(folder, args.rank, worker, train.timeline_every, goes_on)
+    };
+    let timeline = train.timeline.as_deref().map(open).transpose()?;
     let gpu = if let Device::Cuda(index) = device { Some(index as u32) } else { None };
     Ok(Worker {
         args,
@@ -131,6 +138,7 @@ pub fn equip(args: &JoinArgs) -> Result<Worker<'_>> {
         called: false,
         leaving: false,
         sample_log: sample_log.transpose()?,
+        timeline,
         narrator: None,
     })
 }

@@ -17,6 +17,7 @@ use crate::collective::{Contribution, RankReport, Wished, Wishes};
 use crate::compute::{Compute, Computed};
 use crate::data::{Dataset, HELD_OUT_SAMPLES};
 use crate::elastic::{self, Told};
+use crate::moments::{MomentsLog, Watch};
 use crate::narrator::{Narrator, Step};
 use crate::pace::Pace;
 use crate::peak::peak_memory_bytes;
@@ -48,6 +49,8 @@ pub struct Worker<'a> {
     pub leaving: bool,
     /// What it computed, where that is wanted.
     pub sample_log: Option<SampleLog>,
+    /// When it did what, where that is wanted.
+    pub timeline: Option<MomentsLog>,
     /// Rank 0's record, reports and progress.
     pub narrator: Option<Narrator>,
 }
@@ -113,6 +116,7 @@ impl Worker<'_> {
         let seat = planned.plan.seat(group.rank());
         let mut turn = self.claims.turn(arm.policy, seat.as_ref(), begun)?;
         let mut computed = self.compute.begin(&mut arm.model);
+        let mut watch = Watch::begin(started);
         let (mut parts, mut loader_wait_s) = (Vec::new(), 0.0);
         let mut part = Some(planned.plan.share(group.rank()));
         while let Some(Share { offset, local_batch }) = part {
@@ -123,7 +127,9 @@ impl Worker<'_> {
             let ask = |before: &Computed, last: u64| turn.ask_ahead(before, last);
             self.compute.add(&arm.model, &batch, &mut computed, ask)?;
             parts.push(indices);
+            watch.computed(offset, local_batch);
             part = turn.next(&computed)?;
+            watch.claimed(seat.is_some());
         }
         let Did { tail, additions } = turn.end(&computed);
 
@@ -150,7 +156,11 @@ impl Worker<'_> {
         if let Some(log) = &mut self.sample_log {
             log.computed(arm.policy, arm.iteration, arm.cursor.epoch(), parts.into_iter().flatten())?;
         }
+        watch.arrives();
         let reduced = arm.bucket.all_reduce(group, &arm.model, own)?;
+        if let Some(log) = &mut self.timeline {
+            log.write(arm.policy, arm.iteration, watch)?;
+        }
         ensure!(reduced.samples == size, "{} samples were computed, and not {size}", reduced.samples);
         self.claims.settle(arm.policy, &planned.plan, &reduced.reports);
 

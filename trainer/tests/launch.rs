@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use evenstep_trainer::cli::Policy;
+use evenstep_trainer::moments;
 use evenstep_trainer::record::{self, IterationLine, Line};
 
 fn trainer(arguments: &[&str]) -> Command {
@@ -183,6 +184,36 @@ fn a_speed_that_sways_is_that_of_its_law() {
         let alone_ms = number("iter_ms") / (1.0 + number("truth_load_mean"));
         assert!(alone_ms >= 15.99 && number("truth_pace") == 1.0, "{row:?}");
     }
+}
+
+#[test]
+fn a_step_with_a_tail_can_be_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let timeline = format!("--timeline={}", path("timeline"));
+    let tail = ["--policy=even", "--tail=0.5", "--min-chunk=4", "--claim=need"];
+    let paced = ["--workers=3", "--steps=5", "--pace=1,2,2", "--timeline-every=2", &timeline];
+    succeed(&launch(&[&tail[..], &paced[..]].concat()));
+    let ranks = moments::read(&folder.path().join("timeline")).unwrap();
+    assert_eq!(ranks.len(), 3);
+    for iteration in [0, 2, 4] {
+        let step: Vec<_> = ranks.iter().flatten().filter(|line| line.iteration == iteration).collect();
+        assert_eq!(step.len(), 3);
+        let mut parts: Vec<_> =
+            step.iter().flat_map(|line| &line.parts).map(|part| (part.offset, part.samples)).collect();
+        parts.sort_unstable();
+        let end =
+            parts.iter().fold(0, |end, (offset, samples)| if *offset == end { end + samples } else { 0 });
+        assert!(end == 64 && parts.len() > 3, "{parts:?}");
+        let first = step.iter().map(|line| line.began_s).fold(f64::MAX, f64::min);
+        let last = step.iter().map(|line| line.reduced_s).fold(0.0, f64::max);
+        // The clock is one for all: everything fits into a few steps.
+        assert!(last - first < 5.0, "{step:?}");
+    }
+    let draw = ["report", &timeline, &format!("--picture={}", path("step.svg")), "--iteration=4"];
+    succeed(&trainer(&draw).output().unwrap());
+    let picture = fs::read_to_string(path("step.svg")).unwrap();
+    assert!(picture.contains("chunk of the tail") && picture.contains("One step under even (iteration 4)"));
 }
 
 /// A training under way, and a line of its progress.

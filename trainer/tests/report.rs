@@ -20,7 +20,10 @@ fn iteration(policy: &str, iteration: u64) -> Value {
     };
     let slowest = f64::max(times[0], times[1]);
     let worker = |rank: usize| {
-        json!({"worker": format!("node/{rank}"), "local_batch": batches[rank], "compute_time_s": times[rank],
+        let tail = (policy == "evenstep").then(
+            || json!({"chunks": 2 + rank, "samples": 12, "compute_time_s": 0.01, "claim_time_s": 0.0003}),
+        );
+        json!({"worker": format!("node/{rank}"), "tail": tail, "micro_batches": 4, "local_batch": batches[rank], "compute_time_s": times[rank],
             "barrier_wait_s": slowest - times[rank], "loader_wait_s": 0.0, "drivers": {},
             "predicted_speed_samples_per_s": batches[rank] as f64 / times[rank]})
     };
@@ -108,6 +111,12 @@ fn a_shared_tail_is_held_against_the_same_forecasts_alone() {
     close("/runs/2/over_base/gain", 4.0 / 3.0);
     close("/runs/2/over_base/gain_like_for_like", 4.0 / 3.0);
     close("/runs/2/over_base/barrier_wait", 0.0);
+    close("/runs/2/over_base/speed", 1.0);
+    close("/runs/2/claim_share", 0.01);
+    close("/runs/2/chunks", 5.0);
+    close("/runs/2/tail_share", 0.2);
+    close("/runs/2/passes", 8.0);
+    close("/runs/1/claim_share", 0.0);
     assert_eq!((number("/runs/0/over_base/gain"), number("/runs/1/over_base/gain")), (None, None));
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("1.33x"), "{table}");

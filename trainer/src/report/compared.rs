@@ -23,7 +23,14 @@ pub fn charts(results: &Results) -> Vec<Section> {
         ("waiting", "% of step time"),
         |result| result.barrier_wait_share * 100.0,
     );
-    vec![Section::Charts(vec![step]), Section::Charts(vec![waiting])]
+    let claiming = chart(
+        results,
+        "Waiting for claims",
+        "The part of all workers' time in which they waited for the answers to their claims.",
+        ("claiming", "% of step time"),
+        |result| result.claim_share * 100.0,
+    );
+    vec![Section::Charts(vec![step]), Section::Charts(vec![waiting, claiming])]
 }
 
 fn chart(

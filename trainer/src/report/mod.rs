@@ -10,6 +10,7 @@ mod page;
 mod results;
 mod run;
 mod table;
+mod timeline;
 
 use std::fs;
 use std::io::{self, Write};
@@ -18,8 +19,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::cli::Policy;
+use crate::moments;
 use crate::report::results::Results;
 use crate::report::run::Run;
+use crate::report::timeline::Steps;
 
 pub use run::ReportError;
 
@@ -27,7 +31,7 @@ pub use run::ReportError;
 #[derive(Debug, Args)]
 pub struct ReportArgs {
     /// What `launch --record` or `join --record` wrote
-    #[arg(required = true, value_name = "RECORD")]
+    #[arg(required_unless_present = "timeline", value_name = "RECORD")]
     pub records: Vec<PathBuf>,
     /// Write a page with charts to this file; it needs nothing beside itself
     #[arg(long, value_name = "FILE")]
@@ -38,10 +42,22 @@ pub struct ReportArgs {
     /// On the page, compare the runs and leave out what is told of each
     #[arg(long, requires = "html")]
     pub overview: bool,
+    /// Draw one step, who did what when, from what `launch --timeline` wrote to this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub timeline: Option<PathBuf>,
+    /// The iteration to draw [default: the one in which most was claimed]
+    #[arg(long, requires = "timeline")]
+    pub iteration: Option<u64>,
+    /// Write that step as a picture to this file, under the last policy or that of --of
+    #[arg(long, value_name = "FILE.svg", requires = "timeline")]
+    pub picture: Option<PathBuf>,
+    /// The policy of the picture
+    #[arg(long, value_name = "POLICY", requires = "picture")]
+    pub of: Option<Policy>,
 }
 
 /// What every figure means.
-const DEFINITIONS: [(&str, &str); 12] = [
+const DEFINITIONS: [(&str, &str); 14] = [
     ("run", "the name of the record"),
     ("warm-up", "the first 5 iterations of each policy are left out of all figures; charts show them"),
     (
@@ -66,6 +82,8 @@ const DEFINITIONS: [(&str, &str); 12] = [
         "like for like, against base instead of even batches: what a shared tail adds to the same forecasts",
     ),
     ("waiting", "time that workers waited at the barrier for the last one, over step time times workers"),
+    ("claiming", "the same for waits for the answers to claims on a shared tail"),
+    ("chunks", "of a shared tail that all workers together claimed in a step, on average"),
     ("final loss", "of the network at the end, over samples that were not trained on"),
     (
         "service",
@@ -81,13 +99,24 @@ const DEFINITIONS: [(&str, &str); 12] = [
 pub fn run(args: &ReportArgs) -> Result<()> {
     let runs: Vec<Run> = args.records.iter().map(|path| Run::read(path)).collect::<Result<_, _>>()?;
     let results = Results::of(&runs);
+    let steps =
+        args.timeline.as_deref().map(|folder| Steps::of(moments::read(folder)?).charts(args.iteration));
+    let steps = steps.transpose()?.unwrap_or_default();
+    if let Some(path) = &args.picture {
+        let mut wanted = steps.iter().rev().filter(|(policy, _)| args.of.is_none_or(|of| *policy == of));
+        let (_, chart) = wanted.next().context("--of: the timeline has no such policy")?;
+        write(path, chart.to_svg().as_bytes())?;
+    }
     if let Some(path) = &args.html {
-        write(path, page::report(&runs, &results, args.overview).to_html().as_bytes())?;
+        write(path, page::report(&runs, &results, steps, args.overview).to_html().as_bytes())?;
     }
     if let Some(path) = &args.json {
         let mut json = serde_json::to_vec_pretty(&results).context("writing the figures as JSON")?;
         json.push(b'\n');
         write(path, &json)?;
+    }
+    if runs.is_empty() {
+        return Ok(());
     }
     io::stdout().lock().write_all(table::text(&runs, &results).as_bytes()).context("writing the table")
 }

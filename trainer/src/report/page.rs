@@ -13,8 +13,8 @@ use crate::report::{DEFINITIONS, charts, compared, decisions};
 /// Of more runs the large figures say nothing at a glance.
 const HEADLINES_MAX: usize = 3;
 
-/// The whole page; `overview` leaves out what is told of single runs.
-pub fn report(runs: &[Run], results: &Results, overview: bool) -> Report {
+/// The whole page; `steps` are pictures of single steps, `overview` leaves out what is told of single runs.
+pub fn report(runs: &[Run], results: &Results, steps: Vec<(Policy, Chart)>, overview: bool) -> Report {
     let notice = |(note, names): (&str, Vec<&str>)| {
         let of = if runs.len() > 1 { format!(" ({})", names.join(", ")) } else { String::new() };
         Section::Notice(format!("{}{of}", sentence(note)))
@@ -26,11 +26,16 @@ pub fn report(runs: &[Run], results: &Results, overview: bool) -> Report {
     }
     figures.extend(asking(results));
     figures.extend(losses(runs));
-    sections.push(Section::Figures(figures));
+    if !figures.is_empty() {
+        sections.push(Section::Figures(figures));
+    }
     if runs.len() > 1 {
         sections.extend(compared::charts(results));
     }
-    sections.push(Section::Table(table(results)));
+    if !runs.is_empty() {
+        sections.push(Section::Table(table(results)));
+    }
+    sections.extend(steps.into_iter().map(|(_, chart)| Section::Charts(vec![chart])));
     for run in runs.iter().filter(|_| !overview) {
         chapter(run, &mut sections);
     }
@@ -122,6 +127,10 @@ fn table(results: &Results) -> Table {
             "step p50 (ms)",
             "step p95 (ms)",
             "waiting (%)",
+            "claiming (%)",
+            "chunks",
+            "claimed (% of samples)",
+            "passes",
             "samples/s",
             "gain",
             "ideal samples/s",
@@ -147,6 +156,10 @@ fn row(result: &RunResult) -> Vec<Cell> {
         Cell::number(result.step_time_s.p50 * 1e3, 1),
         Cell::number(result.step_time_s.p95 * 1e3, 1),
         Cell::number(result.barrier_wait_share * 100.0, 1),
+        Cell::number(result.claim_share * 100.0, 2),
+        Cell::number(result.chunks, 1),
+        Cell::number(result.tail_share * 100.0, 1),
+        Cell::number(result.passes, 1),
         Cell::number(result.throughput_samples_per_s, 0),
         maybe(result.gain, 2),
         Cell::number(result.ideal_throughput_samples_per_s, 0),

@@ -54,6 +54,14 @@ pub struct RunResult {
     pub over_base: Option<OverBase>,
     /// Of the step time, the part that asking took.
     pub ask_share: f64,
+    /// Of all workers' time, the part spent waiting for the answers to claims.
+    pub claim_share: f64,
+    /// Chunks that were claimed in a step, on average.
+    pub chunks: f64,
+    /// Of all samples, those that were claimed.
+    pub tail_share: f64,
+    /// Forward and backward passes of all workers in a step, on average.
+    pub passes: f64,
     /// Workers that took part.
     pub workers: usize,
     /// Iterations that count.
@@ -75,6 +83,9 @@ pub struct OverBase {
     pub gain_like_for_like: f64,
     /// Time at the barrier over that of base; absent where base never waited.
     pub barrier_wait: Option<f64>,
+    /// The sum of the measured speeds over that of base: where both met the same load, what is missing to 1 is what smaller
+    /// passes cost.
+    pub speed: f64,
 }
 
 /// Step times in seconds.
@@ -135,6 +146,10 @@ impl RunResult {
             gain_like_for_like: run.gain_like_for_like(training, Policy::Even),
             over_base: OverBase::of(run, training),
             ask_share: figures.ask_share,
+            claim_share: figures.claim_share,
+            chunks: figures.chunks,
+            tail_share: figures.tail_share,
+            passes: figures.passes,
             workers: run.line.workers.len(),
             iterations: figures.iterations,
             pace_missed: training.end.pace_missed.clone(),
@@ -152,6 +167,8 @@ impl OverBase {
             gain: run.gain(training, Policy::Base)?,
             gain_like_for_like: run.gain_like_for_like(training, Policy::Base)?,
             barrier_wait: run.waiting(training, Policy::Base),
+            speed: training.figures.ideal_throughput_samples_per_s
+                / run.training(Policy::Base)?.figures.ideal_throughput_samples_per_s,
         })
     }
 }

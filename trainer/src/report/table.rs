@@ -6,7 +6,7 @@ use crate::report::DEFINITIONS;
 use crate::report::results::{Results, RunResult};
 use crate::report::run::Run;
 
-const COUNT: usize = 13;
+const COUNT: usize = 14;
 const COLUMNS: [&str; COUNT] = [
     "run",
     "policy",
@@ -14,9 +14,10 @@ const COLUMNS: [&str; COUNT] = [
     "p50",
     "p95",
     "waiting",
+    "claiming",
+    "chunks",
     "samples/s",
     "gain",
-    "ideal",
     "of ideal",
     "like for like",
     "over base",
@@ -92,9 +93,10 @@ fn row(result: &RunResult) -> [String; COUNT] {
         format!("{:.1} ms", result.step_time_s.p50 * 1e3),
         format!("{:.1} ms", result.step_time_s.p95 * 1e3),
         format!("{:.1} %", result.barrier_wait_share * 100.0),
+        format!("{:.2} %", result.claim_share * 100.0),
+        format!("{:.1}", result.chunks),
         format!("{:.0}", result.throughput_samples_per_s),
         gain(result.gain),
-        format!("{:.0}", result.ideal_throughput_samples_per_s),
         format!("{:.1} %", result.share_of_ideal * 100.0),
         gain(result.gain_like_for_like),
         gain(result.over_base.as_ref().map(|over| over.gain_like_for_like)),
