@@ -23,7 +23,7 @@ fn stored(folder: &Folder, reports: Vec<WorkerReport>) {
     runtime.block_on(async {
         let (store, writer) = Store::open(&address).await.unwrap();
         let job_id = JobId::new("resnet").unwrap();
-        let spec: JobSpec = serde_json::from_str(r#"{"global_batch":32}"#).unwrap();
+        let spec: Box<JobSpec> = serde_json::from_str(r#"{"global_batch":32}"#).unwrap();
         let changes =
             vec![Change::PutJob { job_id: job_id.clone(), spec }, Change::Reports { job_id, reports }];
         store.write(changes, 0).await.unwrap();

@@ -100,7 +100,7 @@ fn what_is_not_json_is_400_and_json_of_another_shape_is_422() {
 }
 
 /// Eight of the samples, in two chunks, but for what is changed.
-fn tail(changed: Value) -> Value {
+fn tail(changed: &Value) -> Value {
     let mut tail = json!({"chunks": 2, "samples": 8, "compute_time_s": 0.1, "claim_time_s": 0.001});
     let fields = changed.as_object().cloned().unwrap_or_default();
     fields.into_iter().for_each(|(field, value)| tail[field] = value);
@@ -127,14 +127,14 @@ fn reports_that_break_a_rule_are_refused_by_field_and_value_and_change_nothing()
         ("worker", json!("a b"), "a b"),
         ("micro_batches", json!(0), "0"),
         ("micro_batches", json!(61), "61"),
-        ("tail", tail(json!({"samples": 61})), "samples: 61 must be 1 to 60"),
-        ("tail", tail(json!({"samples": 0})), "samples: 0"),
-        ("tail", tail(json!({"chunks": 0})), "chunks: 0"),
-        ("tail", tail(json!({"chunks": 9})), "chunks: 9 must be 1 to 8"),
-        ("tail", tail(json!({"compute_time_s": 0.6})), "0.6 must not be above compute_time_s, 0.5"),
-        ("tail", tail(json!({"compute_time_s": -0.1})), "compute_time_s: -0.1"),
-        ("tail", tail(json!({"claim_time_s": -1})), "claim_time_s: -1"),
-        ("tail", tail(json!({"claims": 1})), "claims"),
+        ("tail", tail(&json!({"samples": 61})), "samples: 61 must be 1 to 60"),
+        ("tail", tail(&json!({"samples": 0})), "samples: 0"),
+        ("tail", tail(&json!({"chunks": 0})), "chunks: 0"),
+        ("tail", tail(&json!({"chunks": 9})), "chunks: 9 must be 1 to 8"),
+        ("tail", tail(&json!({"compute_time_s": 0.6})), "0.6 must not be above compute_time_s, 0.5"),
+        ("tail", tail(&json!({"compute_time_s": -0.1})), "compute_time_s: -0.1"),
+        ("tail", tail(&json!({"claim_time_s": -1})), "claim_time_s: -1"),
+        ("tail", tail(&json!({"claims": 1})), "claims"),
         ("drivers", json!({"Load": 1}), "Load"),
         ("drivers", json!({"load": null}), "null"),
         ("drivers", Value::Object(many), "65"),
@@ -154,7 +154,7 @@ fn reports_that_break_a_rule_are_refused_by_field_and_value_and_change_nothing()
     }
     // Two chunks and a base are three passes at least.
     let mut report = json!({"worker": "node/0", "iteration": 0, "local_batch": 60, "compute_time_s": 0.5});
-    (report["tail"], report["micro_batches"]) = (tail(json!({})), json!(2));
+    (report["tail"], report["micro_batches"]) = (tail(&json!({})), json!(2));
     let body = json!({"job_id": "job", "generation": 1, "iteration": 5, "reports": [report]});
     let problem = client.post("/allocate", &body).problem(422, "invalid");
     assert!(problem.detail.contains("reports[0].micro_batches: 2 must be 3 to 60"), "{}", problem.detail);
