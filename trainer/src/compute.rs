@@ -30,7 +30,7 @@ pub struct Computed {
     /// Forward and backward, in seconds, without any waiting but that of an imposed pace.
     pub compute_time_s: f64,
     /// How far it is behind an imposed pace: the next samples make up for it.
-    late: Duration,
+    pub late: Duration,
 }
 
 impl Computed {
@@ -96,5 +96,46 @@ impl Compute {
 fn synchronize(device: Device) {
     if let Device::Cuda(index) = device {
         Cuda::synchronize(index as i64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Kind;
+
+    use super::*;
+    use crate::data::TeacherTask;
+    use crate::model::Architecture;
+
+    #[test]
+    fn an_imposed_pace_holds_over_all_parts_and_swallows_no_time_between_them() {
+        tch::set_num_threads(1);
+        let data = TeacherTask { samples: 64, seed: 1 }.generate();
+        let architecture = Architecture::Mlp { hidden: vec![8] };
+        let mut model = Model::new(&architecture, data.shape, data.classes, 1, Kind::Float, Device::Cpu);
+        let batch = data.train.head(60, Kind::Float, Device::Cpu);
+        let pace = Pace::new(0.5, Duration::from_millis(1));
+        let mut compute = Compute { micro_batch: 8, pace: None };
+        // Libtorch takes its time the first time.
+        compute.gradients(&mut model, &batch);
+        compute.pace = Some(pace);
+        let mut computed = compute.begin(&mut model);
+        let mut asked = Vec::new();
+        for (start, count) in [(0, 20), (20, 0), (20, 40)] {
+            let part = batch.narrow(start, count);
+            let ask = |before: &Computed, last| {
+                asked.push((before.samples, last));
+                Ok::<(), Infallible>(())
+            };
+            let Ok(()) = compute.add(&model, &part, &mut computed, ask);
+            let waiting = Instant::now();
+            while waiting.elapsed() < Duration::from_millis(60) {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!((computed.samples, computed.micro_batches), (60, 8));
+        assert_eq!(asked, [(16, 4), (52, 8)], "before the last micro-batch of each part that has samples");
+        // Else the second part would have begun 60 ms ago, and not waited for these.
+        assert!(computed.compute_time_s >= 0.12 - 1e-6, "{computed:?}");
     }
 }

@@ -131,28 +131,11 @@ impl Worker<'_> {
             part = turn.next(&computed)?;
             watch.claimed(seat.is_some());
         }
-        let Did { tail, additions } = turn.end(&computed);
+        let did = turn.end(&computed);
 
-        let report = RankReport {
-            local_batch: computed.samples,
-            micro_batches: computed.micro_batches,
-            compute_time_s: computed.compute_time_s,
-            loader_wait_s,
-            drivers: self.drivers.read(Instant::now()).readings,
-            busy_s: begun.elapsed().as_secs_f64(),
-            pace_missed: self.compute.pace.as_ref().map_or(0, Pace::missed),
-            peak_memory_bytes: peak_memory_bytes(self.device),
-            gradient_sqr: None,
-            tail,
-            additions,
-        };
-        self.leaving = self.told.leave.load(Ordering::Relaxed);
-        let wishes = Wishes {
-            stop: self.told.stop.load(Ordering::Relaxed),
-            leave: self.leaving,
-            regroup: self.called,
-        };
-        let own = Contribution { report, loss_sum: computed.loss_sum, wishes, news: arm.planner.news() };
+        let report = self.report(begun, &computed, did, loader_wait_s);
+        let (wishes, news) = (self.wishes(), arm.planner.news());
+        let own = Contribution { report, loss_sum: computed.loss_sum, wishes, news };
         if let Some(log) = &mut self.sample_log {
             log.computed(arm.policy, arm.iteration, arm.cursor.epoch(), parts.into_iter().flatten())?;
         }
@@ -185,6 +168,30 @@ impl Worker<'_> {
         arm.cursor.advance(size);
         arm.iteration += 1;
         Ok(reduced.wished)
+    }
+
+    /// How an iteration went for this rank, that it began to compute at `begun`.
+    fn report(&mut self, begun: Instant, computed: &Computed, did: Did, loader_wait_s: f64) -> RankReport {
+        RankReport {
+            local_batch: computed.samples,
+            micro_batches: computed.micro_batches,
+            compute_time_s: computed.compute_time_s,
+            loader_wait_s,
+            drivers: self.drivers.read(Instant::now()).readings,
+            busy_s: begun.elapsed().as_secs_f64(),
+            pace_missed: self.compute.pace.as_ref().map_or(0, Pace::missed),
+            peak_memory_bytes: peak_memory_bytes(self.device),
+            gradient_sqr: None,
+            tail: did.tail,
+            additions: did.additions,
+        }
+    }
+
+    /// What this rank wants when the iteration is done.
+    fn wishes(&mut self) -> Wishes {
+        self.leaving = self.told.leave.load(Ordering::Relaxed);
+        let stop = self.told.stop.load(Ordering::Relaxed);
+        Wishes { stop, leave: self.leaving, regroup: self.called }
     }
 
     /// On rank 0, in the iterations that were chosen: the gradient of uneven shares against that of one process.

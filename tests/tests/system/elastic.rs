@@ -12,10 +12,10 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rustix::process::Signal;
 
-const SAMPLES: u64 = 2000;
+pub const SAMPLES: u64 = 2000;
 const KILLS: usize = 20;
 
-fn train(trainer: &Path, folder: &Path, more: &[&str]) -> Training {
+pub fn train(trainer: &Path, folder: &Path, more: &[&str]) -> Training {
     let samples = format!("--samples={SAMPLES}");
     // In 64 bits the order of additions is no excuse: a step too many or too few would show.
     let common =
@@ -23,18 +23,18 @@ fn train(trainer: &Path, folder: &Path, more: &[&str]) -> Training {
     Training::start(trainer, folder, &[&common, more].concat())
 }
 
-fn kill(training: &Training, slot: usize) {
+pub fn kill(training: &Training, slot: usize) {
     send(training.worker(slot), Signal::KILL);
 }
 
 /// Waits until `workers` have gone on for the `times`-th time.
-fn go_on(training: &Training, workers: usize, times: usize) {
+pub fn go_on(training: &Training, workers: usize, times: usize) {
     let words = format!("{workers} go on in round");
     training.until(&words, || training.process.said().matches(&words).count() >= times);
 }
 
 /// Asserts that an undisturbed run of as many iterations ends with the same loss, and says both.
-fn same_loss_as_undisturbed(trainer: &Path, training: &Training, policy: &str) -> String {
+pub fn same_loss_as_undisturbed(trainer: &Path, training: &Training, policy: &str) -> String {
     let end = training.end(policy);
     let folder = tempfile::tempdir().unwrap();
     let steps = format!("--steps={}", end["iterations"]);

@@ -12,5 +12,6 @@ mod learning_rate;
 mod losses;
 
 mod elastic;
+mod hedged;
 
 mod delivery;

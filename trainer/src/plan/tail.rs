@@ -1,6 +1,6 @@
 //! The tail of an iteration: samples that nobody was given, in chunks that whoever is free claims.
 
-use evenstep_core::hedge::{CHUNKS_PER_WORKER_MAX, Peer};
+use evenstep_core::hedge::{CHUNKS_PER_WORKER_MAX, Peer, chunks};
 
 use super::{Plan, Share};
 
@@ -60,12 +60,14 @@ impl Plan {
         if samples == 0 {
             return plan;
         }
+        // Alike, as nothing is known of them.
+        let members = vec![Peer { base_end_s: 0.0, speed: 1.0 }; world_size];
         let most = chunks_max(world_size);
         let mut smallest = shared.min_chunk;
-        let mut sizes = halving(samples, world_size, smallest, quantum);
+        let mut sizes = chunks(samples, &members, smallest, quantum);
         while sizes.len() > most {
             smallest *= 2;
-            sizes = halving(samples, world_size, smallest, quantum);
+            sizes = chunks(samples, &members, smallest, quantum);
         }
         let tail = Tail {
             offset: global_batch - samples,
@@ -152,21 +154,6 @@ impl Tail {
         let from = [0].into_iter().chain(until.iter().copied());
         until.iter().zip(from).map(|(until, from)| until - from).collect()
     }
-}
-
-/// Chunks that shrink as the tail empties: for each claim half of an even part of what is left, in whole quanta and at least
-/// `smallest`, where the tail is not less.
-fn halving(tail: u64, world_size: usize, smallest: u64, quantum: u64) -> Vec<u64> {
-    let (mut left, mut chunks) = (tail, Vec::new());
-    while left > 0 {
-        let part = left / (2 * world_size as u64) / quantum * quantum;
-        let chunk = part.max(smallest).min(left);
-        // What would be left after it is no chunk of its own.
-        let chunk = if left - chunk < smallest { left } else { chunk };
-        chunks.push(chunk);
-        left -= chunk;
-    }
-    chunks
 }
 
 /// The most chunks of a tail among so many workers.

@@ -274,7 +274,8 @@ fn definitions() -> Table {
     }
 }
 
-fn words(scenario: Scenario) -> &'static str {
+/// A scenario in words.
+pub fn words(scenario: Scenario) -> &'static str {
     match scenario {
         Scenario::Paced => "imposed speeds",
         Scenario::Swayed => "imposed speeds that change",

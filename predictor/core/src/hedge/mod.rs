@@ -19,7 +19,7 @@ pub mod learner;
 pub mod play;
 
 use bases::Parts;
-use chunks::chunks;
+pub use chunks::chunks;
 pub use claim::{CLAIM, Counter, Judge, LEAVE, Peer};
 pub use learner::ChunkCost;
 pub use play::{ClaimCost, Hand, Took, play};

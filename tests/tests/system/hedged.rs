@@ -1,0 +1,106 @@
+//! Hedged steps: part of each iteration is claimed chunk by chunk, and trains what given shares train.
+
+use std::time::Instant;
+
+use evenstep_tests::binaries;
+use evenstep_tests::training::{Training, batches};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+use crate::elastic::{SAMPLES as ELASTIC_SAMPLES, go_on, kill, same_loss_as_undisturbed, train};
+
+const SAMPLES: u64 = 1000;
+const EPOCHS: u64 = 2;
+/// Of 96 samples: ten whole iterations and a ragged end of 40 in each epoch.
+const ITERATIONS: usize = EPOCHS as usize * 11;
+const KILLS: usize = 6;
+
+/// What the workers of an iteration did of its tail, by rank.
+fn tails<'a>(line: &'a Value, what: &'a str) -> impl Iterator<Item = f64> + 'a {
+    let workers = line["workers"].as_array().unwrap().iter();
+    workers.map(move |worker| worker["tail"][what].as_f64().unwrap_or(0.0))
+}
+
+/// Claims made at need and ahead of it, in both element types: every sample once an epoch, the gradient of one process, and
+/// the loss of an even split.
+#[test]
+fn claimed_chunks_train_what_given_shares_train() {
+    let name = "hedged::claimed_chunks_train_what_given_shares_train";
+    let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
+    for (dtype, tolerance, loss_tolerance) in [("float32", 1e-5, 1e-4), ("float64", 1e-12, 1e-9)] {
+        let run = |more: &[&str]| {
+            let folder = tempfile::tempdir().unwrap();
+            let common = ["--workers=4", "--policy=even", "--global-batch=96", "--verify-gradient=1"];
+            let paced = ["--pace=1,2,2,4", "--quantum=2"];
+            let (samples, epochs) = (format!("--samples={SAMPLES}"), format!("--epochs={EPOCHS}"));
+            let sized = [&*samples, &epochs, &format!("--dtype={dtype}")];
+            let mut training =
+                Training::start(&trainer, folder.path(), &[&common[..], &paced, &sized, more].concat());
+            training.succeed();
+            training.each_sample_once("even", EPOCHS, SAMPLES);
+            let iterations = training.iterations("even");
+            assert_eq!(iterations.len(), ITERATIONS);
+            let differences = iterations.iter().map(|line| line["gradient_difference"].as_f64().unwrap());
+            let worst = differences.fold(0.0, f64::max);
+            assert!(0.0 < worst && worst <= tolerance, "{worst:e}");
+            (iterations, training.end("even")["final_loss"].as_f64().unwrap())
+        };
+        let (given, even_loss) = run(&[]);
+        assert!(given.iter().all(|line| line["workers"][0].get("tail").is_none()), "nothing was claimed");
+        for claim in ["--claim=need", "--claim=ahead"] {
+            let (iterations, loss) = run(&["--tail=0.6", "--min-chunk=4", claim]);
+            let apart = (loss - even_loss).abs() / even_loss;
+            println!("{dtype}, {claim}: final loss {loss}, of even splits {even_loss}: {apart:.1e} apart");
+            assert!(apart <= loss_tolerance, "{loss} {even_loss}");
+            // 57 of 96, in whole quanta.
+            let whole: Vec<&Value> = iterations.iter().filter(|line| line["global_batch"] == 96).collect();
+            assert!(whole.iter().all(|line| tails(line, "samples").sum::<f64>() == 56.0));
+            for line in &iterations {
+                let (chunks, samples): (f64, f64) =
+                    (tails(line, "chunks").sum(), tails(line, "samples").sum());
+                assert!(chunks > 0.0 && 4.0 * chunks <= samples, "chunks of at least four: {line}");
+            }
+            let sums = whole.iter().fold([0, 0], |[slow, fast], line| {
+                let batches = batches(line);
+                [slow + batches[0], fast + batches[3]]
+            });
+            assert!(sums[1] > sums[0], "the fastest, at four times the pace, claimed no more: {sums:?}");
+        }
+    }
+}
+
+/// Any of three is killed while all claim, rank 0 as well: the others redo the iteration, and nothing is lost or trained
+/// twice.
+#[test]
+fn a_worker_that_dies_with_a_claimed_chunk_loses_nothing() {
+    let name = "hedged::a_worker_that_dies_with_a_claimed_chunk_loses_nothing";
+    let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
+    for claim in ["--claim=need", "--claim=ahead"] {
+        let folder = tempfile::tempdir().unwrap();
+        let restarts = format!("--max-restarts={KILLS}");
+        let run = ["--workers=3", "--policy=even", "--pace=1,2,4", "--pace-unit-ms=2", "--steps=1000000"];
+        let tail = ["--tail=0.8", claim, &restarts];
+        let mut training = train(&trainer, folder.path(), &[&run[..], &tail].concat());
+        let mut random = ChaCha8Rng::seed_from_u64(5);
+        training.until("it trains", || training.record_bytes() > 4000);
+        for times in 1..=KILLS {
+            // At any moment of an iteration, a few iterations later.
+            let more = training.record_bytes() + random.random_range(0..10_000);
+            training.until("it trains on", || training.record_bytes() >= more);
+            let pause = random.random_range(0..20);
+            let begun = Instant::now();
+            training.until("a moment is over", || begun.elapsed().as_millis() >= pause);
+            kill(&training, random.random_range(0..3));
+            go_on(&training, 3, times);
+        }
+        let more = training.record_bytes() + 20_000;
+        training.until("it trains on", || training.record_bytes() >= more);
+        training.process.terminate();
+        training.process.wait();
+        training.no_sample_twice_and_none_left_out("even", ELASTIC_SAMPLES);
+        let claimed: f64 = training.iterations("even").iter().flat_map(|line| tails(line, "chunks")).sum();
+        println!("{claim}: {claimed} chunks; {}", same_loss_as_undisturbed(&trainer, &training, "even"));
+        assert!(claimed > 100.0, "{claimed} chunks were claimed");
+    }
+}
