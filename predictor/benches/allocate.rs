@@ -42,28 +42,38 @@ fn main() {
     runtime.spawn(app.serve(std::future::pending()));
 
     let mut asker = Connected::to(service);
-    asker.call("PUT", "/v1/jobs/bench", r#"{"global_batch":1024}"#);
-    for worker in 0..WORKERS {
-        asker.call("POST", "/v1/jobs/bench/workers", &format!(r#"{{"worker":"node/{worker}"}}"#));
+    // The same job twice, but that the workers of one can claim: its steps are hedged.
+    for (job, claims) in [("bench", false), ("hedged", true)] {
+        asker.call("PUT", &format!("/v1/jobs/{job}"), r#"{"global_batch":1024}"#);
+        for worker in 0..WORKERS {
+            let join = format!(r#"{{"worker":"node/{worker}","claims":{claims}}}"#);
+            asker.call("POST", &format!("/v1/jobs/{job}/workers"), &join);
+        }
+        for iteration in 0..WARM_UP {
+            asker.call("POST", "/allocate", &ask(job, iteration));
+        }
     }
-    for iteration in 0..WARM_UP {
-        asker.call("POST", "/allocate", &ask(iteration));
-    }
-    let answer = asker.call("POST", "/allocate", &ask(WARM_UP));
+    let answer = asker.call("POST", "/allocate", &ask("bench", WARM_UP));
+    let hedged = asker.call("POST", "/allocate", &ask("hedged", WARM_UP));
+    assert!(hedged.contains("\"tail\""), "noise of 10 % is worth a tail: {hedged}");
     let bare = runtime.block_on(bare_handler(answer.clone()));
     let mut bare_asker = Connected::to(bare);
     let mut database = runtime.block_on(bare_database(folder.path().join("bare.db")));
 
-    let (mut handler, mut commit, mut allocate, mut again) = (vec![], vec![], vec![], vec![]);
+    let (mut handler, mut commit, mut allocate, mut again, mut hedge) =
+        (vec![], vec![], vec![], vec![], vec![]);
     for round in 0..rounds {
-        let body = ask(WARM_UP + 1 + round);
+        let body = ask("bench", WARM_UP + 1 + round);
         handler.push(timed(|| bare_asker.call("POST", "/", &body)));
         commit.push(timed(|| runtime.block_on(bare_commit(&mut database, round, &answer))));
         allocate.push(timed(|| asker.call("POST", "/allocate", &body)));
         again.push(timed(|| asker.call("POST", "/allocate", &body)));
+        let body = ask("hedged", WARM_UP + 1 + round);
+        hedge.push(timed(|| asker.call("POST", "/allocate", &body)));
     }
-    let rows = [&mut handler, &mut commit, &mut allocate, &mut again].map(|times| percentiles(times));
-    let [handler, commit, allocate, again] = rows;
+    let rows =
+        [&mut handler, &mut commit, &mut allocate, &mut again, &mut hedge].map(|times| percentiles(times));
+    let [handler, commit, allocate, again, hedge] = rows;
     println!("{rounds} rounds in turn, {WORKERS} workers, SQLite WAL with a sync at every commit; ms");
     println!("{:<42}{:>8}{:>8}", "", "p50", "p99");
     for (name, [p50, p99]) in [
@@ -71,6 +81,7 @@ fn main() {
         ("bare commit, same row", commit),
         ("/allocate, a new iteration", allocate),
         ("/allocate, an answered iteration again", again),
+        ("/allocate, a new iteration, hedged", hedge),
     ] {
         println!("{name:<42}{p50:>8.3}{p99:>8.3}");
     }
@@ -83,7 +94,7 @@ fn main() {
         again[1] / handler[1]
     );
 
-    let body = ask(WARM_UP + rounds);
+    let body = ask("bench", WARM_UP + rounds);
     let path = format!("/allocate?job_id=bench&iteration={}", WARM_UP + rounds);
     println!("\n{CLIENTS} connections, requests per second, client included, best of three in turn");
     let mut best = [0.0f64; 3];
@@ -108,7 +119,7 @@ fn main() {
 }
 
 /// A request for an iteration with the reports of the one before: speeds that vary, drivers as a trainer sends them.
-fn ask(iteration: usize) -> String {
+fn ask(job: &str, iteration: usize) -> String {
     let report = |worker: usize| {
         let noise = 1.0 + 0.1 * (((iteration * 7 + worker * 13) % 17) as f64 / 17.0 - 0.5);
         let (before, time, wave) = (iteration - 1, 0.1 * noise, (iteration % 10) as f64 / 10.0);
@@ -118,7 +129,7 @@ fn ask(iteration: usize) -> String {
     };
     let reports: Vec<String> = if iteration == 0 { vec![] } else { (0..WORKERS).map(report).collect() };
     format!(
-        r#"{{"job_id":"bench","generation":{WORKERS},"iteration":{iteration},"reports":[{}]}}"#,
+        r#"{{"job_id":"{job}","generation":{WORKERS},"iteration":{iteration},"reports":[{}]}}"#,
         reports.join(",")
     )
 }

@@ -181,6 +181,9 @@ pub struct Allocation {
     /// Weight of the mean gradient over these samples in the global mean: `local_batch / global_batch`. A chunk of the tail
     /// weighs `samples / global_batch`.
     pub gradient_weight: f64,
+    /// Where there is a tail: what it would compute in all without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned_batch: Option<u64>,
     /// The pool of the tail that it claims from; absent where it claims nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<u64>,

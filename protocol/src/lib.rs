@@ -25,9 +25,9 @@ pub use telemetry::{
     GpuSample, NodeSample, ProcessSample, Readings, TelemetryAnswer, TelemetryBatch, driver,
 };
 pub use view::{
-    CapReason, CapView, CurveView, ForecastView, JobState, JobView, JobsView, ModelView, NodeView, NodesView,
-    RefitView, SamplesView, SpeedPoint, SpeedsView, StragglerReason, StragglerView, WorkerForecastView,
-    WorkerState, WorkerView, WorkersView,
+    CapReason, CapView, CurveView, ForecastView, HedgeView, JobState, JobView, JobsView, ModelView, NodeView,
+    NodesView, RefitView, SamplesView, SpeedPoint, SpeedsView, StragglerReason, StragglerView,
+    WorkerForecastView, WorkerState, WorkerView, WorkersView,
 };
 
 /// Where the predictor listens unless told otherwise: loopback only.

@@ -48,6 +48,10 @@ pub mod driver {
     /// readings, from the report itself: a long wait is time in which the machine may have changed.
     pub const BARRIER_WAIT_S: &str = "barrier_wait_s";
 
+    /// How much faster the worker was at the end of the iteration, in its tail: the log of its pace (seconds for a sample)
+    /// before over its pace there. Forecasts take it beside the readings, from the report itself.
+    pub const TAIL_SPEEDUP: &str = "tail_speedup";
+
     /// All readings, in the order in which forecasts take them. Fixed, so that ranks and models agree without a word; a
     /// reading outside this list is kept, and enters no forecast.
     pub const ALL: [&str; 16] = [

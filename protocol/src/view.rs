@@ -32,6 +32,21 @@ pub struct JobView {
     pub live_workers: u64,
     /// The latest decision, where there was one.
     pub last_decision: Option<Decision>,
+    /// How steps are hedged; absent where the job does not want it, or fewer than two live workers can claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hedge: Option<HedgeView>,
+}
+
+/// How steps are hedged.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HedgeView {
+    /// Share of the latest answer's samples that is in its tail; 0 where it has none.
+    pub tail_share: f64,
+    /// Chunks of that tail.
+    pub chunks: u64,
+    /// What a claim costs, in seconds: the mean of recent reports, or what is assumed before the first.
+    pub claim_time_s: f64,
 }
 
 /// Whether a job can be allocated to.
@@ -79,6 +94,11 @@ pub struct WorkerView {
     pub reports: u64,
     /// Its latest measured speed, in samples per second of compute time.
     pub speed_samples_per_s: Option<f64>,
+    /// Whether it can claim chunks of a shared tail.
+    pub claims: bool,
+    /// The pool of the latest answer's tail that it claims from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<u64>,
     /// The cap in force, and where it comes from.
     pub cap: Option<CapView>,
     /// How its time grows with its batch, as far as that is known.

@@ -11,6 +11,10 @@ pub struct Bounds {
     pub floor: u64,
     /// It takes at most so many samples.
     pub cap: Option<u64>,
+    /// It takes at most so many samples, those that it claims from a tail among them.
+    pub in_all: Option<u64>,
+    /// Its memory holds at most so many at once, where it does not accumulate: no chunk may be larger.
+    pub at_once: Option<u64>,
     /// It computes at most so many at once, where the job lets it accumulate.
     pub micro_batch: Option<u64>,
     /// The tightest cap, and whose it is.
@@ -22,7 +26,8 @@ impl JobState {
     pub fn bounds(&self, id: &WorkerId) -> Bounds {
         let spec = &self.spec;
         let Some(worker) = self.workers.get(id) else {
-            return Bounds { floor: 0, cap: spec.max_local_batch, micro_batch: None, tightest: None };
+            let cap = spec.max_local_batch;
+            return Bounds { floor: 0, cap, in_all: cap, at_once: None, micro_batch: None, tightest: None };
         };
         let operator = worker.operator_override.clone().unwrap_or_default();
         let said = [
@@ -41,25 +46,28 @@ impl JobState {
         let mut bounds = Bounds {
             floor: self.floor().max(worker.request.min_local_batch.unwrap_or(0)),
             cap: None,
+            in_all: None,
+            at_once: None,
             micro_batch: None,
             tightest: [tightest(&said), fits].into_iter().flatten().min_by_key(|(cap, _)| *cap),
         };
         bounds.floor = operator.min_local_batch.unwrap_or(bounds.floor);
         if spec.accumulation {
             bounds.micro_batch = bounds.tightest.map(|(cap, _)| cap);
-            bounds.cap = operator.max_local_batch;
+            bounds.in_all = operator.max_local_batch;
         } else {
-            bounds.cap = bounds.tightest.map(|(cap, _)| cap);
+            bounds.in_all = tightest(&said).map(|(cap, _)| cap);
+            bounds.at_once = fits.map(|(cap, _)| cap);
         }
-        let most = if spec.accumulation { None } else { fits.map(|(cap, _)| cap) };
         if let Some(pinned) = operator.pinned_local_batch {
             bounds.floor = pinned;
-            bounds.cap = Some(pinned);
+            bounds.in_all = Some(pinned);
         }
         if operator.paused {
-            (bounds.floor, bounds.cap) = (0, Some(0));
+            (bounds.floor, bounds.in_all) = (0, Some(0));
         }
-        if let Some(most) = most {
+        bounds.cap = bounds.in_all;
+        if let Some(most) = bounds.at_once {
             // What does not fit does not fit, whoever wants it: a learned cap stands above every floor.
             let whole = if spec.allowed_sizes.is_empty() { most - most % spec.quantum } else { most };
             bounds.floor = bounds.floor.min(whole);

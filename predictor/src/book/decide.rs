@@ -7,6 +7,7 @@ use evenstep_core::plan::{
 use evenstep_protocol::{AllocateAnswer, AllocateRequest, Allocation, Decision, JobId, WorkerId};
 
 use super::bounds::Bounds;
+use super::hedge::{Hedging, LastTail};
 use super::optimizer;
 use super::state::JobState;
 use super::words::{in_words, kind};
@@ -39,16 +40,20 @@ pub fn decide(
     let rules = rules(state, global_batch, ragged.is_some());
     let in_force = state.in_force.as_ref().filter(|(workers, _)| ragged.is_none() && *workers == live);
     let in_force = in_force.map(|(_, in_force)| in_force);
-    let plan = if !request.cost_per_sample.is_empty() {
-        plan_by_cost(&outlooks, &request.cost_per_sample, &rules)?
+    let (plan, hedging) = if !request.cost_per_sample.is_empty() {
+        (plan_by_cost(&outlooks, &request.cost_per_sample, &rules)?, None)
     } else if let Some(step) = profile_step(state, &live, iteration).filter(|_| ragged.is_none()) {
-        step
+        (step, None)
     } else {
-        plan(iteration, &outlooks, &state.models.scenarios(&live), in_force, &rules)?
+        let scenarios = state.models.scenarios(&live);
+        let plan = plan(iteration, &outlooks, &scenarios, in_force, &rules)?;
+        let any_size = rules.sizes == Sizes::Any;
+        let hedging = any_size.then(|| state.hedge(&live, &plan, &outlooks, &bounds, &scenarios)).flatten();
+        (plan, hedging)
     };
     let optimizer = optimizer::instruct(&mut state.learning_rate, state.spec.rule, iteration, whole_batch)?;
 
-    let decision = Decision {
+    let mut decision = Decision {
         kind: kind(&plan.reason),
         reason: match ragged {
             Some(samples) => format!("{samples} samples at the end of the epoch"),
@@ -57,21 +62,26 @@ pub fn decide(
         predicted_step_time_s: plan.step_time_s,
         even_step_time_s: plan.even_step_time_s,
     };
-    let answer = AllocateAnswer {
+    if let Some(hedging) = &hedging {
+        decision.predicted_step_time_s = Some(hedging.step_time_s);
+    }
+    let mut answer = AllocateAnswer {
         job_id: job_id.clone(),
         generation: state.members.generation(),
         iteration,
         global_batch,
-        allocations: allocations(&live, &plan, &outlooks, &bounds, request),
-        tail: None,
+        allocations: allocations(&live, &plan, &outlooks, &bounds, request, hedging.as_ref()),
+        tail: hedging.map(|hedging| hedging.tail),
         optimizer,
-        decision: decision.clone(),
+        decision,
     };
+    state.last_tail = LastTail::of(&answer);
+    answer.decision.reason.push_str(&state.last_tail.in_words());
     if ragged.is_none() {
         let in_force = plan.in_force(iteration, in_force);
         state.in_force = Some((live, in_force));
     }
-    state.last_decision = Some(decision);
+    state.last_decision = Some(answer.decision.clone());
     Ok(answer)
 }
 
@@ -148,11 +158,14 @@ fn allocations(
     outlooks: &[WorkerOutlook],
     bounds: &[Bounds],
     request: &AllocateRequest,
+    hedging: Option<&Hedging>,
 ) -> Vec<Allocation> {
     let global_batch: u64 = plan.batches.iter().sum();
+    let batches = hedging.map_or(&plan.batches, |hedging| &hedging.bases);
     let mut offset = 0;
     let allocation = |(rank, worker): (usize, &WorkerId)| {
-        let local_batch = plan.batches[rank];
+        let local_batch = batches[rank];
+        let at_once = local_batch.max(hedging.map_or(0, |hedging| hedging.largest_chunks[rank]));
         let costs = request.cost_per_sample.get(offset as usize..(offset + local_batch) as usize);
         let cost = costs.filter(|_| !request.cost_per_sample.is_empty()).map(|costs| costs.iter().sum());
         let expected = outlooks[rank].measured.as_ref().map(|measured| {
@@ -160,8 +173,12 @@ fn allocations(
                 Some(cost) => measured.curve.time_of(cost),
                 None => measured.curve.time(local_batch),
             };
-            // Of a worker without samples: the speed that it would have with one.
-            let speed = if time_s > 0.0 { local_batch as f64 / time_s } else { 1.0 / measured.curve.time(1) };
+            // With a tail: the speed at all that it is expected to do. Of a worker without samples: as it would be with one.
+            let (batch, batch_s) = match hedging {
+                Some(_) => (plan.batches[rank], measured.curve.time(plan.batches[rank])),
+                None => (local_batch, time_s),
+            };
+            let speed = if batch_s > 0.0 { batch as f64 / batch_s } else { 1.0 / measured.curve.time(1) };
             (time_s, speed, measured.forecast)
         });
         let allocation = Allocation {
@@ -170,8 +187,9 @@ fn allocations(
             local_batch,
             offset,
             gradient_weight: local_batch as f64 / global_batch as f64,
-            pool: None,
-            micro_batch: bounds[rank].micro_batch.filter(|micro_batch| *micro_batch < local_batch),
+            planned_batch: hedging.map(|_| plan.batches[rank]),
+            pool: hedging.and_then(|hedging| hedging.pools[rank]),
+            micro_batch: bounds[rank].micro_batch.filter(|micro_batch| *micro_batch < at_once),
             cost,
             predicted_compute_time_s: expected.map(|(time_s, ..)| time_s),
             predicted_speed_samples_per_s: expected.map(|(_, speed, _)| speed),

@@ -259,7 +259,7 @@ impl Job {
                     return Err(BookError::Invalid(error.to_string()));
                 }
             };
-            let change = Change::PutJob { job_id: self.id.clone(), spec: spec.clone() };
+            let change = Change::PutJob { job_id: self.id.clone(), spec: spec.clone().into() };
             self.store.write(vec![change], taken.now_unix_ms).await?;
             taken.state.spec = spec;
             if taken.state.next_iteration == 0 {

@@ -7,10 +7,12 @@
 mod answers;
 mod bounds;
 mod decide;
+mod hedge;
 mod job;
 mod membership;
 mod models;
 mod optimizer;
+mod parts;
 mod refit;
 mod state;
 mod views;
@@ -159,7 +161,7 @@ impl Book {
         if self.jobs().len() >= JOBS_MAX {
             return Err(BookError::Conflict(format!("{JOBS_MAX} jobs are kept already: delete one")));
         }
-        let change = Change::PutJob { job_id: job_id.clone(), spec };
+        let change = Change::PutJob { job_id: job_id.clone(), spec: spec.into() };
         self.store.write(vec![change], self.clock.now_unix_ms()).await?;
         // Two requests may have created it at once: the store holds the later wishes, and one entry serves both.
         let job = Arc::new(Job::new(job_id.clone(), self.store.clone(), self.clock.clone()));

@@ -6,14 +6,20 @@ use evenstep_core::allocate::Scenarios;
 use evenstep_core::curve::{Curve, CurveLearner};
 use evenstep_core::forecast::nonlinear::{FittedExpert, Training};
 use evenstep_core::forecast::{Earlier, Forecast, JobForecaster};
+use evenstep_core::hedge::learner::CLAIM_FIRST_S;
+use evenstep_core::hedge::{ChunkCost, ClaimCost};
 use evenstep_core::series::{DriverSet, Observation};
 use evenstep_protocol::{WorkerId, WorkerReport, driver};
 use serde::{Deserialize, Serialize};
 
+use super::parts::{parts, tail_speedup};
 use super::worker_model::{ProfilePart, WorkerModel, signs};
 
 /// Names the layout of [`Models`] and [`Earlier`] in the store; a change of either takes a new number.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
+
+/// How long a counter is busy with one addition, in seconds, where a claim takes no less: 10,000 claims a second.
+const CLAIM_BUSY_S: f64 = 1e-4;
 
 /// Forecasts of a job, and what else its reports taught.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -58,6 +64,19 @@ impl Models {
         let residuals: Vec<Vec<f64>> =
             workers.iter().map(|worker| self.forecaster.residuals(worker).collect()).collect();
         Scenarios::from_residuals(&residuals)
+    }
+
+    /// What a claim costs: the mean over the workers that have claimed.
+    pub fn claim_cost(&self) -> ClaimCost {
+        let seen = self.workers.values().filter_map(|worker| worker.chunks.claim_s());
+        let (sum, count) = seen.fold((0.0, 0u32), |(sum, count), claim_s| (sum + claim_s, count + 1));
+        let latency_s = if count == 0 { CLAIM_FIRST_S } else { sum / f64::from(count) };
+        ClaimCost { latency_s, busy_s: latency_s.min(CLAIM_BUSY_S) }
+    }
+
+    /// What chunks cost a worker, as far as that is known.
+    pub fn chunk_cost(&self, worker: &WorkerId) -> ChunkCost {
+        self.workers.get(worker).map_or_else(ChunkCost::default, |known| known.chunks)
     }
 
     /// Whether the latest reports count by cost and not by samples.
@@ -119,12 +138,12 @@ impl Models {
         circumstances: Circumstances,
     ) -> Option<(WorkerId, Observation)> {
         let known = self.workers.get_mut(&report.worker)?;
-        let (batch, time_s) = (batch(report), report.compute_time_s);
-        Observation::new(batch as f64, time_s)?;
+        let parts = parts(report, &known.curve);
+        parts.observation(&known.curve)?;
         known.counts_cost = report.cost.is_some();
         let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
-        known.measure(batch, time_s, forecast, circumstances.profile);
-        let observation = known.curve.observation(batch, time_s)?;
+        known.measure(&parts, forecast, circumstances.profile);
+        let observation = parts.observation(&known.curve)?;
         known.watch.observe(report.iteration, observation.speed(), signs(report));
         Some((report.worker.clone(), observation))
     }
@@ -185,7 +204,7 @@ pub fn trainings<'a>(
         workers.iter().map(|(worker, curve)| (worker, (curve, Training::new(&drivers)))).collect();
     for report in by_iteration(reports).into_iter().flatten() {
         if let Some((curve, training)) = trainings.get_mut(&report.worker) {
-            if let Some(seen) = curve.observation(batch(report), report.compute_time_s) {
+            if let Some(seen) = parts(report, curve).observation(curve) {
                 training.observe(&seen);
             }
             training.boundary(&readings(&drivers, report));
@@ -202,24 +221,16 @@ fn by_iteration<'a>(reports: impl IntoIterator<Item = &'a WorkerReport>) -> Vec<
     iterations.into_values().collect()
 }
 
-/// What a worker computed, in samples or in what they cost; 0 only where it computed nothing.
-fn batch(report: &WorkerReport) -> u64 {
-    match report.cost {
-        Some(cost) if cost > 0.0 => cost.round().max(1.0) as u64,
-        Some(_) => 0,
-        None => report.local_batch,
-    }
-}
-
 /// What forecasts take.
 fn drivers() -> DriverSet {
-    DriverSet::new(driver::ALL.into_iter().chain([driver::BARRIER_WAIT_S]))
+    DriverSet::new(driver::ALL.into_iter().chain([driver::BARRIER_WAIT_S, driver::TAIL_SPEEDUP]))
 }
 
-/// What a report tells of the iteration to come, by name: its readings, and how long the worker waited.
+/// What a report tells of the iteration to come, by name: its readings, how long the worker waited, and how it did at the end.
 pub fn inputs(report: &WorkerReport) -> impl Iterator<Item = (&str, f64)> {
     let waited = report.barrier_wait_s.map(|wait_s| (driver::BARRIER_WAIT_S, wait_s));
-    report.drivers.iter().map(|(name, value)| (name.as_str(), *value)).chain(waited)
+    let ended = tail_speedup(report).map(|speedup| (driver::TAIL_SPEEDUP, speedup));
+    report.drivers.iter().map(|(name, value)| (name.as_str(), *value)).chain(waited).chain(ended)
 }
 
 fn readings(drivers: &DriverSet, report: &WorkerReport) -> Vec<Option<f64>> {

@@ -11,6 +11,7 @@ use evenstep_protocol::{
     WorkerReport,
 };
 
+use super::hedge::LastTail;
 use super::models::{Circumstances, FORMAT, Models};
 use super::optimizer;
 use super::worker_model::ProfilePart;
@@ -32,6 +33,8 @@ pub struct JobState {
     /// The first iteration that nobody has asked for yet.
     pub next_iteration: u64,
     pub last_decision: Option<Decision>,
+    /// What the latest answer left to a tail.
+    pub last_tail: LastTail,
     pub learning_rate: Controller,
     /// The global batch with which the state of the learning-rate rule was stored last.
     stored_global_batch: Option<u64>,
@@ -56,14 +59,15 @@ impl WorkerState {
     }
 }
 
-/// The shares in force as the latest answer has them. Speeds that were held then are lost, and how long they were: those
+/// The shares in force as the latest answer has them; a tail is a layer on top. Speeds that were held then are lost, and how long they were: those
 /// forecast for it stand in, and they count from it.
 fn in_force(answer: &AllocateAnswer, global_batch: u64) -> Option<(Vec<WorkerId>, InForce)> {
     if answer.global_batch != global_batch {
         return None;
     }
     let workers = answer.allocations.iter().map(|share| share.worker.clone()).collect();
-    let batches = answer.allocations.iter().map(|share| share.local_batch).collect();
+    let batches =
+        answer.allocations.iter().map(|share| share.planned_batch.unwrap_or(share.local_batch)).collect();
     let speeds = answer.allocations.iter().map(|share| share.predicted_speed_samples_per_s).collect();
     Some((workers, InForce { batches, speeds, since: answer.iteration }))
 }
@@ -136,6 +140,7 @@ impl JobState {
             models,
             in_force: None,
             next_iteration: stored.last_iteration.map_or(0, |last| last + 1),
+            last_tail: last_answer.as_ref().map(LastTail::of).unwrap_or_default(),
             last_decision: last_answer.as_ref().map(|last| last.decision.clone()),
         };
         let global_batch = state.global_batch();

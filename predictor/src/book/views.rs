@@ -113,6 +113,7 @@ impl JobState {
             next_iteration: self.next_iteration,
             live_workers,
             last_decision: self.last_decision.clone(),
+            hedge: self.hedge_view(),
         }
     }
 
@@ -137,6 +138,8 @@ impl JobState {
                     last_seen_unix_ms: member.last_seen_ms,
                     reports: worker.reports,
                     speed_samples_per_s: self.models.forecaster().last_speed(&member.id),
+                    claims: worker.request.claims,
+                    pool: if live { self.last_tail.pool(&member.id) } else { None },
                     cap: self
                         .bounds(&member.id)
                         .tightest

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use evenstep_core::allocate::Communication;
 use evenstep_core::curve::{CurveLearner, MAX_POINTS};
+use evenstep_core::hedge::ChunkCost;
+use evenstep_core::hedge::learner::Parts;
 use evenstep_core::memory::MemoryModel;
 use evenstep_core::straggler::{Signs, Watch};
 use evenstep_protocol::{WorkerReport, driver};
@@ -34,6 +36,8 @@ pub struct WorkerModel {
     pub fitted_at: u64,
     /// How its time grows with its batch.
     pub curve: CurveLearner,
+    /// What chunks of a tail cost it.
+    pub chunks: ChunkCost,
     /// How large a batch fits.
     pub memory: MemoryModel,
     /// Whether it is slow for long.
@@ -56,12 +60,13 @@ impl WorkerModel {
         }
     }
 
-    /// Takes a batch and its time, and the speed that was forecast for it. Those of a profile make a curve together, once it is
+    /// Takes what was computed, and the speed that was forecast for it. Batches of a profile make a curve together, once it is
     /// over: the first time at each size is left out.
-    pub fn measure(&mut self, batch: u64, time_s: f64, forecast: Option<f64>, profile: ProfilePart) {
-        self.curve.measure(batch, time_s, forecast);
+    pub fn measure(&mut self, parts: &Parts, forecast: Option<f64>, profile: ProfilePart) {
+        parts.measure(&mut self.curve, forecast);
+        self.chunks.observe(parts);
         if profile != ProfilePart::Outside && self.profiled.len() < MAX_POINTS {
-            self.profiled.push((batch, time_s));
+            self.profiled.push((parts.base, parts.base_s));
         }
         if profile != ProfilePart::Within && !self.profiled.is_empty() {
             let mut seen = BTreeSet::new();

@@ -115,6 +115,7 @@ fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<
         );
         return Err(Refusal::invalid(detail));
     }
+    check_passes(at, report)?;
     let times = [
         ("barrier_wait_s", report.barrier_wait_s),
         ("loader_wait_s", report.loader_wait_s),
@@ -135,6 +136,27 @@ fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<
     }
     within(format_args!("{at}.peak_memory_bytes"), report.peak_memory_bytes.unwrap_or(0), 0..=INTEGER_MAX)?;
     readings(format_args!("{at}.drivers"), &report.drivers)
+}
+
+/// A tail is a part of what was computed, and each chunk of it, and the base, took at least one pass.
+fn check_passes(at: Arguments<'_>, report: &WorkerReport) -> Result<(), Refusal> {
+    let mut passes = u64::from(report.local_batch > 0);
+    if let Some(tail) = &report.tail {
+        within(format_args!("{at}.tail.samples"), tail.samples, 1..=report.local_batch)?;
+        within(format_args!("{at}.tail.chunks"), tail.chunks, 1..=tail.samples)?;
+        seconds(format_args!("{at}.tail.claim_time_s"), tail.claim_time_s)?;
+        seconds(format_args!("{at}.tail.compute_time_s"), tail.compute_time_s)?;
+        if tail.compute_time_s > report.compute_time_s {
+            let detail = format!(
+                "{at}.tail.compute_time_s: {} must not be above compute_time_s, {}",
+                tail.compute_time_s, report.compute_time_s
+            );
+            return Err(Refusal::invalid(detail));
+        }
+        passes = tail.chunks + u64::from(tail.samples < report.local_batch);
+    }
+    let most = report.local_batch.max(passes);
+    report.micro_batches.map_or(Ok(()), |all| within(format_args!("{at}.micro_batches"), all, passes..=most))
 }
 
 fn positive(name: Arguments<'_>, value: f64) -> Result<(), Refusal> {

@@ -89,6 +89,13 @@ fn check(spec: &JobSpec) -> Result<(), Refusal> {
             return Err(Refusal::invalid(detail));
         }
     }
+    if let Some(min_chunk) = spec.min_chunk {
+        within("min_chunk", min_chunk, 1..=GLOBAL_BATCH_MAX)?;
+        if !min_chunk.is_multiple_of(spec.quantum) {
+            let detail = format!("min_chunk: {min_chunk} must be a multiple of quantum, {}", spec.quantum);
+            return Err(Refusal::invalid(detail));
+        }
+    }
     check_bounds(spec.min_local_batch, spec.max_local_batch)?;
     check_sizes(spec)?;
     within("min_workers", spec.min_workers, 1..=WORKERS_MAX as u64)?;

@@ -72,7 +72,7 @@ pub enum Change {
         /// The job.
         job_id: JobId,
         /// Its wishes.
-        spec: JobSpec,
+        spec: Box<JobSpec>,
     },
     /// A job and all its history goes.
     DeleteJob {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use evenstep_protocol::{
-    AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, NodeView, Readings, WorkerId,
-    WorkerOverride, WorkerReport,
+    AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, NodeView, Readings, TailReport,
+    WorkerId, WorkerOverride, WorkerReport,
 };
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
@@ -290,8 +290,8 @@ pub(super) fn report(row: &SqliteRow) -> Result<StoredReport, StoreError> {
         iteration: unsigned(row, "iteration")?,
         local_batch: unsigned(row, "local_batch")?,
         compute_time_s: row.try_get("compute_time_s")?,
-        micro_batches: None,
-        tail: None,
+        micro_batches: later(row, "micro_batches")?.map(i64::cast_unsigned),
+        tail: tail(row)?,
         barrier_wait_s: row.try_get("barrier_wait_s")?,
         loader_wait_s: row.try_get("loader_wait_s")?,
         peak_memory_bytes: peak.map(i64::cast_unsigned),
@@ -304,8 +304,21 @@ pub(super) fn report(row: &SqliteRow) -> Result<StoredReport, StoreError> {
     })
 }
 
+fn tail(row: &SqliteRow) -> Result<Option<TailReport>, StoreError> {
+    let Some(chunks) = later(row, "tail_chunks")? else { return Ok(None) };
+    Ok(Some(TailReport {
+        chunks: i64::cast_unsigned(chunks),
+        samples: unsigned(row, "tail_samples")?,
+        compute_time_s: row.try_get("tail_compute_time_s")?,
+        claim_time_s: row.try_get("tail_claim_time_s")?,
+    }))
+}
+
 /// A column that a database of an earlier schema, read offline and left as it is, does not have.
-fn later(row: &SqliteRow, column: &str) -> Result<Option<f64>, StoreError> {
+fn later<'r, T>(row: &'r SqliteRow, column: &str) -> Result<Option<T>, StoreError>
+where
+    T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+{
     match row.try_get(column) {
         Err(sqlx::Error::ColumnNotFound(_)) => Ok(None),
         read => Ok(read?),

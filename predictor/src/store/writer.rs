@@ -114,7 +114,9 @@ async fn apply_one(
                         CAST(value ->> 'loader_wait_s' AS REAL), value ->> 'peak_memory_bytes', value -> 'drivers',
                         CAST(value ->> 'cost' AS REAL), CAST(value ->> 'communication_s' AS REAL),
                         CAST(value ->> 'overlapped_communication_s' AS REAL), CAST(value ->> 'gradient_sqr' AS REAL),
-                        CAST(value ->> 'global_gradient_sqr' AS REAL)
+                        CAST(value ->> 'global_gradient_sqr' AS REAL), value ->> 'micro_batches',
+                        value ->> '$.tail.chunks', value ->> '$.tail.samples',
+                        CAST(value ->> '$.tail.compute_time_s' AS REAL), CAST(value ->> '$.tail.claim_time_s' AS REAL)
                  FROM json_each(?3)",
             )
             .bind(job_id.as_str())

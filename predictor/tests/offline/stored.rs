@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_predictor::store::{Change, Store};
-use evenstep_protocol::{JobId, JobSpec, WorkerId, WorkerReport};
+use evenstep_predictor::store::{Change, Store, read_reports};
+use evenstep_protocol::{JobId, JobSpec, TailReport, WorkerId, WorkerReport};
 
 use crate::support::{Folder, number};
 
@@ -23,7 +23,7 @@ fn stored(folder: &Folder, reports: Vec<WorkerReport>) {
     runtime.block_on(async {
         let (store, writer) = Store::open(&address).await.unwrap();
         let job_id = JobId::new("resnet").unwrap();
-        let spec: JobSpec = serde_json::from_str(r#"{"global_batch":32}"#).unwrap();
+        let spec: Box<JobSpec> = serde_json::from_str(r#"{"global_batch":32}"#).unwrap();
         let changes =
             vec![Change::PutJob { job_id: job_id.clone(), spec }, Change::Reports { job_id, reports }];
         store.write(changes, 0).await.unwrap();
@@ -61,4 +61,45 @@ fn what_is_not_there_is_named_and_not_made() {
     folder.refuses(1, "--job resnet --store sqlite://none.db", "none.db");
     assert!(!folder.0.path().join("none.db").exists());
     folder.refuses(1, "--job resnet --store mysql://x", "sqlite://FILE");
+}
+
+/// What was said of a tail comes back as it was said, and so does silence.
+#[test]
+fn tails_are_kept() {
+    let folder = Folder::new();
+    let tail = TailReport { chunks: 3, samples: 9, compute_time_s: 0.05, claim_time_s: 0.002 };
+    let said = WorkerReport { micro_batches: Some(5), tail: Some(tail), ..report("node/0", 0) };
+    let reports = vec![said, report("node/0", 1)];
+    stored(&folder, reports.clone());
+    assert_eq!(read(&folder), reports);
+}
+
+/// Read offline, a store that an earlier version wrote stays as it is.
+#[test]
+fn a_store_of_an_earlier_schema_is_read() {
+    use sqlx::{ConnectOptions, Connection};
+
+    let folder = Folder::new();
+    let file = folder.0.path().join("s.db");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).create_if_missing(true);
+        let mut connection = options.connect().await.unwrap();
+        for statement in [
+            include_str!("../../../migrations/sqlite/0001_initial.sql"),
+            "INSERT INTO job (job_id, spec, generation, departed_generation, created_unix_ms)
+             VALUES ('resnet', '{\"global_batch\":32}', 1, 0, 0);
+             INSERT INTO report VALUES ('resnet', 3, 'node/0', 0, 16, 0.5, NULL, NULL, NULL, '{}')",
+        ] {
+            sqlx::raw_sql(statement).execute(&mut connection).await.unwrap();
+        }
+        connection.close().await.unwrap();
+    });
+    assert_eq!(read(&folder), [WorkerReport::new(WorkerId::new("node/0").unwrap(), 3, 16, 0.5)]);
+}
+
+fn read(folder: &Folder) -> Vec<WorkerReport> {
+    let address = format!("sqlite://{}", folder.0.path().join("s.db").display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(read_reports(&address, &JobId::new("resnet").unwrap(), 100)).unwrap()
 }

@@ -6,6 +6,7 @@ mod support;
 
 mod allocation;
 mod contract;
+mod hedge;
 
 mod races;
 

@@ -99,6 +99,14 @@ fn what_is_not_json_is_400_and_json_of_another_shape_is_422() {
     assert!(problem.detail.contains("generation"), "{}", problem.detail);
 }
 
+/// Eight of the samples, in two chunks, but for what is changed.
+fn tail(changed: &Value) -> Value {
+    let mut tail = json!({"chunks": 2, "samples": 8, "compute_time_s": 0.1, "claim_time_s": 0.001});
+    let fields = changed.as_object().cloned().unwrap_or_default();
+    fields.into_iter().for_each(|(field, value)| tail[field] = value);
+    tail
+}
+
 #[test]
 fn reports_that_break_a_rule_are_refused_by_field_and_value_and_change_nothing() {
     let service = Service::start();
@@ -117,6 +125,16 @@ fn reports_that_break_a_rule_are_refused_by_field_and_value_and_change_nothing()
         ("iteration", json!(u64::MAX), "18446744073709551615"),
         ("local_batch", json!(-3), "-3"),
         ("worker", json!("a b"), "a b"),
+        ("micro_batches", json!(0), "0"),
+        ("micro_batches", json!(61), "61"),
+        ("tail", tail(&json!({"samples": 61})), "samples: 61 must be 1 to 60"),
+        ("tail", tail(&json!({"samples": 0})), "samples: 0"),
+        ("tail", tail(&json!({"chunks": 0})), "chunks: 0"),
+        ("tail", tail(&json!({"chunks": 9})), "chunks: 9 must be 1 to 8"),
+        ("tail", tail(&json!({"compute_time_s": 0.6})), "0.6 must not be above compute_time_s, 0.5"),
+        ("tail", tail(&json!({"compute_time_s": -0.1})), "compute_time_s: -0.1"),
+        ("tail", tail(&json!({"claim_time_s": -1})), "claim_time_s: -1"),
+        ("tail", tail(&json!({"claims": 1})), "claims"),
         ("drivers", json!({"Load": 1}), "Load"),
         ("drivers", json!({"load": null}), "null"),
         ("drivers", Value::Object(many), "65"),
@@ -134,6 +152,12 @@ fn reports_that_break_a_rule_are_refused_by_field_and_value_and_change_nothing()
             problem.detail
         );
     }
+    // Two chunks and a base are three passes at least.
+    let mut report = json!({"worker": "node/0", "iteration": 0, "local_batch": 60, "compute_time_s": 0.5});
+    (report["tail"], report["micro_batches"]) = (tail(&json!({})), json!(2));
+    let body = json!({"job_id": "job", "generation": 1, "iteration": 5, "reports": [report]});
+    let problem = client.post("/allocate", &body).problem(422, "invalid");
+    assert!(problem.detail.contains("reports[0].micro_batches: 2 must be 3 to 60"), "{}", problem.detail);
     let job = client.job("job");
     assert_eq!((job.next_iteration, job.last_decision), (0, None));
 }
@@ -155,6 +179,9 @@ fn jobs_and_workers_that_break_a_rule_are_refused_by_field_and_value() {
         (put(json!({"global_batch": 60, "min_gain": 1.5})), "min_gain: 1.5"),
         (put(json!({"global_batch": 60, "min_local_batch": 9, "max_local_batch": 8})), "min_local_batch: 9"),
         (put(json!({"global_batch": 60, "max_local_batch": 0})), "max_local_batch: 0"),
+        (put(json!({"global_batch": 60, "min_chunk": 0})), "min_chunk: 0"),
+        (put(json!({"global_batch": 60, "quantum": 4, "min_chunk": 6})), "min_chunk: 6 must be a multiple"),
+        (put(json!({"global_batch": 60, "hedge": "always"})), "always"),
         (put(json!({"global_batch": 60, "rule": "adam"})), "adam"),
         (put(json!({"global_batch": 60, "batch": 1})), "batch"),
         (join(json!({"worker": "-"})), "worker"),

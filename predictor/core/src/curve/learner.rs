@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use super::posterior::Posterior;
 use super::{BadPoints, Curve};
-use crate::series::Observation;
 
 /// The form of a worker's curve, learned while it runs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -66,6 +65,11 @@ impl CurveLearner {
     /// staircase.
     pub fn accumulating(micro_batch: u64) -> Self {
         Self { micro_batch: Some(micro_batch.max(1)), ..Self::default() }
+    }
+
+    /// Samples of a full micro-batch, where the worker accumulates.
+    pub fn micro_batch(&self) -> Option<u64> {
+        self.micro_batch
     }
 
     /// From now on the worker accumulates over micro-batches of this size (at least 1), or over none. Where a batch that was
@@ -136,16 +140,6 @@ impl CurveLearner {
     /// form moves. `work(x) / t` is a speed that does not depend on the batch.
     pub fn work(&self, batch: u64) -> f64 {
         self.belief().map_or(batch as f64, |(_, curve)| curve.time(batch))
-    }
-
-    /// As [`measure`](Self::measure) after the first forecast.
-    pub fn observe_forecast(&mut self, batch: u64, compute_time_s: f64, forecast: f64) {
-        self.measure(batch, compute_time_s, Some(forecast));
-    }
-
-    /// What a batch says of speed, in [`work`](Self::work): what forecasts learn from. `None` where it says nothing.
-    pub fn observation(&self, batch: u64, compute_time_s: f64) -> Option<Observation> {
-        Observation::new(self.work(batch), compute_time_s)
     }
 
     /// The curve of a worker that does `speed` units of [`work`](Self::work) per second; positive and finite.

@@ -228,3 +228,23 @@ fn who_was_away_starts_anew_with_what_it_knew() {
     assert_eq!((job.observations(&"w"), job.residuals(&"w").count()), (1, 0));
     job.age(&"unknown");
 }
+
+/// A driver that nobody reads is as none: the same forecasts to the last bit.
+#[test]
+fn a_driver_that_is_never_read_changes_nothing() {
+    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(8);
+    let mut known = forecaster(&["psi_cpu_some", "temperature", "sm_clock_mhz"]);
+    let mut more = forecaster(&["psi_cpu_some", "temperature", "sm_clock_mhz", "tail_speedup"]);
+    for _ in 0..100 {
+        let readings = [Some(random.random()), Some(random.random()), None];
+        let seen: Vec<(u8, Observation)> =
+            (0..2).map(|worker| (worker, observation(random.random_range(50.0..200.0)))).collect();
+        for worker in 0..2 {
+            known.boundary(&worker, &readings);
+            more.boundary(&worker, &[&readings[..], &[None]].concat());
+        }
+        known.observe(&seen);
+        more.observe(&seen);
+        assert_eq!(known.forecast(&0, None), more.forecast(&0, None));
+    }
+}

@@ -79,15 +79,15 @@ pub struct Judge<'a> {
 impl<'a> Judge<'a> {
     /// Of a member of a pool with these chunks and these other members.
     pub fn new(chunks: &'a [u64], others: &'a [Peer]) -> Self {
-        Self::judge(chunks, others, None)
+        Self::of(chunks, others, None)
     }
 
     /// Of one member, by its number among all members.
     pub fn of_member(chunks: &'a [u64], members: &'a [Peer], own: usize) -> Self {
-        Self::judge(chunks, members, Some(own))
+        Self::of(chunks, members, Some(own))
     }
 
-    fn judge(chunks: &'a [u64], members: &'a [Peer], own: Option<usize>) -> Self {
+    fn of(chunks: &'a [u64], members: &'a [Peer], own: Option<usize>) -> Self {
         let mut judge =
             Self { chunks, members, own, speed: 0.0, taken: 0, at_s: 0.0, left: chunks.iter().sum() };
         judge.speed = judge.others().map(|peer| peer.speed).sum();

@@ -35,48 +35,73 @@ pub struct ChunkCost {
 pub struct Parts {
     /// Samples of its base.
     pub base: u64,
+    /// In how many passes of about one size it computed them, beside those that its curve counts by itself; at least 1.
+    pub base_passes: u64,
     /// Seconds that they took.
     pub base_s: f64,
     /// What it claimed.
     pub tail: Took,
 }
 
+/// Passes of about one size.
+struct Passes {
+    samples: u64,
+    /// What one of them has, rounded; at least 1.
+    batch: u64,
+    time_s: f64,
+}
+
+impl Passes {
+    fn new(samples: u64, count: u64, time_s: f64) -> Option<Self> {
+        let mean = samples as f64 / count.max(1) as f64;
+        (samples > 0).then(|| Self { samples, batch: (mean.round() as u64).max(1), time_s })
+    }
+
+    /// How many of the rounded size they are worth, so that rounding loses no samples.
+    fn count(&self) -> f64 {
+        self.samples as f64 / self.batch as f64
+    }
+}
+
 impl Parts {
     /// Lets a curve learn: the base, and then a chunk as they were on average, which meets the contention of the base.
     /// `forecast` is what the base was chosen by.
     pub fn measure(&self, curve: &mut CurveLearner, forecast: Option<f64>) {
-        curve.measure(self.base, self.base_s, forecast);
-        if let Some((chunk, chunk_s)) = self.chunk() {
-            curve.measure(chunk, chunk_s, None);
+        for (passes, forecast) in [(self.base(), forecast), (self.chunks(), None)] {
+            if let Some(passes) = passes {
+                curve.measure(passes.batch, passes.time_s / passes.count(), forecast);
+            }
         }
     }
 
     /// What all of it says of the worker's speed, in [`CurveLearner::work`]. `None` where it says nothing.
     pub fn observation(&self, curve: &CurveLearner) -> Option<Observation> {
-        let base = if self.base == 0 { 0.0 } else { curve.work(self.base) };
-        let tail = self.chunk().map_or(0.0, |(chunk, _)| self.tail.chunks as f64 * curve.work(chunk));
-        Observation::new(base + tail, self.base_s + self.tail.compute_s)
+        let work = |passes: Passes| passes.count() * curve.work(passes.batch);
+        let work = [self.base(), self.chunks()].into_iter().flatten().map(work).sum();
+        Observation::new(work, self.base_s + self.tail.compute_s)
     }
 
-    /// A chunk as they were on average, and its seconds.
-    fn chunk(&self) -> Option<(u64, f64)> {
-        let chunks = self.tail.chunks as f64;
-        let chunk = (self.tail.samples as f64 / chunks).round().max(1.0) as u64;
-        (self.tail.chunks > 0).then(|| (chunk, self.tail.compute_s / chunks))
+    fn base(&self) -> Option<Passes> {
+        Passes::new(self.base, self.base_passes, self.base_s)
+    }
+
+    fn chunks(&self) -> Option<Passes> {
+        Passes::new(self.tail.samples, self.tail.chunks, self.tail.compute_s)
     }
 }
 
 impl ChunkCost {
     /// Takes how an iteration went; without a base or a chunk it says nothing.
     pub fn observe(&mut self, parts: &Parts) {
-        let Parts { base, base_s, tail } = parts;
+        let Parts { base, base_s, tail, .. } = parts;
         if *base == 0 || tail.chunks == 0 || !(*base_s > 0.0 && tail.compute_s > 0.0) {
             return;
         }
         let (samples, chunks) = (tail.samples as f64, tail.chunks as f64);
         let pace_s = base_s / *base as f64;
         average(&mut self.overhead, (tail.compute_s / pace_s - samples) / chunks);
-        average(&mut self.claim_s, tail.claim_s / chunks);
+        // The last claim comes to nothing.
+        average(&mut self.claim_s, tail.claim_s / (chunks + 1.0));
         let chunk = samples / chunks;
         self.smallest = Some(self.smallest.map_or(chunk, |smallest| smallest.min(chunk)));
     }
@@ -101,4 +126,50 @@ impl ChunkCost {
 
 fn average(mean: &mut Option<f64>, now: f64) {
     *mean = Some(mean.map_or(now, |mean| mean + WEIGHT * (now - mean)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 40 samples in .7 s, then 20 in four chunks in .2 s.
+    fn parts(base_passes: u64) -> Parts {
+        let tail = Took { samples: 20, chunks: 4, compute_s: 0.2, claim_s: 0.01 };
+        Parts { base: 40, base_passes, base_s: 0.7, tail }
+    }
+
+    #[test]
+    fn a_base_and_the_mean_chunk_teach_a_curve() {
+        let (mut curve, mut same) = (CurveLearner::new(), CurveLearner::new());
+        parts(1).measure(&mut curve, None);
+        same.observe(40, 0.7);
+        same.observe(5, 0.05);
+        assert_eq!(curve, same);
+        let seen = parts(1).observation(&curve).unwrap();
+        assert_eq!((seen.batch, seen.compute_time_s), (60.0, 0.7 + 0.2));
+        let nothing = Parts { base: 0, base_passes: 1, base_s: 0.0, tail: Took::default() };
+        nothing.measure(&mut curve, None);
+        assert_eq!((curve, nothing.observation(&CurveLearner::new())), (same, None));
+    }
+
+    /// Three passes of 13 1/3: the rounded size stands for them, and every sample counts.
+    #[test]
+    fn passes_of_uneven_sizes_lose_no_samples() {
+        let mut curve = CurveLearner::new();
+        let parts = Parts { tail: Took::default(), ..parts(3) };
+        parts.measure(&mut curve, None);
+        assert_eq!(curve.largest(), 13);
+        assert!((parts.observation(&curve).unwrap().batch - 40.0).abs() < 1e-12);
+    }
+
+    /// By hand: 17.5 ms for a sample of the base, 10 ms for one of the tail: a chunk of 5 costs 50 / 17.5 - 5 samples more.
+    #[test]
+    fn what_chunks_cost_is_told_within_an_iteration() {
+        let mut cost = ChunkCost::default();
+        assert_eq!((cost.overhead(), cost.claim_s(), cost.trusted(100)), (0.0, None, 25));
+        let slow = Took { compute_s: 0.4, ..parts(1).tail };
+        cost.observe(&Parts { tail: slow, ..parts(1) });
+        assert!((cost.overhead() - (0.4 / 0.0175 - 20.0) / 4.0).abs() < 1e-12);
+        assert_eq!((cost.claim_s(), cost.trusted(100)), (Some(0.002), 2));
+    }
 }

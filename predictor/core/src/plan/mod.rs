@@ -32,6 +32,15 @@ pub struct WorkerOutlook {
     pub cap: Option<u64>,
 }
 
+impl WorkerOutlook {
+    /// The worker as a split sees it, within its own bounds; `None` while it is unmeasured.
+    pub fn share(&self) -> Option<Share> {
+        let Self { measured, communication, floor, cap } = self;
+        let curve = measured.as_ref()?.curve.clone();
+        Some(Share { curve, communication: *communication, floor: *floor, cap: *cap })
+    }
+}
+
 /// What a worker is expected to do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {

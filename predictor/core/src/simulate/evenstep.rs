@@ -8,15 +8,12 @@ use super::world::{BARRIER_WAIT, World};
 use crate::allocate::{Communication, Scenarios, Share};
 use crate::curve::CurveLearner;
 use crate::forecast::batch::Narx;
-use crate::forecast::nonlinear::{FittedExpert, TRAINING_ROWS_MAX, Training};
+use crate::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
 use crate::forecast::{ExpertKind, JobForecaster};
 use crate::hedge::learner::Parts;
 use crate::hedge::{ChunkCost, Hedged, Terms, hedge};
 use crate::plan::{InForce, Measured, Rules, Sizes, WorkerOutlook, plan};
 use crate::series::DriverSet;
-
-/// New observations after which a worker's network is fitted again, as in the service.
-const REFIT_OBSERVATIONS: u64 = 200;
 
 /// Fits networks, in the order given; where one cannot be fitted there is none.
 pub type Fitter<'a> = &'a (dyn Fn(&[Training]) -> Vec<Option<FittedExpert>> + Sync);

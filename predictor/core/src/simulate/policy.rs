@@ -155,7 +155,8 @@ impl Report<'_> {
     /// Base and tail apart.
     pub fn parts(&self) -> Parts {
         let tail = self.tail;
-        Parts { base: self.batch - tail.samples, base_s: self.compute_time_s - tail.compute_s, tail }
+        let base_s = self.compute_time_s - tail.compute_s;
+        Parts { base: self.batch - tail.samples, base_passes: 1, base_s, tail }
     }
 
     /// Seconds until it was at the barrier.
