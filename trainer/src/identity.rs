@@ -49,3 +49,17 @@ pub fn device_words(device: Device) -> String {
         _ => "cpu".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_base_has_a_job_beside_that_of_the_run() {
+        let run = JobId::new("run").unwrap();
+        let job = |policy| job_of(policy, &run).unwrap().to_string();
+        assert_eq!([Policy::Base, Policy::Evenstep].map(job), ["run-base", "run"]);
+        let long = (1..).map(|length| JobId::new("x".repeat(length))).take_while(Result::is_ok).last();
+        assert!(job_of(Policy::Base, &long.unwrap().unwrap()).is_err());
+    }
+}

@@ -85,12 +85,12 @@ fn chart(step: &[Moments]) -> Chart {
     let (policy, iteration) =
         step.first().map_or((Policy::Even, 0), |moments| (moments.policy, moments.iteration));
     let kind = |name: &str, idle: bool, spans: Vec<Span>| Mark::Spans { name: name.into(), idle, spans };
-    let mut marks = vec![kind("base", false, bases)];
+    // What every step has comes first, so that it has the same colours in all pictures.
+    let mut marks = vec![kind("base", false, bases), kind("all-reduce", false, sums)];
+    marks.push(kind("waiting for the last worker", true, waits));
     if !chunks.is_empty() {
         marks.extend([kind("chunk of the tail", false, tail), kind("claim", false, claims)]);
     }
-    marks.push(kind("all-reduce", false, sums));
-    marks.push(kind("waiting for the last worker", true, waits));
     Chart {
         title: format!("One step under {policy} (iteration {iteration})"),
         description: "Each row is a worker; numbers are samples. What was given to it is its base; what nobody was given is claimed, \
