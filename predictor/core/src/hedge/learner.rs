@@ -35,12 +35,12 @@ pub struct ChunkCost {
 pub struct Parts {
     /// Samples of its base.
     pub base: u64,
-    /// In how many passes of about one size it computed them, beside those that its curve counts by itself; at least 1.
-    pub base_passes: u64,
     /// Seconds that they took.
     pub base_s: f64,
     /// What it claimed.
     pub tail: Took,
+    /// The most samples of a pass, where it computed base and chunks in passes that its curve does not count by itself.
+    pub pass: Option<u64>,
 }
 
 /// Passes of about one size.
@@ -82,11 +82,16 @@ impl Parts {
     }
 
     fn base(&self) -> Option<Passes> {
-        Passes::new(self.base, self.base_passes, self.base_s)
+        Passes::new(self.base, self.passes(self.base), self.base_s)
     }
 
     fn chunks(&self) -> Option<Passes> {
-        Passes::new(self.tail.samples, self.tail.chunks, self.tail.compute_s)
+        let Took { samples, chunks, compute_s, .. } = self.tail;
+        Passes::new(samples, chunks * self.passes(samples / chunks.max(1)), compute_s)
+    }
+
+    fn passes(&self, batch: u64) -> u64 {
+        self.pass.map_or(1, |pass| batch.div_ceil(pass.max(1)))
     }
 }
 
@@ -133,33 +138,37 @@ mod tests {
     use super::*;
 
     /// 40 samples in .7 s, then 20 in four chunks in .2 s.
-    fn parts(base_passes: u64) -> Parts {
+    fn parts(pass: Option<u64>) -> Parts {
         let tail = Took { samples: 20, chunks: 4, compute_s: 0.2, claim_s: 0.01 };
-        Parts { base: 40, base_passes, base_s: 0.7, tail }
+        Parts { base: 40, base_s: 0.7, tail, pass }
     }
 
     #[test]
     fn a_base_and_the_mean_chunk_teach_a_curve() {
         let (mut curve, mut same) = (CurveLearner::new(), CurveLearner::new());
-        parts(1).measure(&mut curve, None);
+        parts(None).measure(&mut curve, None);
         same.observe(40, 0.7);
         same.observe(5, 0.05);
         assert_eq!(curve, same);
-        let seen = parts(1).observation(&curve).unwrap();
+        let seen = parts(None).observation(&curve).unwrap();
         assert_eq!((seen.batch, seen.compute_time_s), (60.0, 0.7 + 0.2));
-        let nothing = Parts { base: 0, base_passes: 1, base_s: 0.0, tail: Took::default() };
+        let nothing = Parts { base: 0, base_s: 0.0, tail: Took::default(), pass: None };
         nothing.measure(&mut curve, None);
         assert_eq!((curve, nothing.observation(&CurveLearner::new())), (same, None));
     }
 
-    /// Three passes of 13 1/3: the rounded size stands for them, and every sample counts.
+    /// Passes of 13 1/3, and two of 2 1/2 for a chunk: the rounded size stands for them, and every sample counts.
     #[test]
     fn passes_of_uneven_sizes_lose_no_samples() {
         let mut curve = CurveLearner::new();
-        let parts = Parts { tail: Took::default(), ..parts(3) };
-        parts.measure(&mut curve, None);
+        parts(Some(16)).measure(&mut curve, None);
         assert_eq!(curve.largest(), 13);
-        assert!((parts.observation(&curve).unwrap().batch - 40.0).abs() < 1e-12);
+        assert!((parts(Some(16)).observation(&curve).unwrap().batch - 60.0).abs() < 1e-12);
+        let (mut curve, mut same) = (CurveLearner::new(), CurveLearner::new());
+        parts(Some(4)).measure(&mut curve, None);
+        same.observe(4, 0.07);
+        same.observe(3, 0.2 * 3.0 / 20.0);
+        assert_eq!(curve, same);
     }
 
     /// By hand: 17.5 ms for a sample of the base, 10 ms for one of the tail: a chunk of 5 costs 50 / 17.5 - 5 samples more.
@@ -167,8 +176,8 @@ mod tests {
     fn what_chunks_cost_is_told_within_an_iteration() {
         let mut cost = ChunkCost::default();
         assert_eq!((cost.overhead(), cost.claim_s(), cost.trusted(100)), (0.0, None, 25));
-        let slow = Took { compute_s: 0.4, ..parts(1).tail };
-        cost.observe(&Parts { tail: slow, ..parts(1) });
+        let slow = Took { compute_s: 0.4, ..parts(None).tail };
+        cost.observe(&Parts { tail: slow, ..parts(None) });
         assert!((cost.overhead() - (0.4 / 0.0175 - 20.0) / 4.0).abs() < 1e-12);
         assert_eq!((cost.claim_s(), cost.trusted(100)), (Some(0.002), 2));
     }
