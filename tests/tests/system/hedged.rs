@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use evenstep_tests::binaries;
+use evenstep_protocol::AllocateAnswer;
 use evenstep_tests::training::{Training, batches};
+use evenstep_tests::{Predictor, binaries};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -103,4 +104,42 @@ fn a_worker_that_dies_with_a_claimed_chunk_loses_nothing() {
         println!("{claim}: {claimed} chunks; {}", same_loss_as_undisturbed(&trainer, &training, "even"));
         assert!(claimed > 100.0, "{claimed} chunks were claimed");
     }
+}
+
+/// The predictor leaves part of iterations to a tail where speeds change, and the trainer claims it: what was done is what
+/// was answered, every sample comes once, and all reports arrive.
+#[test]
+fn what_the_predictor_leaves_to_a_tail_is_claimed() {
+    let name = "hedged::what_the_predictor_leaves_to_a_tail_is_claimed";
+    let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
+    let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let predictor = Predictor::start(&predictor, folder.path());
+    let common = ["--workers=4", "--job=job", "--global-batch=128", "--verify-gradient=5", "--dtype=float64"];
+    let swayed = ["--sway=regimes", "--pace-unit-ms=2", "--ask=boundary", "--min-chunk=4"];
+    let sized = [&*format!("--server={}", predictor.url), "--samples=2500", "--epochs=3"];
+    let mut training = Training::start(&trainer, folder.path(), &[&common[..], &swayed, &sized].concat());
+    training.succeed();
+    training.each_sample_once("evenstep", 3, 2500);
+    assert_eq!(training.end("evenstep")["reports_lost"], 0);
+    let client = predictor.client();
+    let mut claimed = 0;
+    for line in training.iterations("evenstep") {
+        if line["generation"].is_null() {
+            // The answer came too late: what was in force stayed so.
+            continue;
+        }
+        let answer: AllocateAnswer = client.allocated("job", line["iteration"].as_u64().unwrap()).json();
+        let told: Vec<u64> = answer.allocations.iter().map(|share| share.local_batch).collect();
+        let bases = batches(&line)
+            .into_iter()
+            .zip(tails(&line, "samples"))
+            .map(|(all, of_tail)| all - of_tail as u64);
+        assert_eq!(bases.collect::<Vec<_>>(), told);
+        let chunks = answer.tail.map_or(0, |tail| tail.chunks.len());
+        assert_eq!(tails(&line, "chunks").sum::<f64>() as usize, chunks);
+        claimed += chunks;
+    }
+    println!("{claimed} chunks were claimed in {} iterations", training.iterations("evenstep").len());
+    assert!(claimed > 0, "the predictor left nothing to a tail");
 }
