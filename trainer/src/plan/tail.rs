@@ -60,14 +60,12 @@ impl Plan {
         if samples == 0 {
             return plan;
         }
-        // Alike, as nothing is known of them.
-        let members = vec![Peer { base_end_s: 0.0, speed: 1.0 }; world_size];
         let most = chunks_max(world_size);
         let mut smallest = shared.min_chunk;
-        let mut sizes = chunks(samples, &members, smallest, quantum);
+        let mut sizes = chunks(samples, world_size, smallest, quantum);
         while sizes.len() > most {
             smallest *= 2;
-            sizes = chunks(samples, &members, smallest, quantum);
+            sizes = chunks(samples, world_size, smallest, quantum);
         }
         let tail = Tail {
             offset: global_batch - samples,

@@ -58,20 +58,24 @@ pub struct Peer {
 
 /// Whether the others would sooner finish without this member.
 ///
-/// It knows its own pace, which it has just measured, and of the others only the forecasts and how far the counter was
-/// when it claimed last. By them the others will have done what is left after `left / sum(speeds)`, and the one that comes
-/// last a chunk later. Who is as fast as the others never declines; who is slower declines at the end only.
+/// It knows its own pace, which it has just measured, and what the others have done: their bases, and the chunks that are
+/// taken and not its own. So it knows how fast they were until it claimed last, less a chunk each that they may not have done
+/// yet; before its first claim it has the forecasts. The others will have done what is left after `left / speed`, and the one
+/// that comes last up to a chunk later.
 #[derive(Debug, Clone)]
 pub struct Judge<'a> {
     chunks: &'a [u64],
     members: &'a [Peer],
     /// Which of them it is itself, where it is among them.
     own: Option<usize>,
-    /// Samples per second of all others.
+    /// Samples of the others' bases, and their forecast speed together.
+    bases: f64,
     speed: f64,
     /// Chunks that are known to be taken, and when that was known.
     taken: usize,
     at_s: f64,
+    /// Samples in them that others took.
+    by_others: u64,
     /// Samples in the chunks that are not known to be taken.
     left: u64,
 }
@@ -88,9 +92,11 @@ impl<'a> Judge<'a> {
     }
 
     fn of(chunks: &'a [u64], members: &'a [Peer], own: Option<usize>) -> Self {
+        let left = chunks.iter().sum();
         let mut judge =
-            Self { chunks, members, own, speed: 0.0, taken: 0, at_s: 0.0, left: chunks.iter().sum() };
+            Self { chunks, members, own, bases: 0.0, speed: 0.0, taken: 0, at_s: 0.0, by_others: 0, left };
         judge.speed = judge.others().map(|peer| peer.speed).sum();
+        judge.bases = judge.others().map(|peer| peer.speed * peer.base_end_s).sum();
         judge
     }
 
@@ -98,11 +104,14 @@ impl<'a> Judge<'a> {
         self.members.iter().enumerate().filter(|(at, _)| Some(*at) != self.own).map(|(_, peer)| peer)
     }
 
-    /// Takes note that chunk `index` and all before it were taken by `at_s` seconds after the begin of the iteration.
+    /// Takes note that this member took chunk `index`, and that all before it were taken, `at_s` seconds after the begin of the
+    /// iteration.
     pub fn saw(&mut self, index: usize, at_s: f64) {
-        let taken = (index + 1).min(self.chunks.len());
-        self.left -= self.chunks.get(self.taken..taken).map_or(0, |chunks| chunks.iter().sum());
-        self.taken = self.taken.max(taken);
+        let Some(news) = self.chunks.get(self.taken..=index) else { return };
+        let samples: u64 = news.iter().sum();
+        self.left -= samples;
+        self.by_others += samples - self.chunks[index];
+        self.taken = index + 1;
         self.at_s = at_s;
     }
 
@@ -114,18 +123,21 @@ impl<'a> Judge<'a> {
     /// Whether to leave the rest to the others. `pace_s` is this member's time for a sample in this iteration, `claim_s` what
     /// a claim takes.
     pub fn declines(&self, now_s: f64, pace_s: f64, claim_s: f64) -> bool {
-        let others = self.members.len() - usize::from(self.own.is_some());
-        if others == 0 {
+        let others = (self.members.len() - usize::from(self.own.is_some())) as f64;
+        if others == 0.0 {
             return false;
         }
-        let each = self.speed / others as f64;
-        if pace_s * each <= 1.0 {
-            return false;
-        }
-        let did = |peer: &Peer| peer.speed * (now_s - peer.base_end_s.max(self.at_s)).max(0.0);
-        let left = (self.left as f64 - self.others().map(did).sum::<f64>()).max(0.0);
+        let (speed, done) = if self.by_others > 0 {
+            let in_flight = others * self.chunks[self.taken - 1] as f64;
+            let speed = (self.bases + self.by_others as f64 - in_flight).max(1.0) / self.at_s;
+            (speed, speed * (now_s - self.at_s))
+        } else {
+            let done = |peer: &Peer| peer.speed * (now_s - peer.base_end_s).max(0.0);
+            (self.speed, self.others().map(done).sum())
+        };
+        let left = (self.left as f64 - done).max(0.0);
         let next = self.chunk_at(left);
-        claim_s + pace_s * next > left / self.speed + next / each
+        claim_s + pace_s * next > (left + others * next) / speed
     }
 
     /// The chunk that comes next where so many samples are left.
@@ -195,17 +207,20 @@ mod tests {
     }
 
     #[test]
-    fn the_slow_decline_at_the_end_and_the_fast_never() {
+    fn the_slow_decline_at_the_end_and_the_fast_do_not() {
         let members = [Peer { base_end_s: 1.0, speed: 10.0 }; 4];
         let chunks = [20, 10, 10, 4, 4];
         let mut judge = Judge::of_member(&chunks, &members, 2);
-        // Three seconds for 20 samples: the others would need 1.6 s for all 48, and 2 s more for a chunk of 20.
+        // A chunk of 20 takes three seconds, or four: the others would need 1.6 s for all 48, and the last of them 2 s more.
         assert!(!judge.declines(1.0, 0.15, 0.0));
-        assert_eq!(Judge::new(&chunks, &members[..3]).declines(1.0, 0.2, 0.0), judge.declines(1.0, 0.2, 0.0));
         assert!(judge.declines(1.0, 0.2, 0.0));
+        assert!(Judge::new(&chunks, &members[..3]).declines(1.0, 0.2, 0.0));
+        judge.saw(0, 1.0);
         judge.saw(3, 2.0);
-        assert!(judge.declines(2.0, 0.15, 0.0), "the last four samples");
-        assert!(!judge.declines(2.0, 0.1, 0.5), "as fast as the others");
+        // In two seconds the others did 30 samples and 20 more, of which 12 may not be done: the last four take them .84 s.
+        assert!(judge.declines(2.0, 0.25, 0.0));
+        assert!(!judge.declines(2.0, 0.15, 0.0));
+        assert!(judge.declines(2.0, 0.15, 0.5), "a claim would take longer than all that is left");
         assert!(!judge.is_empty());
         judge.saw(4, 3.0);
         assert!(judge.is_empty());

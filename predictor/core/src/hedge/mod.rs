@@ -18,7 +18,7 @@ pub mod claim;
 pub mod learner;
 pub mod play;
 
-use bases::Parts;
+use bases::least_parts;
 pub use chunks::chunks;
 pub use claim::{CLAIM, Counter, Judge, LEAVE, Peer};
 pub use learner::ChunkCost;
@@ -32,14 +32,15 @@ pub const CHUNKS_PER_WORKER_MAX: usize = 16;
 /// The most workers that claim from one counter, where nothing else is asked for.
 pub const POOL_MAX: usize = 64;
 
-/// Events that are played for one scenario, about: claims of each worker in each draft.
-const EVENTS_PER_WORKER: usize = 60;
+/// Events that one call plays at most, about: a millisecond.
+const EVENTS_MAX: usize = 10_000;
 
-/// Events that one call plays at most, about: a millisecond or two.
-const EVENTS_MAX: usize = 20_000;
+/// Events for one scenario and worker, about: claims in all drafts.
+const EVENTS_PER_WORKER: usize = 40;
 
-/// Shares of the scenarios in which a worker may fall short of its base; the first is tried for every size of chunks.
-const QUANTILES: [f64; 4] = [0.05, 0.0, 0.1, 0.2];
+/// Bases that are tried, as parts of what a worker did in its worst scenario; the first is tried with every size of chunks.
+/// What comes may be worse than all that came, and a base that ends late is late for everybody.
+const BASES: [f64; 2] = [0.7, 0.8];
 
 /// What hedging is bound to.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,15 +89,15 @@ pub fn hedge(
     if scenarios.is_empty() || costs.iter().flatten().count() < 2 {
         return None;
     }
-    let parts = Parts::new(shares, batches, scenarios);
+    let parts = least_parts(shares, batches, scenarios);
     let draft = Draft { batches, shares, costs, scenarios, terms, parts: &parts };
     let most = batches.iter().max().map_or(0, |batch| batch / 2);
     let known = batches.iter().zip(costs).filter_map(|(batch, cost)| Some(cost.as_ref()?.trusted(*batch)));
     let smallest = known.fold(terms.min_chunk, u64::max).next_multiple_of(terms.quantum);
     let sizes = std::iter::successors(Some(smallest), |size| size.checked_mul(2));
-    let by_size = sizes.take_while(|size| *size <= most).map(|size| (QUANTILES[0], size));
+    let by_size = sizes.take_while(|size| *size <= most).map(|size| (BASES[0], size));
     let (_, smallest) = draft.best(by_size)?;
-    let (hedged, _) = draft.best(QUANTILES.into_iter().map(|share| (share, smallest)))?;
+    let (hedged, _) = draft.best(BASES.into_iter().map(|part| (part, smallest)))?;
     (hedged.step_time_s < draft.plain_s()).then_some(hedged)
 }
 
@@ -106,23 +107,23 @@ struct Draft<'a> {
     costs: &'a [Option<ChunkCost>],
     scenarios: &'a Scenarios,
     terms: &'a Terms,
-    parts: &'a Parts,
+    /// What each does in its worst scenario.
+    parts: &'a [f64],
 }
 
 impl Draft<'_> {
     /// The best of these, with the size of its smallest chunk.
     fn best(&self, drafts: impl Iterator<Item = (f64, u64)>) -> Option<(Hedged, u64)> {
-        let hedged = drafts.filter_map(|(share, size)| Some((self.hedged(share, size)?, size)));
+        let hedged = drafts.filter_map(|(part, size)| Some((self.hedged(part, size)?, size)));
         hedged.min_by(|(a, _), (b, _)| a.step_time_s.total_cmp(&b.step_time_s))
     }
 
-    /// With bases that each worker does in all but this share of the scenarios, and chunks that shrink to this size. `None` where
-    /// there is no such tail.
-    fn hedged(&self, share: f64, smallest: u64) -> Option<Hedged> {
+    /// With bases of this part of the worst scenario's, and chunks that shrink to this size. `None` where there is no such tail.
+    fn hedged(&self, part: f64, smallest: u64) -> Option<Hedged> {
         let mut claimants: Vec<usize> =
             (0..self.batches.len()).filter(|rank| self.costs[*rank].is_some()).collect();
         let mut bases = self.batches.to_vec();
-        claimants.iter().for_each(|rank| bases[*rank] = self.base(*rank, share));
+        claimants.iter().for_each(|rank| bases[*rank] = self.base(*rank, part));
         let tail = |bases: &[u64]| self.batches.iter().sum::<u64>() - bases.iter().sum::<u64>();
         // Who could claim more than it may have claims nothing: then no order of claims can break a cap.
         let capped = |rank: &usize, bases: &[u64]| {
@@ -150,22 +151,22 @@ impl Draft<'_> {
         Some(hedged)
     }
 
-    /// A worker's base: whole quanta of the part that it does in all but this share of the scenarios, at least its floor, and at
-    /// most what it would be given without a tail.
-    fn base(&self, rank: usize, share: f64) -> u64 {
+    /// A worker's base: whole quanta of this part of what it does in its worst scenario, at least its floor, and at most what it
+    /// would be given without a tail.
+    fn base(&self, rank: usize, part: f64) -> u64 {
         let quantum = self.terms.quantum;
         // Where the global batch is no multiple of the quantum, one worker has what is left over.
         let odd = self.batches[rank] % quantum;
-        let part = self.parts.quantile(rank, share) as u64;
+        let surely = (part * self.parts[rank]) as u64;
         let floor = self.shares[rank].floor.next_multiple_of(quantum);
-        (part / quantum * quantum).max(floor).min(self.batches[rank] - odd) + odd
+        (surely / quantum * quantum).max(floor).min(self.batches[rank] - odd) + odd
     }
 
     /// These workers' part of the tail: what they would be given without one, less their bases.
     fn pool(&self, members: &[usize], bases: &[u64], smallest: u64) -> Pool {
         let expected: Vec<Peer> = members.iter().map(|rank| self.peer(*rank, bases[*rank])).collect();
         let tail = members.iter().map(|rank| self.batches[*rank] - bases[*rank]).sum();
-        let chunks = chunks(tail, &expected, smallest, self.terms.quantum);
+        let chunks = chunks(tail, members.len(), smallest, self.terms.quantum);
         Pool { members: members.to_vec(), expected, chunks }
     }
 
@@ -223,3 +224,6 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
     sum / f64::from(count)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+use proptest::prelude::*;
+
+use super::learner::Parts;
+use super::*;
+use crate::curve::Curve;
+
+const COST: ClaimCost = ClaimCost { latency_s: 1e-3, busy_s: 1e-4 };
+
+fn terms(min_chunk: u64, quantum: u64) -> Terms {
+    Terms { cost: COST, min_chunk, quantum, pool_max: POOL_MAX }
+}
+
+/// A worker that has computed chunks of this size, which cost nothing beside their samples.
+fn tried(chunk: u64) -> Option<ChunkCost> {
+    let mut cost = ChunkCost::default();
+    let tail = Took { samples: chunk, chunks: 1, compute_s: chunk as f64, claim_s: 1e-3 };
+    cost.observe(&Parts { base: 100, pass: None, base_s: 100.0, tail });
+    Some(cost)
+}
+
+/// Errors of forecasts that are off by up to `width` either way, in a repeating order.
+fn residuals(workers: usize, width: f64) -> Vec<Vec<f64>> {
+    let error =
+        |worker: usize, k: usize| width * ((7 * worker + 5 * k) as f64 * 0.618).fract().mul_add(2.0, -1.0);
+    (0..workers).map(|worker| (0..24).map(|k| error(worker, k)).collect()).collect()
+}
+
+fn scenarios(workers: usize, width: f64) -> Scenarios {
+    Scenarios::from_residuals(&residuals(workers, width))
+}
+
+#[test]
+fn good_forecasts_and_dear_chunks_need_no_tail() {
+    let shares = vec![Share::new(Curve::at_speed(100.0)); 4];
+    let decide = |width: f64, costs: &[Option<ChunkCost>], cost: ClaimCost| {
+        let terms = Terms { cost, ..terms(1, 1) };
+        hedge(&[64; 4], &shares, costs, &scenarios(4, width), &terms)
+    };
+    let cheap = vec![tried(2); 4];
+    assert!(decide(0.4, &cheap, COST).is_some());
+    assert_eq!(decide(0.001, &cheap, COST), None, "nothing to share");
+    assert_eq!(decide(0.4, &cheap, ClaimCost { latency_s: 0.3, busy_s: 0.0 }), None, "claims cost more");
+    let tail = Took { samples: 2, chunks: 1, compute_s: 60.0, claim_s: 1e-3 };
+    let mut dear = ChunkCost::default();
+    dear.observe(&Parts { base: 100, pass: None, base_s: 100.0, tail });
+    assert_eq!(dear.overhead(), 58.0);
+    assert_eq!(decide(0.4, &[Some(dear); 4], COST), None, "a chunk costs as much as 58 samples");
+    assert_eq!(decide(0.4, &[tried(2), None, None, None], COST), None, "one alone has nobody to share with");
+    let unknown = Scenarios::default();
+    assert_eq!(hedge(&[64; 4], &shares, &cheap, &unknown, &terms(1, 1)), None, "errors are not known yet");
+}
+
+/// A device that nobody knows yet is not asked for tiny chunks at once.
+#[test]
+fn chunks_shrink_as_they_are_tried() {
+    let shares = vec![Share::new(Curve::at_speed(100.0)); 4];
+    let smallest = |cost: Option<ChunkCost>| {
+        let hedged = hedge(&[64; 4], &shares, &[cost; 4], &scenarios(4, 0.4), &terms(1, 1)).unwrap();
+        *hedged.pools[0].chunks.last().unwrap()
+    };
+    assert_eq!(smallest(Some(ChunkCost::default())), 16);
+    assert_eq!(smallest(tried(16)), 8);
+    assert_eq!(smallest(tried(3)), 1);
+}
+
+#[test]
+fn many_workers_claim_from_several_pools() {
+    let workers = 200;
+    let shares: Vec<Share> =
+        (0..workers).map(|rank| Share::new(Curve::at_speed(50.0 + rank as f64))).collect();
+    let batches: Vec<u64> = (0..workers as u64).map(|rank| 50 + rank).collect();
+    let hedged =
+        hedge(&batches, &shares, &vec![tried(4); workers], &scenarios(workers, 0.4), &terms(1, 1)).unwrap();
+    let members: Vec<usize> = hedged.pools.iter().flat_map(|pool| pool.members.clone()).collect();
+    assert_eq!(members, (0..workers).collect::<Vec<_>>());
+    for pool in &hedged.pools {
+        assert_eq!(pool.members.len(), 50);
+        let planned: u64 = pool.members.iter().map(|rank| batches[*rank]).sum();
+        let bases: u64 = pool.members.iter().map(|rank| hedged.bases[*rank]).sum();
+        assert_eq!(bases + pool.chunks.iter().sum::<u64>(), planned);
+    }
+}
+
+proptest! {
+    /// Whatever is known, asked for and forbidden: bases and chunks are the batch exactly, in whole quanta, within all bounds,
+    /// and the step is expected to be shorter than without.
+    #[test]
+    fn a_tail_keeps_every_rule(
+        workers in prop::collection::vec(
+            (1u64..60, 10.0f64..500.0, prop::option::of(0u64..400), 0u64..20, prop::bool::weighted(0.9)), 2..7,
+        ),
+        odd in 0u64..4, quantum in 1u64..5, least in 1u64..4, width in 0.05f64..0.7,
+    ) {
+        let mut batches: Vec<u64> = workers.iter().map(|(quanta, ..)| quanta * quantum).collect();
+        batches[0] += odd % quantum;
+        let share = |((_, speed, room, floor, _), batch): (&(_, f64, Option<u64>, u64, _), &u64)| Share {
+            floor: (*floor).min(batch / quantum * quantum),
+            cap: room.map(|room| batch + room),
+            ..Share::new(Curve::at_speed(*speed))
+        };
+        let shares: Vec<Share> = workers.iter().zip(&batches).map(share).collect();
+        let costs: Vec<Option<ChunkCost>> =
+            workers.iter().map(|worker| worker.4.then(|| tried(2 * quantum)).flatten()).collect();
+        let scenarios = scenarios(workers.len(), width);
+        let terms = terms(least * quantum, quantum);
+        if let Some(hedged) = hedge(&batches, &shares, &costs, &scenarios, &terms) {
+            let tail: u64 = hedged.pools.iter().flat_map(|pool| &pool.chunks).sum();
+            prop_assert_eq!(hedged.bases.iter().sum::<u64>() + tail, batches.iter().sum::<u64>());
+            prop_assert!(hedged.step_time_s < scenarios.expected_finish(&shares, &batches));
+            for pool in &hedged.pools {
+                prop_assert!(pool.members.len() >= 2);
+                prop_assert!(pool.chunks.iter().all(|chunk| chunk % quantum == 0 && *chunk >= terms.min_chunk.min(tail)));
+            }
+            for (rank, base) in hedged.bases.iter().enumerate() {
+                let claims = hedged.pools.iter().any(|pool| pool.members.contains(&rank));
+                prop_assert!(*base >= shares[rank].floor && *base <= batches[rank]);
+                prop_assert!(rank == 0 || base % quantum == 0);
+                prop_assert!(costs[rank].is_some() || !claims);
+                let most = if claims { base + tail } else { *base };
+                prop_assert!(shares[rank].cap.is_none_or(|cap| most <= cap), "{most} of rank {rank}");
+            }
+        }
+    }
+
+    /// Where no base ends late and nobody is far from the others: the step is longer than the shortest possible by the smallest
+    /// chunk on the slowest worker and by claims, at most.
+    #[test]
+    fn the_excess_is_the_smallest_chunk_and_the_claims(
+        paces in prop::collection::vec(0.8f64..1.25, 2..9), each in 20u64..200, smallest in 1u64..6, latency in 0.0f64..0.1,
+    ) {
+        let base = each * 6 / 10;
+        let tail = (each - base) * paces.len() as u64;
+        let chunks = chunks(tail, paces.len(), smallest, 1);
+        let hands: Vec<Hand> = paces.iter().map(|pace| Hand { base, base_s: base as f64 * pace }).collect();
+        let expected = vec![Peer { base_end_s: base as f64, speed: 1.0 }; paces.len()];
+        let cost = ClaimCost { latency_s: latency, busy_s: 0.0 };
+        let took = play(&chunks, &hands, &expected, |member, samples| paces[member] * samples as f64, cost);
+        prop_assert_eq!(took.iter().map(|took| took.samples).sum::<u64>(), tail);
+        let end_s = |(hand, took): (&Hand, &Took)| hand.base_s + took.compute_s + took.claim_s;
+        let step_s = hands.iter().zip(&took).map(end_s).fold(0.0, f64::max);
+        let speed: f64 = paces.iter().map(|pace| 1.0 / pace).sum();
+        let ideal_s = (each * paces.len() as u64) as f64 / speed;
+        let slowest = paces.iter().copied().fold(0.0, f64::max);
+        let claims_s = took.iter().map(|took| took.claim_s).fold(0.0, f64::max) + latency;
+        let bound_s = ideal_s + slowest * (smallest + 1) as f64 + claims_s;
+        prop_assert!(step_s <= bound_s + 1e-9, "{} > {}, ideal {}, {:?}", step_s, bound_s, ideal_s, chunks);
+        prop_assert!(step_s >= ideal_s - 1e-9);
+    }
+}
