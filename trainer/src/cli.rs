@@ -514,6 +514,7 @@ mod tests {
             (&["--tail", "0.5"], "--policy even"),
             (&["--tail", "1.01", "--policy", "even"], "--tail"),
             (&["--tail", "1", "--policy", "evenstep,even"], ""),
+            (&["--tail", "1", "--policy", "even", "--max-local-batch", "512"], "--max-local-batch"),
             (&["--pace", "1,2,3"], "--pace"),
             (&["--pace", "1,0"], "--pace"),
             (&["--pace", "1,2", "--sway", "walk"], ""),

@@ -39,7 +39,7 @@ pub enum HedgeChoice {
 pub enum ClaimMode {
     /// When it has nothing left to compute: it waits for the answer
     Need,
-    /// While its last micro-batch before it runs: it rarely waits, and takes a chunk that another one might have begun sooner
+    /// So long before it has nothing left to compute that the answer is there in time: it rarely waits
     Ahead,
 }
 
@@ -73,7 +73,10 @@ impl TrainArgs {
         } else if !self.policy.contains(&Policy::Even) {
             Some(format!("--tail {share}: only --policy even makes a tail of its own"))
         } else {
-            None
+            let unbound = |cap| {
+                format!("--tail {share} with --max-local-batch {cap}: nothing bounds what a worker claims")
+            };
+            self.max_local_batch.map(unbound)
         }
     }
 }

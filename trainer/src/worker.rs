@@ -145,7 +145,7 @@ impl Worker<'_> {
             log.write(arm.policy, arm.iteration, watch)?;
         }
         ensure!(reduced.samples == size, "{} samples were computed, and not {size}", reduced.samples);
-        self.claims.settle(arm.policy, &planned.plan, &reduced.reports);
+        self.claims.settle(arm.policy, &planned.plan, &reduced.reports, &computed);
 
         let verifying = Instant::now();
         let gradient_difference = self.verify(group, arm, size)?;

@@ -63,7 +63,13 @@ fn plan(iteration: u64) -> (Plan, u64) {
 }
 
 /// What a rank computed of an iteration. Where it is `slow` it finds itself far slower than the others are expected to be.
-fn iterate(claims: &mut Claims, policy: Policy, plan: &Plan, rank: usize, slow: bool) -> (Vec<Share>, Did) {
+fn iterate(
+    claims: &mut Claims,
+    policy: Policy,
+    plan: &Plan,
+    rank: usize,
+    slow: bool,
+) -> (Vec<Share>, Did, Computed) {
     let seat = plan.seat(rank);
     let mut turn = claims.turn(policy, seat.as_ref(), Instant::now()).unwrap();
     let (mut shares, mut computed) = (Vec::new(), Computed::default());
@@ -75,7 +81,7 @@ fn iterate(claims: &mut Claims, policy: Policy, plan: &Plan, rank: usize, slow: 
         shares.push(share);
         part = turn.next(&computed).unwrap();
     }
-    (shares, turn.end(&computed))
+    (shares, turn.end(&computed), computed)
 }
 
 /// The reports of all ranks in an iteration, and who computed which sample.
@@ -96,7 +102,7 @@ fn play(rank: usize, port: u16, mode: ClaimMode, seen: &[Mutex<Seen>], ends: &Ba
         let policy = if iteration % 3 == 0 { Policy::Even } else { Policy::Evenstep };
         let slow = ChaCha8Rng::seed_from_u64(iteration * 8 + rank as u64).random_bool(0.8);
         let (plan, _) = plan(iteration);
-        let (shares, Did { tail, additions }) = iterate(&mut claims, policy, &plan, rank, slow);
+        let (shares, Did { tail, additions }, computed) = iterate(&mut claims, policy, &plan, rank, slow);
         {
             let mut seen = seen[iteration as usize].lock().unwrap();
             seen.reports[rank] = RankReport { tail, additions, ..RankReport::default() };
@@ -107,7 +113,7 @@ fn play(rank: usize, port: u16, mode: ClaimMode, seen: &[Mutex<Seen>], ends: &Ba
             assert_eq!(tail.samples, shares[1..].iter().map(|share| share.local_batch).sum::<u64>());
         }
         ends.wait();
-        claims.settle(policy, &plan, &seen[iteration as usize].lock().unwrap().reports);
+        claims.settle(policy, &plan, &seen[iteration as usize].lock().unwrap().reports, &computed);
         // A fast rank begins the next iteration, and claims in it, before a slow one has looked.
     }
 }

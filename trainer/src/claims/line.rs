@@ -1,6 +1,6 @@
 //! A worker's own connection to the job's store, on which it claims.
 
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ pub struct Total {
     pub total: i64,
     /// When that was known.
     pub at: Instant,
-    /// How long it took.
+    /// How long it took, from when it was due.
     pub took: Duration,
 }
 
@@ -29,13 +29,25 @@ pub enum Line {
     Ahead { asker: Asker },
 }
 
+/// Words to the thread that wait for it, at most: an addition, and that it is due now; those of the one before may still be there.
+const WORDS_MAX: usize = 4;
+
 /// A thread that adds beside the computing.
 #[derive(Debug)]
 pub struct Asker {
     /// None once the thread is to end.
-    wanted: Option<SyncSender<(String, i64)>>,
+    wanted: Option<SyncSender<Wanted>>,
     totals: Receiver<Result<Total>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread is told.
+#[derive(Debug, PartialEq)]
+enum Wanted {
+    /// Add so much to a counter then.
+    Add { key: String, amount: i64, due: Instant },
+    /// Whoever wants it has nothing else to do.
+    Now,
 }
 
 impl Line {
@@ -56,17 +68,14 @@ impl Line {
         matches!(self, Self::Ahead { .. })
     }
 
-    /// Adds to a counter; [`Line::total`] tells what came of it.
+    /// Adds to a counter, at `due` where that runs beside the computing; [`Line::total`] tells what came of it.
     ///
     /// # Errors
     /// The store is gone.
-    pub fn add(&mut self, key: &str, amount: i64) -> Result<()> {
+    pub fn add(&mut self, key: &str, amount: i64, due: Instant) -> Result<()> {
         match self {
-            Self::Need { store, total } => *total = Some(timed(store, key, amount)?),
-            Self::Ahead { asker } => {
-                let wanted = asker.wanted.as_ref().ok_or_else(ended)?;
-                wanted.send((key.to_owned(), amount)).map_err(|_| ended())?;
-            }
+            Self::Need { store, total } => *total = Some(timed(store, key, amount, Instant::now())?),
+            Self::Ahead { asker } => asker.tell(Wanted::Add { key: key.to_owned(), amount, due })?,
         }
         Ok(())
     }
@@ -78,23 +87,37 @@ impl Line {
     pub fn total(&mut self) -> Result<Total> {
         match self {
             Self::Need { total, .. } => total.take().ok_or_else(ended),
-            Self::Ahead { asker } => asker.totals.recv().map_err(|_| ended())?,
+            Self::Ahead { asker } => {
+                asker.tell(Wanted::Now)?;
+                asker.totals.recv().map_err(|_| ended())?
+            }
         }
     }
 }
 
 impl Asker {
     fn new(store: Store) -> Self {
-        let (wanted, requests) = mpsc::sync_channel::<(String, i64)>(1);
+        let (wanted, requests) = mpsc::sync_channel(WORDS_MAX);
         let (answer, totals) = mpsc::sync_channel(1);
         let thread = thread::spawn(move || {
-            for (key, amount) in requests {
-                if answer.send(timed(&store, &key, amount)).is_err() {
+            while let Ok(next) = requests.recv() {
+                // Of an addition that was made before it was asked after.
+                let Wanted::Add { key, amount, due } = next else { continue };
+                let wait = due.saturating_duration_since(Instant::now());
+                if !wait.is_zero() && requests.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected) {
+                    break;
+                }
+                let begun = due.min(Instant::now());
+                if answer.send(timed(&store, &key, amount, begun)).is_err() {
                     break;
                 }
             }
         });
         Self { wanted: Some(wanted), totals, thread: Some(thread) }
+    }
+
+    fn tell(&self, wanted: Wanted) -> Result<()> {
+        self.wanted.as_ref().and_then(|to| to.send(wanted).ok()).ok_or_else(ended)
     }
 }
 
@@ -108,8 +131,7 @@ impl Drop for Asker {
     }
 }
 
-fn timed(store: &Store, key: &str, amount: i64) -> Result<Total> {
-    let begun = Instant::now();
+fn timed(store: &Store, key: &str, amount: i64, begun: Instant) -> Result<Total> {
     let total = store.add(key, amount)?;
     let at = Instant::now();
     Ok(Total { total, at, took: at - begun })

@@ -20,8 +20,15 @@ use crate::hedge::ClaimMode;
 use crate::plan::{Plan, Seat, Share};
 use line::Line;
 
+/// What the first claim is expected to take, in seconds.
+const CLAIM_S: f64 = 5e-4;
+
 /// Weight of the latest claim in what a claim is expected to take.
 const LATEST: f64 = 0.2;
+
+/// A claim is made ahead by so many times what it is expected to take. More would hide more of the late ones, and would have
+/// a worker sit on a chunk that another one could have begun.
+const AHEAD: f64 = 2.0;
 
 /// What one rank added to its pool's counter in an iteration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,12 +52,23 @@ pub struct Claims {
     stand: BTreeMap<(Policy, usize), i64>,
     /// What a claim takes, in seconds.
     claim_s: f64,
+    /// This worker's time for a sample in the iteration before.
+    pace_s: Option<f64>,
 }
 
 impl Claims {
     /// Of a worker that finds the store there, and gives up after `timeout`.
     pub fn new(store: HostPort, mode: ClaimMode, timeout: Duration) -> Self {
-        Self { store, mode, timeout, line: None, round: 0, stand: BTreeMap::new(), claim_s: 0.0 }
+        Self {
+            store,
+            mode,
+            timeout,
+            line: None,
+            round: 0,
+            stand: BTreeMap::new(),
+            claim_s: CLAIM_S,
+            pace_s: None,
+        }
     }
 
     /// Begins a round with counters of its own: nobody knows what members that are gone added to those before.
@@ -84,14 +102,17 @@ impl Claims {
             seat,
             line,
             claim_s: &mut self.claim_s,
+            last_pace_s: self.pace_s,
             on_its_way: None,
             bound: false,
         };
         Ok(Turn { begun, at: Some(table), base: None, did: Did::default() })
     }
 
-    /// After an iteration's all-reduce: the counters stand where everybody's additions brought them.
-    pub fn settle(&mut self, policy: Policy, plan: &Plan, reports: &[RankReport]) {
+    /// After an iteration's all-reduce: the counters stand where everybody's additions brought them. `computed` is what this
+    /// worker computed.
+    pub fn settle(&mut self, policy: Policy, plan: &Plan, reports: &[RankReport], computed: &Computed) {
+        self.pace_s = computed.pace_s().or(self.pace_s);
         let Some(tail) = plan.tail() else { return };
         for pool in 0..tail.pools() {
             let stand = self.stand.entry((policy, pool)).or_insert(0);
@@ -132,6 +153,7 @@ struct Table<'a> {
     judge: Judge<'a>,
     line: &'a mut Line,
     claim_s: &'a mut f64,
+    last_pace_s: Option<f64>,
     /// What was added and has not come to a total yet.
     on_its_way: Option<i64>,
     /// It wanted to leave and was the last: it claims until the chunks are used up.
@@ -139,8 +161,9 @@ struct Table<'a> {
 }
 
 impl Turn<'_> {
-    /// Asks for the next chunk beside the computing of the last `samples` of what this worker has; `computed` is what it had
-    /// computed before these. Where claims are made at need this does nothing.
+    /// Asks for the next chunk beside the computing of the last `samples` of what this worker has, so late that the answer
+    /// comes when these are about done; `computed` is what it had computed before. Where claims are made at need this does
+    /// nothing.
     ///
     /// # Errors
     /// The store is gone.
@@ -149,7 +172,9 @@ impl Turn<'_> {
         match &mut self.at {
             Some(table) if table.line.is_ahead() => {
                 let pace_s = table.pace_s(computed);
-                table.ask(now_s + pace_s * samples as f64, pace_s, 0.0)
+                let left_s = pace_s * samples as f64;
+                let due = Duration::from_secs_f64((left_s - AHEAD * *table.claim_s).max(0.0));
+                table.ask(now_s + left_s, pace_s, 0.0, Instant::now() + due)
             }
             _ => Ok(()),
         }
@@ -161,14 +186,17 @@ impl Turn<'_> {
     /// # Errors
     /// The store is gone.
     pub fn next(&mut self, computed: &Computed) -> Result<Option<Share>> {
-        let began = Instant::now();
         self.base.get_or_insert(*computed);
+        if self.at.is_none() {
+            return Ok(None);
+        }
+        let began = Instant::now();
         let mut claimed = None;
         while claimed.is_none()
             && let Some(table) = &mut self.at
         {
             let (now_s, claim_s) = (self.begun.elapsed().as_secs_f64(), *table.claim_s);
-            table.ask(now_s, table.pace_s(computed), claim_s)?;
+            table.ask(now_s, table.pace_s(computed), claim_s, Instant::now())?;
             let Some(answer) = table.answer(self.begun, &mut self.did.additions)? else {
                 self.at = None;
                 break;
@@ -192,20 +220,21 @@ impl Turn<'_> {
 }
 
 impl Table<'_> {
-    /// This worker's time for a sample in this iteration; before it computed any, by forecast. 0 where that is unknown: then
-    /// it declines nothing.
+    /// This worker's time for a sample in this iteration; before it computed any, by forecast or as in the one before. 0 where
+    /// that is unknown: then it declines nothing.
     fn pace_s(&self, computed: &Computed) -> f64 {
-        computed.pace_s().or(self.seat.speed.map(f64::recip)).unwrap_or(0.0)
+        let expected = self.seat.speed.map(f64::recip).or(self.last_pace_s);
+        computed.pace_s().or(expected).unwrap_or(0.0)
     }
 
     /// Claims, or says that it leaves, unless that is on its way or nothing is left.
-    fn ask(&mut self, at_s: f64, pace_s: f64, claim_s: f64) -> Result<()> {
+    fn ask(&mut self, at_s: f64, pace_s: f64, claim_s: f64, due: Instant) -> Result<()> {
         if self.on_its_way.is_some() || self.judge.is_empty() {
             return Ok(());
         }
         let leaves = !self.bound && self.judge.declines(at_s, pace_s, claim_s);
         let amount = if leaves { LEAVE } else { CLAIM };
-        self.line.add(&self.key, amount)?;
+        self.line.add(&self.key, amount, due)?;
         self.on_its_way = Some(amount);
         Ok(())
     }
