@@ -123,8 +123,15 @@ fn ask(job: &str, iteration: usize) -> String {
     let report = |worker: usize| {
         let noise = 1.0 + 0.1 * (((iteration * 7 + worker * 13) % 17) as f64 / 17.0 - 0.5);
         let (before, time, wave) = (iteration - 1, 0.1 * noise, (iteration % 10) as f64 / 10.0);
+        // Chunks of eight samples, as dear as others.
+        let tail = if job == "hedged" {
+            let time = time * 24.0 / 256.0;
+            format!(r#""tail":{{"chunks":3,"samples":24,"compute_time_s":{time},"claim_time_s":0.001}},"#)
+        } else {
+            String::new()
+        };
         format!(
-            r#"{{"worker":"node/{worker}","iteration":{before},"local_batch":256,"compute_time_s":{time},"barrier_wait_s":0.01,"loader_wait_s":0.001,"drivers":{{"psi_cpu_some":{wave},"run_queue_wait":0.08,"other_cpu":0.9,"own_cpu":0.97,"procs_running":3}}}}"#
+            r#"{{"worker":"node/{worker}","iteration":{before},"local_batch":256,"compute_time_s":{time},"barrier_wait_s":0.01,"loader_wait_s":0.001,{tail}"drivers":{{"psi_cpu_some":{wave},"run_queue_wait":0.08,"other_cpu":0.9,"own_cpu":0.97,"procs_running":3}}}}"#
         )
     };
     let reports: Vec<String> = if iteration == 0 { vec![] } else { (0..WORKERS).map(report).collect() };
