@@ -52,10 +52,29 @@ impl RecursiveLeastSquares {
                 *gain = (*gain - weighted[i] * weighted_j * step) * keep;
             }
         }
-        // Inputs that stay still let the gain grow without end (wind-up) until one jolt ruins the model.
+        self.rein_in();
+    }
+
+    /// Inputs that stay still let their gain grow without end (wind-up) until one jolt ruins the model: they start again, and
+    /// only they. One that is always absent would else take the evidence of all others away, again and again.
+    fn rein_in(&mut self) {
+        let n = self.width();
         let sound = 0.0..=GAIN_GROWTH_MAX * self.prior_gain;
-        if (0..n).any(|i| !sound.contains(&self.gain[i * n + i])) {
-            self.gain = diagonal(n, self.prior_gain);
+        for i in 0..n {
+            let own = self.gain[i * n + i];
+            if sound.contains(&own) {
+                continue;
+            }
+            if !(own > 0.0 && own.is_finite()) {
+                self.gain = diagonal(n, self.prior_gain);
+                return;
+            }
+            // Without what ties it to the others, both parts stay positive definite.
+            for j in 0..n {
+                self.gain[i * n + j] = 0.0;
+                self.gain[j * n + i] = 0.0;
+            }
+            self.gain[i * n + i] = self.prior_gain;
         }
     }
 
@@ -172,5 +191,18 @@ mod tests {
         }
         rls.update(&[1.0, 1e-3], 0.2);
         assert!(rls.predict(&[1.0, 1.0]).abs() < 10.0);
+    }
+
+    /// What an absent input does to the gain of the others: nothing.
+    #[test]
+    fn an_input_that_never_comes_takes_no_evidence_away() {
+        let mut with = RecursiveLeastSquares::new(2, 10.0, 0.99);
+        let mut without = RecursiveLeastSquares::new(1, 10.0, 0.99);
+        for k in 0..2000 {
+            let x = 1.0 + f64::from(k % 3);
+            with.update(&[x, 0.0], 2.0 * x);
+            without.update(&[x], 2.0 * x);
+            assert_eq!(with.gain[0], without.gain[0], "after {k}");
+        }
     }
 }

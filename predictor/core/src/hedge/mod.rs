@@ -42,6 +42,11 @@ const EVENTS_PER_WORKER: usize = 40;
 /// What comes may be worse than all that came, and a base that ends late is late for everybody.
 const BASES: [f64; 2] = [0.7, 0.8];
 
+/// Beyond so many workers bases are smaller: of n workers n / 129 meet worse than their last 128 iterations in every step.
+const FEW_WORKERS: f64 = 64.0;
+/// By this power of their number.
+const MANY_WORKERS: f64 = 0.2;
+
 /// What hedging is bound to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Terms {
@@ -157,7 +162,8 @@ impl Draft<'_> {
         let quantum = self.terms.quantum;
         // Where the global batch is no multiple of the quantum, one worker has what is left over.
         let odd = self.batches[rank] % quantum;
-        let surely = (part * self.parts[rank]) as u64;
+        let rare = (FEW_WORKERS / self.batches.len() as f64).min(1.0).powf(MANY_WORKERS);
+        let surely = (part * rare * self.parts[rank]) as u64;
         let floor = self.shares[rank].floor.next_multiple_of(quantum);
         (surely / quantum * quantum).max(floor).min(self.batches[rank] - odd) + odd
     }
