@@ -16,6 +16,8 @@ use evenstep_core::allocate::{
     partition,
 };
 use evenstep_core::curve::{Curve, CurveLearner};
+use evenstep_core::hedge::learner::Parts;
+use evenstep_core::hedge::{ChunkCost, ClaimCost, POOL_MAX, Terms, Took, hedge};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -109,6 +111,32 @@ fn expected(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Whether to hedge, and how, on as many scenarios as there is time for.
+fn hedged(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("hedge");
+    let mut random = ChaCha8Rng::seed_from_u64(SEED);
+    let tail = Took { samples: 4, chunks: 1, compute_s: 4e-3, claim_s: 1e-3 };
+    let mut cost = ChunkCost::default();
+    cost.observe(&Parts { base: 100, base_s: 0.1, tail });
+    let claims = ClaimCost { latency_s: 2e-4, busy_s: 2e-5 };
+    let terms = Terms { cost: claims, min_chunk: 1, quantum: 1, pool_max: POOL_MAX };
+    for workers in [4, 16, 64, 256, 1024] {
+        let shares: Vec<Share> =
+            (0..workers).map(|_| Share::new(Curve::at_speed(random.random_range(500.0..2000.0)))).collect();
+        let residuals: Vec<Vec<f64>> = (0..workers)
+            .map(|_| (0..MAX_SCENARIOS).map(|_| random.random_range(-0.4..0.2)).collect())
+            .collect();
+        let scenarios = Scenarios::from_residuals(&residuals);
+        let total = 128 * workers as u64;
+        let batches = allocate(&shares, total, 1).expect("no bounds");
+        let costs = vec![Some(cost); workers];
+        group.bench_function(BenchmarkId::from_parameter(format!("{workers}x{total}")), |bencher| {
+            bencher.iter(|| hedge(black_box(&batches), &shares, &costs, &scenarios, &terms));
+        });
+    }
+    group.finish();
+}
+
 /// Samples of unequal cost in their order, and batches of powers of two.
 fn others(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("allocate_others");
@@ -145,6 +173,6 @@ criterion_group! {
         .sample_size(10)
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_millis(1500));
-    targets = exact, expected, others, learn
+    targets = exact, expected, hedged, others, learn
 }
 criterion_main!(splits);

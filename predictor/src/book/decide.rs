@@ -129,7 +129,7 @@ fn outlooks(
         let measured = state.models.expected(id).map(|(forecast, curve)| Measured {
             forecast,
             curve,
-            largest: known.map_or(0, |known| known.curve.largest()),
+            largest: known.map_or(0, |known| known.largest),
         });
         WorkerOutlook {
             measured,

@@ -139,7 +139,7 @@ impl Models {
         circumstances: Circumstances,
     ) -> Option<(WorkerId, Observation)> {
         let known = self.workers.get_mut(&report.worker)?;
-        let parts = parts(report, &known.curve);
+        let parts = parts(report);
         parts.observation(&known.curve)?;
         known.counts_cost = report.cost.is_some();
         let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
@@ -205,7 +205,7 @@ pub fn trainings<'a>(
         workers.iter().map(|(worker, curve)| (worker, (curve, Training::new(&drivers)))).collect();
     for report in by_iteration(reports).into_iter().flatten() {
         if let Some((curve, training)) = trainings.get_mut(&report.worker) {
-            if let Some(seen) = parts(report, curve).observation(curve) {
+            if let Some(seen) = parts(report).observation(curve) {
                 training.observe(&seen);
             }
             training.boundary(&readings(&drivers, report));

@@ -38,6 +38,8 @@ pub struct WorkerModel {
     pub curve: CurveLearner,
     /// What chunks of a tail cost it.
     pub chunks: ChunkCost,
+    /// The most samples of an iteration, in however many passes.
+    pub largest: u64,
     /// How large a batch fits.
     pub memory: MemoryModel,
     /// Whether it is slow for long.
@@ -84,6 +86,7 @@ impl WorkerModel {
     /// Answers whether its curve, which was known, starts anew for that.
     pub fn take(&mut self, report: &WorkerReport, micro_batch: Option<u64>) -> bool {
         self.newest = Some(report.iteration);
+        self.largest = self.largest.max(report.local_batch);
         for name in driver::ALL.iter().filter(|name| !report.drivers.contains_key(**name)) {
             *self.missing.entry((*name).into()).or_default() += 1;
         }

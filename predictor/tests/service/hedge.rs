@@ -13,6 +13,9 @@ use crate::support::{Service, ask, worker_id};
 /// What each claim takes, in seconds.
 const CLAIM_S: f64 = 4e-4;
 
+/// The most samples that workers compute at once.
+const PASS: u64 = 16;
+
 /// Workers of a job whose speeds vary, and what they do of each answer.
 struct Run<'a> {
     service: &'a mut Service,
@@ -97,7 +100,10 @@ fn did(answer: &AllocateAnswer, paces: &[f64]) -> Vec<WorkerReport> {
         .enumerate()
         .map(|(worker, (share, pace_s))| {
             let time_s = share.local_batch as f64 * pace_s;
-            WorkerReport::new(worker_id(worker), answer.iteration, share.local_batch, time_s)
+            WorkerReport {
+                micro_batches: Some(share.local_batch.div_ceil(PASS)),
+                ..WorkerReport::new(worker_id(worker), answer.iteration, share.local_batch, time_s)
+            }
         })
         .collect();
     for chunk in answer.tail.iter().flat_map(|tail| &tail.chunks) {
@@ -112,6 +118,7 @@ fn did(answer: &AllocateAnswer, paces: &[f64]) -> Vec<WorkerReport> {
         let (report, time_s) = (&mut reports[first], *chunk as f64 * paces[first]);
         let nothing = TailReport { chunks: 0, samples: 0, compute_time_s: 0.0, claim_time_s: CLAIM_S };
         let tail = report.tail.get_or_insert(nothing);
+        report.micro_batches = report.micro_batches.map(|passes| passes + chunk.div_ceil(PASS));
         tail.chunks += 1;
         tail.samples += chunk;
         tail.compute_time_s += time_s;
@@ -234,11 +241,18 @@ fn who_does_not_want_a_tail_or_cannot_claim_gets_none() {
     }
 }
 
+/// In however many passes workers compute their batches: the plan follows their speeds, as far as that goes.
 #[test]
 fn where_speeds_are_foreseen_nothing_is_left_to_a_tail() {
     let mut service = Service::start();
-    let mut run = Run::new(&mut service, &JobSpec::new(240), 1.002, &three());
-    assert_eq!(tails(&run.steps(40)), 0);
+    let workers: Vec<(JoinRequest, f64)> =
+        (0..4).map(|worker| (claiming(worker), [100.0, 200.0, 200.0, 400.0][worker])).collect();
+    let mut run = Run::new(&mut service, &JobSpec::new(360), 1.002, &workers);
+    let answers = run.steps(40);
+    assert_eq!(tails(&answers), 0);
+    let batches: Vec<u64> = answers[39].allocations.iter().map(|share| share.local_batch).collect();
+    let near = |(batch, planned): (&u64, u64)| batch.abs_diff(planned) <= 2;
+    assert!(batches.iter().zip([40, 80, 80, 160]).all(near), "{batches:?}");
 }
 
 /// What somebody said bounds local batch and claims together; what memory holds bounds each of them alone.

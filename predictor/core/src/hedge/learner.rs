@@ -39,59 +39,31 @@ pub struct Parts {
     pub base_s: f64,
     /// What it claimed.
     pub tail: Took,
-    /// The most samples of a pass, where it computed base and chunks in passes that its curve does not count by itself.
-    pub pass: Option<u64>,
-}
-
-/// Passes of about one size.
-struct Passes {
-    samples: u64,
-    /// What one of them has, rounded; at least 1.
-    batch: u64,
-    time_s: f64,
-}
-
-impl Passes {
-    fn new(samples: u64, count: u64, time_s: f64) -> Option<Self> {
-        let mean = samples as f64 / count.max(1) as f64;
-        (samples > 0).then(|| Self { samples, batch: (mean.round() as u64).max(1), time_s })
-    }
-
-    /// How many of the rounded size they are worth, so that rounding loses no samples.
-    fn count(&self) -> f64 {
-        self.samples as f64 / self.batch as f64
-    }
 }
 
 impl Parts {
     /// Lets a curve learn: the base, and then a chunk as they were on average, which meets the contention of the base.
-    /// `forecast` is what the base was chosen by.
+    /// `forecast` is what the base was chosen by. In how many passes a worker computes a batch is its own affair: its curve is of
+    /// whole batches, and whole chunks.
     pub fn measure(&self, curve: &mut CurveLearner, forecast: Option<f64>) {
-        for (passes, forecast) in [(self.base(), forecast), (self.chunks(), None)] {
-            if let Some(passes) = passes {
-                curve.measure(passes.batch, passes.time_s / passes.count(), forecast);
-            }
+        curve.measure(self.base, self.base_s, forecast);
+        if let Some((chunk, count)) = self.chunks() {
+            curve.measure(chunk, self.tail.compute_s / count, None);
         }
     }
 
     /// What all of it says of the worker's speed, in [`CurveLearner::work`]. `None` where it says nothing.
     pub fn observation(&self, curve: &CurveLearner) -> Option<Observation> {
-        let work = |passes: Passes| passes.count() * curve.work(passes.batch);
-        let work = [self.base(), self.chunks()].into_iter().flatten().map(work).sum();
-        Observation::new(work, self.base_s + self.tail.compute_s)
+        let base = if self.base > 0 { curve.work(self.base) } else { 0.0 };
+        let tail = self.chunks().map_or(0.0, |(chunk, count)| count * curve.work(chunk));
+        Observation::new(base + tail, self.base_s + self.tail.compute_s)
     }
 
-    fn base(&self) -> Option<Passes> {
-        Passes::new(self.base, self.passes(self.base), self.base_s)
-    }
-
-    fn chunks(&self) -> Option<Passes> {
-        let Took { samples, chunks, compute_s, .. } = self.tail;
-        Passes::new(samples, chunks * self.passes(samples / chunks.max(1)), compute_s)
-    }
-
-    fn passes(&self, batch: u64) -> u64 {
-        self.pass.map_or(1, |pass| batch.div_ceil(pass.max(1)))
+    /// The samples of a chunk on average, rounded, at least 1; and how many of these the tail is worth, so that rounding loses none.
+    fn chunks(&self) -> Option<(u64, f64)> {
+        let Took { samples, chunks, .. } = self.tail;
+        let chunk = ((samples as f64 / chunks.max(1) as f64).round() as u64).max(1);
+        (samples > 0).then(|| (chunk, samples as f64 / chunk as f64))
     }
 }
 
@@ -138,37 +110,25 @@ mod tests {
     use super::*;
 
     /// 40 samples in .7 s, then 20 in four chunks in .2 s.
-    fn parts(pass: Option<u64>) -> Parts {
+    fn parts() -> Parts {
         let tail = Took { samples: 20, chunks: 4, compute_s: 0.2, claim_s: 0.01 };
-        Parts { base: 40, base_s: 0.7, tail, pass }
+        Parts { base: 40, base_s: 0.7, tail }
     }
 
     #[test]
     fn a_base_and_the_mean_chunk_teach_a_curve() {
         let (mut curve, mut same) = (CurveLearner::new(), CurveLearner::new());
-        parts(None).measure(&mut curve, None);
+        parts().measure(&mut curve, None);
         same.observe(40, 0.7);
         same.observe(5, 0.05);
         assert_eq!(curve, same);
-        let seen = parts(None).observation(&curve).unwrap();
+        let seen = parts().observation(&curve).unwrap();
         assert_eq!((seen.batch, seen.compute_time_s), (60.0, 0.7 + 0.2));
-        let nothing = Parts { base: 0, base_s: 0.0, tail: Took::default(), pass: None };
+        let uneven = Parts { tail: Took { chunks: 3, ..parts().tail }, ..parts() };
+        assert!((uneven.observation(&curve).unwrap().batch - 60.0).abs() < 1e-12, "chunks of 6 2/3");
+        let nothing = Parts { base: 0, base_s: 0.0, tail: Took::default() };
         nothing.measure(&mut curve, None);
         assert_eq!((curve, nothing.observation(&CurveLearner::new())), (same, None));
-    }
-
-    /// Passes of 13 1/3, and two of 2 1/2 for a chunk: the rounded size stands for them, and every sample counts.
-    #[test]
-    fn passes_of_uneven_sizes_lose_no_samples() {
-        let mut curve = CurveLearner::new();
-        parts(Some(16)).measure(&mut curve, None);
-        assert_eq!(curve.largest(), 13);
-        assert!((parts(Some(16)).observation(&curve).unwrap().batch - 60.0).abs() < 1e-12);
-        let (mut curve, mut same) = (CurveLearner::new(), CurveLearner::new());
-        parts(Some(4)).measure(&mut curve, None);
-        same.observe(4, 0.07);
-        same.observe(3, 0.2 * 3.0 / 20.0);
-        assert_eq!(curve, same);
     }
 
     /// By hand: 17.5 ms for a sample of the base, 10 ms for one of the tail: a chunk of 5 costs 50 / 17.5 - 5 samples more.
@@ -176,8 +136,8 @@ mod tests {
     fn what_chunks_cost_is_told_within_an_iteration() {
         let mut cost = ChunkCost::default();
         assert_eq!((cost.overhead(), cost.claim_s(), cost.trusted(100)), (0.0, None, 25));
-        let slow = Took { compute_s: 0.4, ..parts(None).tail };
-        cost.observe(&Parts { tail: slow, ..parts(None) });
+        let slow = Took { compute_s: 0.4, ..parts().tail };
+        cost.observe(&Parts { tail: slow, ..parts() });
         assert!((cost.overhead() - (0.4 / 0.0175 - 20.0) / 4.0).abs() < 1e-12);
         assert_eq!((cost.claim_s(), cost.trusted(100)), (Some(0.002), 2));
     }

@@ -14,7 +14,7 @@ fn terms(min_chunk: u64, quantum: u64) -> Terms {
 fn tried(chunk: u64) -> Option<ChunkCost> {
     let mut cost = ChunkCost::default();
     let tail = Took { samples: chunk, chunks: 1, compute_s: chunk as f64, claim_s: 1e-3 };
-    cost.observe(&Parts { base: 100, pass: None, base_s: 100.0, tail });
+    cost.observe(&Parts { base: 100, base_s: 100.0, tail });
     Some(cost)
 }
 
@@ -42,7 +42,7 @@ fn good_forecasts_and_dear_chunks_need_no_tail() {
     assert_eq!(decide(0.4, &cheap, ClaimCost { latency_s: 0.3, busy_s: 0.0 }), None, "claims cost more");
     let tail = Took { samples: 2, chunks: 1, compute_s: 60.0, claim_s: 1e-3 };
     let mut dear = ChunkCost::default();
-    dear.observe(&Parts { base: 100, pass: None, base_s: 100.0, tail });
+    dear.observe(&Parts { base: 100, base_s: 100.0, tail });
     assert_eq!(dear.overhead(), 58.0);
     assert_eq!(decide(0.4, &[Some(dear); 4], COST), None, "a chunk costs as much as 58 samples");
     assert_eq!(decide(0.4, &[tried(2), None, None, None], COST), None, "one alone has nobody to share with");

@@ -38,6 +38,8 @@ pub(super) struct Evenstep<'a> {
 struct Known {
     reported: bool,
     curve: CurveLearner,
+    /// The most samples of an iteration.
+    largest: u64,
     /// What chunks cost it.
     chunks: ChunkCost,
     fitted_at: u64,
@@ -72,7 +74,7 @@ impl<'a> Evenstep<'a> {
         let measured = self.forecaster.forecast(&worker, None).map(|forecast| Measured {
             forecast,
             curve: curve.curve_at(forecast.speed),
-            largest: curve.largest(),
+            largest: self.workers[worker].largest,
         });
         WorkerOutlook {
             measured,
@@ -198,6 +200,7 @@ impl Policy for Evenstep<'_> {
                 let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
                 parts.measure(&mut known.curve, forecast);
                 known.chunks.observe(&parts);
+                known.largest = known.largest.max(report.batch);
                 outcomes.extend(parts.observation(&known.curve).map(|seen| (report.worker, seen)));
             }
         }

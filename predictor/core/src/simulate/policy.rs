@@ -156,7 +156,7 @@ impl Report<'_> {
     pub fn parts(&self) -> Parts {
         let tail = self.tail;
         let base_s = self.compute_time_s - tail.compute_s;
-        Parts { base: self.batch - tail.samples, base_s, tail, pass: None }
+        Parts { base: self.batch - tail.samples, base_s, tail }
     }
 
     /// Seconds until it was at the barrier.
