@@ -67,11 +67,10 @@ impl Models {
         Scenarios::from_residuals(&residuals)
     }
 
-    /// What a claim costs: the mean over the workers that have claimed.
+    /// What a claim costs: the mean over the workers.
     pub fn claim_cost(&self) -> ClaimCost {
-        let seen = self.workers.values().filter_map(|worker| worker.chunks.claim_s());
-        let (sum, count) = seen.fold((0.0, 0u32), |(sum, count), claim_s| (sum + claim_s, count + 1));
-        let latency_s = if count == 0 { CLAIM_FIRST_S } else { sum / f64::from(count) };
+        let sum: f64 = self.workers.values().map(|worker| worker.chunks.claim_s()).sum();
+        let latency_s = if self.workers.is_empty() { CLAIM_FIRST_S } else { sum / self.workers.len() as f64 };
         ClaimCost { latency_s, busy_s: latency_s.min(CLAIM_BUSY_S) }
     }
 

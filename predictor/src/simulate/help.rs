@@ -13,12 +13,16 @@ iterations after the warm-up count.
   static_proportional  by the speeds of the warm-up, for ever
   last_value           by the speeds of the iteration before
   ema                  by a moving average of the speeds (--ema)
-  evenstep             the service's own forecasts, networks and plans
+  base                 the service's own forecasts, networks and plans; everything is given
+  evenstep             the same, hedged: part of the batch is left to a shared tail where that is expected to be worth it; claims
+                       cost --claim-cost each, wait for each other (--claim-rate), and a worker is as fast in each chunk as in
+                       its whole iteration
   oracle               the shortest possible step: it knows what each worker will do
 
 What is printed: mean and p95 of the step time in seconds; speed-up: the mean step of even over this one's; regret: the mean step
 over the oracle's, less 1; wait: seconds that a worker waits in a step for the slowest, on average; changes: iterations in which
-any share changed. The last line says whether it is worth it, against an even split and against one without the worker that was
+any share, before any claim, changed; claims: seconds that a worker spends on claims in a step, on average; chunks of the tail
+in a step. The last line says whether it is worth it, against an even split and against one without the worker that was
 slowest in the warm-up, each of the same global batch.
 
 The same seed gives the same numbers. Exit status: 0 done, 1 the data cannot be used, 2 the command line cannot.";

@@ -9,7 +9,8 @@ use crate::offline::text::number;
 
 const DEFINITIONS: &str = "Speed-up: the mean step of an even split over this one's; regret: the mean step over the oracle's, less \
 1; the oracle knows what each worker will do; wait: seconds that a worker waits in a step for the slowest, on average; changes: iterations \
-in which any share changed. Workers do not react to what is done: a worker is as contended as it was recorded, whatever its share.";
+in which any share, before any claim, changed; claims: seconds that a worker spends on claims in a step, on average; chunks of the \
+shared tail in a step. Workers do not react to what is done: a worker is as contended as it was recorded, whatever its share.";
 
 /// The whole page. `asked` is the command line in words.
 pub fn report(results: &Results, runs: &[Run], world: &World, asked: &str) -> Report {

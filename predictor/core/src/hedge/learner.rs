@@ -10,8 +10,11 @@ use super::Took;
 use crate::curve::CurveLearner;
 use crate::series::Observation;
 
-/// How much the newest report counts in the averages.
-const WEIGHT: f64 = 0.1;
+/// What an iteration leaves of the weight of those before: one bad day must not keep a worker from tails for ever.
+const FORGETTING: f64 = 0.97;
+
+/// So many chunks that cost nothing beside their samples, and so many claims of [`CLAIM_FIRST_S`], are believed at first.
+const PRIOR: f64 = 4.0;
 
 /// What a claim takes while nobody has claimed, in seconds.
 pub const CLAIM_FIRST_S: f64 = 5e-4;
@@ -19,13 +22,15 @@ pub const CLAIM_FIRST_S: f64 = 5e-4;
 /// Chunks are no smaller than this part of a worker's batch before it has computed any.
 const FIRST_PART: u64 = 4;
 
-/// What chunks cost a worker.
+/// What chunks cost a worker. Sums fade; what is believed at first does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChunkCost {
-    /// Samples that a chunk costs beside its own.
-    overhead: Option<f64>,
-    /// Seconds of a claim.
-    claim_s: Option<f64>,
+    /// Chunks, and the samples that they cost beside their own.
+    chunks: f64,
+    extra: f64,
+    /// Claims, and their seconds.
+    claims: f64,
+    claim_s: f64,
     /// The smallest chunks, on average over an iteration, that it has computed.
     smallest: Option<f64>,
 }
@@ -68,29 +73,34 @@ impl Parts {
 }
 
 impl ChunkCost {
-    /// Takes how an iteration went; without a base or a chunk it says nothing.
+    /// Takes how an iteration went; without a base or a chunk it says nothing, and what was learned fades.
     pub fn observe(&mut self, parts: &Parts) {
-        let Parts { base, base_s, tail, .. } = parts;
+        for sum in [&mut self.chunks, &mut self.extra, &mut self.claims, &mut self.claim_s] {
+            *sum *= FORGETTING;
+        }
+        let Parts { base, base_s, tail } = parts;
         if *base == 0 || tail.chunks == 0 || !(*base_s > 0.0 && tail.compute_s > 0.0) {
             return;
         }
         let (samples, chunks) = (tail.samples as f64, tail.chunks as f64);
         let pace_s = base_s / *base as f64;
-        average(&mut self.overhead, (tail.compute_s / pace_s - samples) / chunks);
+        self.chunks += chunks;
+        self.extra += tail.compute_s / pace_s - samples;
         // The last claim comes to nothing.
-        average(&mut self.claim_s, tail.claim_s / (chunks + 1.0));
+        self.claims += chunks + 1.0;
+        self.claim_s += tail.claim_s;
         let chunk = samples / chunks;
         self.smallest = Some(self.smallest.map_or(chunk, |smallest| smallest.min(chunk)));
     }
 
-    /// Samples that a chunk costs beside its own; 0 before the first.
+    /// Samples that a chunk costs beside its own.
     pub fn overhead(&self) -> f64 {
-        self.overhead.unwrap_or(0.0).max(0.0)
+        (self.extra / (self.chunks + PRIOR)).max(0.0)
     }
 
-    /// Seconds of a claim, where it has claimed.
-    pub fn claim_s(&self) -> Option<f64> {
-        self.claim_s
+    /// Seconds of a claim.
+    pub fn claim_s(&self) -> f64 {
+        (self.claim_s + PRIOR * CLAIM_FIRST_S) / (self.claims + PRIOR)
     }
 
     /// The smallest chunk that may be tried on a worker with such a batch: half of what it knows, so that a cost that nobody knows
@@ -99,10 +109,6 @@ impl ChunkCost {
         let known = self.smallest.map(|smallest| (smallest / 2.0) as u64);
         known.unwrap_or(batch / FIRST_PART).max(1)
     }
-}
-
-fn average(mean: &mut Option<f64>, now: f64) {
-    *mean = Some(mean.map_or(now, |mean| mean + WEIGHT * (now - mean)));
 }
 
 #[cfg(test)]
@@ -131,14 +137,22 @@ mod tests {
         assert_eq!((curve, nothing.observation(&CurveLearner::new())), (same, None));
     }
 
-    /// By hand: 17.5 ms for a sample of the base, 10 ms for one of the tail: a chunk of 5 costs 50 / 17.5 - 5 samples more.
+    /// By hand: 17.5 ms for a sample of the base, 20 ms for one of the tail: four chunks cost 400 / 17.5 - 20 samples more, beside
+    /// four that are believed to cost none.
     #[test]
-    fn what_chunks_cost_is_told_within_an_iteration() {
+    fn what_chunks_cost_is_told_within_an_iteration_and_fades() {
         let mut cost = ChunkCost::default();
-        assert_eq!((cost.overhead(), cost.claim_s(), cost.trusted(100)), (0.0, None, 25));
+        let close =
+            |value: f64, expected: f64| assert!((value - expected).abs() < 1e-12, "{value}, {expected}");
+        assert_eq!((cost.overhead(), cost.claim_s(), cost.trusted(100)), (0.0, CLAIM_FIRST_S, 25));
         let slow = Took { compute_s: 0.4, ..parts().tail };
         cost.observe(&Parts { tail: slow, ..parts() });
-        assert!((cost.overhead() - (0.4 / 0.0175 - 20.0) / 4.0).abs() < 1e-12);
-        assert_eq!((cost.claim_s(), cost.trusted(100)), (Some(0.002), 2));
+        let overhead = (0.4 / 0.0175 - 20.0) / 8.0;
+        close(cost.overhead(), overhead);
+        close(cost.claim_s(), (0.01 + 4.0 * CLAIM_FIRST_S) / 9.0);
+        assert_eq!(cost.trusted(100), 2);
+        let whole = Parts { tail: Took::default(), ..parts() };
+        (0..200).for_each(|_| cost.observe(&whole));
+        assert!(cost.overhead() < overhead / 100.0, "it is tried again");
     }
 }
