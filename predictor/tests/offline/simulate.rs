@@ -53,7 +53,7 @@ fn the_numbers_are_those_of_the_formulas() {
         .iter()
         .map(|policy| policy["policy"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["even", "static_proportional", "last_value", "ema", "evenstep", "oracle"]);
+    assert_eq!(names, ["even", "static_proportional", "last_value", "ema", "base", "evenstep", "oracle"]);
 }
 
 /// One table of several workers is the same as a table for each, whatever its rows' order between workers.

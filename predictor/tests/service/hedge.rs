@@ -183,7 +183,8 @@ fn what_cannot_be_foreseen_is_shared() {
 
     let latest = answers.last().unwrap();
     let hedge = run.job().hedge.unwrap();
-    assert!((hedge.claim_time_s - CLAIM_S).abs() < 1e-9, "{hedge:?}");
+    // Beside the few that were believed to take longer at first.
+    assert!((CLAIM_S..1.02 * CLAIM_S).contains(&hedge.claim_time_s), "{hedge:?}");
     let tail = latest.tail.as_ref();
     assert_eq!(hedge.chunks, tail.map_or(0, |tail| tail.chunks.len() as u64));
     let pools: Vec<Option<u64>> = latest.allocations.iter().map(|share| share.pool).collect();

@@ -62,10 +62,10 @@ impl Plan {
         }
         let most = chunks_max(world_size);
         let mut smallest = shared.min_chunk;
-        let mut sizes = chunks(samples, world_size, smallest, quantum);
+        let mut sizes = chunks(samples, 2 * world_size, smallest, quantum);
         while sizes.len() > most {
             smallest *= 2;
-            sizes = chunks(samples, world_size, smallest, quantum);
+            sizes = chunks(samples, 2 * world_size, smallest, quantum);
         }
         let tail = Tail {
             offset: global_batch - samples,

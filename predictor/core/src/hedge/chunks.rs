@@ -7,12 +7,12 @@
 //! who would claim it if all went as forecast was tried: steps were longer by half to two percent, on equal and on
 //! unequal workers.
 
-/// Chunks of a tail for so many workers, at least 1: multiples of `quantum` that fall to `smallest`, itself a multiple and at
-/// least 1. Their sum is `tail`, a multiple too; only a tail that is smaller has a smaller chunk.
-pub fn chunks(tail: u64, workers: usize, smallest: u64, quantum: u64) -> Vec<u64> {
+/// Chunks of a tail: each is what is left over `parts`, at least 1, in multiples of `quantum` that fall to `smallest`, itself a
+/// multiple and at least 1. Their sum is `tail`, a multiple too; only a tail that is smaller has a smaller chunk.
+pub fn chunks(tail: u64, parts: usize, smallest: u64, quantum: u64) -> Vec<u64> {
     let (mut left, mut chunks) = (tail, Vec::new());
     while left >= smallest.max(1) {
-        let part = left / (2 * workers as u64) / quantum * quantum;
+        let part = left / parts as u64 / quantum * quantum;
         let chunk = part.max(smallest);
         chunks.push(chunk);
         left -= chunk;
@@ -36,17 +36,17 @@ mod tests {
 
     #[test]
     fn golden() {
-        assert_eq!(chunks(64, 4, 4, 1), [9, 8, 6, 5, 4, 4, 4, 4, 4, 4, 4, 4, 4]);
-        assert_eq!(chunks(64, 2, 8, 8), [16, 8, 8, 8, 8, 8, 8]);
+        assert_eq!(chunks(64, 8, 4, 1), [9, 8, 6, 5, 4, 4, 4, 4, 4, 4, 4, 4, 4]);
+        assert_eq!(chunks(64, 4, 8, 8), [16, 8, 8, 8, 8, 8, 8]);
         assert_eq!(chunks(3, 2, 4, 1), [3]);
         assert!(chunks(0, 2, 4, 1).is_empty());
     }
 
     proptest! {
         #[test]
-        fn chunks_add_up_and_shrink(tail in 0u64..5000, workers in 1usize..40, least in 1u64..9, quantum in 1u64..9) {
+        fn chunks_add_up_and_shrink(tail in 0u64..5000, parts in 1usize..80, least in 1u64..9, quantum in 1u64..9) {
             let (tail, smallest) = (tail * quantum, least * quantum);
-            let chunks = chunks(tail, workers, smallest, quantum);
+            let chunks = chunks(tail, parts, smallest, quantum);
             prop_assert_eq!(chunks.iter().sum::<u64>(), tail);
             prop_assert!(chunks.iter().all(|chunk| chunk % quantum == 0 && *chunk > 0));
             if let Some((last, before)) = chunks.split_last() {

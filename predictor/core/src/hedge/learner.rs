@@ -20,7 +20,7 @@ const PRIOR: f64 = 4.0;
 pub const CLAIM_FIRST_S: f64 = 5e-4;
 
 /// Chunks are no smaller than this part of a worker's batch before it has computed any.
-const FIRST_PART: u64 = 4;
+const FIRST_PART: u64 = 16;
 
 /// What chunks cost a worker. Sums fade; what is believed at first does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -144,7 +144,7 @@ mod tests {
         let mut cost = ChunkCost::default();
         let close =
             |value: f64, expected: f64| assert!((value - expected).abs() < 1e-12, "{value}, {expected}");
-        assert_eq!((cost.overhead(), cost.claim_s(), cost.trusted(100)), (0.0, CLAIM_FIRST_S, 25));
+        assert_eq!((cost.overhead(), cost.claim_s(), cost.trusted(100)), (0.0, CLAIM_FIRST_S, 6));
         let slow = Took { compute_s: 0.4, ..parts().tail };
         cost.observe(&Parts { tail: slow, ..parts() });
         let overhead = (0.4 / 0.0175 - 20.0) / 8.0;

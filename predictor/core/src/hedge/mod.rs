@@ -38,9 +38,18 @@ const EVENTS_MAX: usize = 10_000;
 /// Events for one scenario and worker, about: claims in all drafts.
 const EVENTS_PER_WORKER: usize = 40;
 
-/// Bases that are tried, as parts of what a worker did in its worst scenario; the first is tried with every size of chunks.
-/// What comes may be worse than all that came, and a base that ends late is late for everybody.
-const BASES: [f64; 2] = [0.7, 0.8];
+/// What is tried; the first with every size of chunks. Bases are parts of what a worker did in its worst scenario: what comes may
+/// be worse than all that came, and a base that ends late is late for everybody. Chunks are what is left over so many times the
+/// number of workers: twice where nobody is more than twice as slow as the others, more where somebody is.
+const SHAPES: [Shape; 3] =
+    [Shape { base: 0.7, parts: 2 }, Shape { base: 0.8, parts: 2 }, Shape { base: 0.7, parts: 4 }];
+
+/// How large bases and chunks are.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    base: f64,
+    parts: usize,
+}
 
 /// Beyond so many workers bases are smaller: of n workers n / 129 meet worse than their last 128 iterations in every step.
 const FEW_WORKERS: f64 = 64.0;
@@ -100,9 +109,9 @@ pub fn hedge(
     let known = batches.iter().zip(costs).filter_map(|(batch, cost)| Some(cost.as_ref()?.trusted(*batch)));
     let smallest = known.fold(terms.min_chunk, u64::max).next_multiple_of(terms.quantum);
     let sizes = std::iter::successors(Some(smallest), |size| size.checked_mul(2));
-    let by_size = sizes.take_while(|size| *size <= most).map(|size| (BASES[0], size));
+    let by_size = sizes.take_while(|size| *size <= most).map(|size| (SHAPES[0], size));
     let (_, smallest) = draft.best(by_size)?;
-    let (hedged, _) = draft.best(BASES.into_iter().map(|part| (part, smallest)))?;
+    let (hedged, _) = draft.best(SHAPES.into_iter().map(|shape| (shape, smallest)))?;
     (hedged.step_time_s < draft.plain_s()).then_some(hedged)
 }
 
@@ -118,17 +127,17 @@ struct Draft<'a> {
 
 impl Draft<'_> {
     /// The best of these, with the size of its smallest chunk.
-    fn best(&self, drafts: impl Iterator<Item = (f64, u64)>) -> Option<(Hedged, u64)> {
-        let hedged = drafts.filter_map(|(part, size)| Some((self.hedged(part, size)?, size)));
+    fn best(&self, drafts: impl Iterator<Item = (Shape, u64)>) -> Option<(Hedged, u64)> {
+        let hedged = drafts.filter_map(|(shape, size)| Some((self.hedged(shape, size)?, size)));
         hedged.min_by(|(a, _), (b, _)| a.step_time_s.total_cmp(&b.step_time_s))
     }
 
-    /// With bases of this part of the worst scenario's, and chunks that shrink to this size. `None` where there is no such tail.
-    fn hedged(&self, part: f64, smallest: u64) -> Option<Hedged> {
+    /// With bases and chunks of this shape, down to this size. `None` where there is no such tail.
+    fn hedged(&self, shape: Shape, smallest: u64) -> Option<Hedged> {
         let mut claimants: Vec<usize> =
             (0..self.batches.len()).filter(|rank| self.costs[*rank].is_some()).collect();
         let mut bases = self.batches.to_vec();
-        claimants.iter().for_each(|rank| bases[*rank] = self.base(*rank, part));
+        claimants.iter().for_each(|rank| bases[*rank] = self.base(*rank, shape.base));
         let tail = |bases: &[u64]| self.batches.iter().sum::<u64>() - bases.iter().sum::<u64>();
         // Who could claim more than it may have claims nothing: then no order of claims can break a cap.
         let capped = |rank: &usize, bases: &[u64]| {
@@ -144,7 +153,7 @@ impl Draft<'_> {
         let count = claimants.len().div_ceil(self.terms.pool_max);
         let pool = |at: usize| {
             let members = &claimants[at * claimants.len() / count..(at + 1) * claimants.len() / count];
-            self.pool(members, &bases, smallest)
+            self.pool(members, &bases, shape.parts, smallest)
         };
         let pools: Vec<Pool> = (0..count).map(pool).collect();
         let chunks: usize = pools.iter().map(|pool| pool.chunks.len()).sum();
@@ -169,10 +178,10 @@ impl Draft<'_> {
     }
 
     /// These workers' part of the tail: what they would be given without one, less their bases.
-    fn pool(&self, members: &[usize], bases: &[u64], smallest: u64) -> Pool {
+    fn pool(&self, members: &[usize], bases: &[u64], parts: usize, smallest: u64) -> Pool {
         let expected: Vec<Peer> = members.iter().map(|rank| self.peer(*rank, bases[*rank])).collect();
         let tail = members.iter().map(|rank| self.batches[*rank] - bases[*rank]).sum();
-        let chunks = chunks(tail, members.len(), smallest, self.terms.quantum);
+        let chunks = chunks(tail, parts * members.len(), smallest, self.terms.quantum);
         Pool { members: members.to_vec(), expected, chunks }
     }
 

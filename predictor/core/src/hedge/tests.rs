@@ -58,8 +58,8 @@ fn chunks_shrink_as_they_are_tried() {
         let hedged = hedge(&[64; 4], &shares, &[cost; 4], &scenarios(4, 0.4), &terms(1, 1)).unwrap();
         *hedged.pools[0].chunks.last().unwrap()
     };
-    assert_eq!(smallest(Some(ChunkCost::default())), 16);
-    assert_eq!(smallest(tried(16)), 8);
+    assert_eq!(smallest(Some(ChunkCost::default())), 4);
+    assert_eq!(smallest(tried(20)), 10);
     assert_eq!(smallest(tried(3)), 1);
 }
 
@@ -130,7 +130,7 @@ proptest! {
     ) {
         let base = each * 6 / 10;
         let tail = (each - base) * paces.len() as u64;
-        let chunks = chunks(tail, paces.len(), smallest, 1);
+        let chunks = chunks(tail, 2 * paces.len(), smallest, 1);
         let hands: Vec<Hand> = paces.iter().map(|pace| Hand { base, base_s: base as f64 * pace }).collect();
         let expected = vec![Peer { base_end_s: base as f64, speed: 1.0 }; paces.len()];
         let cost = ClaimCost { latency_s: latency, busy_s: 0.0 };
