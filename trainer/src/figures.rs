@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::record::IterationLine;
+use evenstep_protocol::TailReport;
+
+use crate::record::{IterationLine, WorkerLine};
 
 /// Iterations at the begin that do not count, the same for every policy: caches are cold and workers unmeasured.
 pub const WARM_UP: usize = 5;
@@ -20,6 +22,7 @@ pub struct Tally {
     waited_s: f64,
     asked_s: f64,
     claimed_s: f64,
+    chunk_overhead_s: f64,
     chunks: u64,
     tail_samples: u64,
     passes: u64,
@@ -46,6 +49,9 @@ pub struct Figures {
     pub ask_share: f64,
     /// Of all the time that all workers had, the part that they waited for the answers to their claims.
     pub claim_share: f64,
+    /// Of all the time that all workers had, the part that chunks took beyond their samples at the pace of the same worker's base in
+    /// the same step. A speed that changes within the step shows here too, either way.
+    pub chunk_overhead_share: f64,
     /// Chunks that were claimed in a step, on average.
     pub chunks: f64,
     /// Of all samples, those that were claimed.
@@ -70,8 +76,9 @@ impl Tally {
         self.ideal_seconds += ideal_step_time_s(line);
         self.waited_s += waited_s / line.workers.len() as f64;
         self.asked_s += line.ask_s;
-        for tail in line.workers.iter().filter_map(|worker| worker.tail) {
+        for (worker, tail) in line.workers.iter().filter_map(|worker| Some((worker, worker.tail?))) {
             self.claimed_s += tail.claim_time_s / line.workers.len() as f64;
+            self.chunk_overhead_s += chunk_overhead_s(worker, &tail) / line.workers.len() as f64;
             self.chunks += tail.chunks;
             self.tail_samples += tail.samples;
         }
@@ -96,6 +103,7 @@ impl Tally {
             barrier_wait_share: self.waited_s / self.seconds,
             ask_share: self.asked_s / self.seconds,
             claim_share: self.claimed_s / self.seconds,
+            chunk_overhead_share: self.chunk_overhead_s / self.seconds,
             chunks: self.chunks as f64 / steps,
             tail_share: self.tail_samples as f64 / self.samples as f64,
             passes: self.passes as f64 / steps,
@@ -136,6 +144,16 @@ impl fmt::Display for Figures {
     }
 }
 
+/// What a worker's chunks took beyond their samples at the pace of its base; 0 without a base.
+fn chunk_overhead_s(worker: &WorkerLine, tail: &TailReport) -> f64 {
+    let base = worker.local_batch.saturating_sub(tail.samples);
+    if base == 0 {
+        return 0.0;
+    }
+    let pace_s = (worker.compute_time_s - tail.compute_time_s) / base as f64;
+    tail.compute_time_s - pace_s * tail.samples as f64
+}
+
 /// The time that an iteration would have taken with everybody busy to its end, at the speeds measured in it. A worker
 /// that computed nothing showed no speed, and adds none.
 fn ideal_step_time_s(line: &IterationLine) -> f64 {
@@ -158,7 +176,6 @@ mod tests {
 
     use super::*;
     use crate::cli::Policy;
-    use crate::record::WorkerLine;
 
     fn line(iteration: u64, step_time_s: f64, workers: &[(u64, f64)]) -> IterationLine {
         let slowest = workers.iter().map(|(_, time)| *time).fold(0.0, f64::max);

@@ -113,6 +113,8 @@ fn a_shared_tail_is_held_against_the_same_forecasts_alone() {
     close("/runs/2/over_base/barrier_wait", 0.0);
     close("/runs/2/over_base/speed", 1.0);
     close("/runs/2/claim_share", 0.01);
+    // Bases of 18 and 78 samples in 20 ms; twelve of each tail in 10 ms.
+    close("/runs/2/chunk_overhead_share", (0.02 - 12.0 / 900.0 - 12.0 / 3900.0) / 2.0 / 0.03);
     close("/runs/2/chunks", 5.0);
     close("/runs/2/tail_share", 0.2);
     close("/runs/2/passes", 8.0);

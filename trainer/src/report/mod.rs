@@ -57,7 +57,7 @@ pub struct ReportArgs {
 }
 
 /// What every figure means.
-const DEFINITIONS: [(&str, &str); 14] = [
+const DEFINITIONS: [(&str, &str); 15] = [
     ("run", "the name of the record"),
     ("warm-up", "the first 5 iterations of each policy are left out of all figures; charts show them"),
     (
@@ -83,6 +83,11 @@ const DEFINITIONS: [(&str, &str); 14] = [
     ),
     ("waiting", "time that workers waited at the barrier for the last one, over step time times workers"),
     ("claiming", "the same for waits for the answers to claims on a shared tail"),
+    (
+        "chunking",
+        "the same for what chunks took beyond their samples at the pace of the worker's base in the same step; a speed that changes \
+         within a step shows here too, either way",
+    ),
     ("chunks", "of a shared tail that all workers together claimed in a step, on average"),
     ("final loss", "of the network at the end, over samples that were not trained on"),
     (

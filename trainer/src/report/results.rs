@@ -56,6 +56,8 @@ pub struct RunResult {
     pub ask_share: f64,
     /// Of all workers' time, the part spent waiting for the answers to claims.
     pub claim_share: f64,
+    /// The same for what chunks took beyond their samples at the pace of the base.
+    pub chunk_overhead_share: f64,
     /// Chunks that were claimed in a step, on average.
     pub chunks: f64,
     /// Of all samples, those that were claimed.
@@ -147,6 +149,7 @@ impl RunResult {
             over_base: OverBase::of(run, training),
             ask_share: figures.ask_share,
             claim_share: figures.claim_share,
+            chunk_overhead_share: figures.chunk_overhead_share,
             chunks: figures.chunks,
             tail_share: figures.tail_share,
             passes: figures.passes,

@@ -6,7 +6,7 @@ use crate::report::DEFINITIONS;
 use crate::report::results::{Results, RunResult};
 use crate::report::run::Run;
 
-const COUNT: usize = 14;
+const COUNT: usize = 15;
 const COLUMNS: [&str; COUNT] = [
     "run",
     "policy",
@@ -15,6 +15,7 @@ const COLUMNS: [&str; COUNT] = [
     "p95",
     "waiting",
     "claiming",
+    "chunking",
     "chunks",
     "samples/s",
     "gain",
@@ -94,6 +95,7 @@ fn row(result: &RunResult) -> [String; COUNT] {
         format!("{:.1} ms", result.step_time_s.p95 * 1e3),
         format!("{:.1} %", result.barrier_wait_share * 100.0),
         format!("{:.2} %", result.claim_share * 100.0),
+        format!("{:.2} %", result.chunk_overhead_share * 100.0),
         format!("{:.1}", result.chunks),
         format!("{:.0}", result.throughput_samples_per_s),
         gain(result.gain),
