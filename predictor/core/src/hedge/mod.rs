@@ -32,7 +32,7 @@ pub const CHUNKS_PER_WORKER_MAX: usize = 16;
 /// The most workers that claim from one counter, where nothing else is asked for.
 pub const POOL_MAX: usize = 64;
 
-/// Events that one call plays at most, about: a millisecond.
+/// Events that one call plays at most, about: a millisecond with few workers.
 const EVENTS_MAX: usize = 10_000;
 
 /// Events for one scenario and worker, about: claims in all drafts.
