@@ -7,7 +7,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use evenstep_protocol::{Hedge, JobId};
 use serde::{Deserialize, Serialize};
 
+use crate::contend::clock_seconds;
 use crate::hedge::HedgeArgs;
+use crate::host_port::HostPort;
 use crate::load::LoadKind;
 use crate::model::Architecture;
 use crate::optimizer::MomentumForm;
@@ -324,37 +326,10 @@ pub enum DeviceChoice {
     Cuda,
 }
 
-/// A host and a port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostPort {
-    /// The host's name or address.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-}
-
-impl std::str::FromStr for HostPort {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let rule = || format!("{text:?}: must be host:port");
-        let (host, port) = text.rsplit_once(':').ok_or_else(rule)?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        if host.is_empty() {
-            return Err(rule());
-        }
-        Ok(Self { host: host.to_owned(), port: port.parse().map_err(|_| rule())? })
-    }
-}
-
-fn clock_seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
-    seconds.ok_or_else(|| format!("{text:?}: must be a finite number of seconds, at least 0"))
-}
-
 /// Values that do not go together; the message names them and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct InvalidArgs(String);
+pub struct InvalidArgs(pub(crate) String);
 
 impl TrainArgs {
     /// Checks the rules between values for this number of workers.
@@ -362,7 +337,6 @@ impl TrainArgs {
     /// # Errors
     /// The first rule that is broken, with the values.
     pub fn check(&self, world_size: usize) -> Result<(), InvalidArgs> {
-        let finite_positive = |value: f64| value.is_finite() && value > 0.0;
         let mut policies = self.policy.clone();
         policies.sort();
         policies.dedup();
@@ -378,14 +352,8 @@ impl TrainArgs {
             format!("--lr {} must be a finite number of at least 0", self.lr)
         } else if !(0.0..1.0).contains(&self.momentum) {
             format!("--momentum {} must be at least 0 and below 1", self.momentum)
-        } else if !finite_positive(self.pace_unit_ms) || self.pace_unit_ms > 60_000.0 {
-            format!("--pace-unit-ms {} must be above 0 and at most 60000", self.pace_unit_ms)
-        } else if let Some(paces) = self.pace.as_ref().filter(|paces| paces.len() != world_size) {
-            format!("--pace names {} speeds, but there are {world_size} workers", paces.len())
-        } else if let Some(pace) =
-            self.pace.iter().flatten().find(|&&pace| !finite_positive(pace) || pace < 1e-3)
-        {
-            format!("--pace {pace}: must be a finite number of at least 0.001")
+        } else if let Some(wrong) = self.wrong_pace(world_size) {
+            wrong
         } else {
             return self.check_elastic(world_size);
         };
@@ -422,17 +390,6 @@ impl TrainArgs {
             return Ok(());
         };
         Err(InvalidArgs(wrong))
-    }
-
-    /// The imposed pace of a worker, if any.
-    ///
-    /// # Errors
-    /// Paces are named, and none for this rank.
-    pub fn pace_of(&self, rank: usize) -> Result<Option<f64>, InvalidArgs> {
-        let Some(paces) = &self.pace else { return Ok(self.sway.map(|_| 1.0)) };
-        let unnamed =
-            || InvalidArgs(format!("--pace names {} speeds, and none for --rank {rank}", paces.len()));
-        paces.get(rank).copied().map(Some).ok_or_else(unnamed)
     }
 
     /// The network's architecture.
@@ -536,16 +493,6 @@ mod tests {
             } else {
                 assert!(checked.unwrap_err().to_string().contains(word), "{extra:?}");
             }
-        }
-    }
-
-    #[test]
-    fn hosts_and_ports() {
-        let parse = |text: &str| text.parse::<HostPort>();
-        assert_eq!(parse("node-a:29500"), Ok(HostPort { host: "node-a".into(), port: 29500 }));
-        assert_eq!(parse("[::1]:1").unwrap().host, "::1");
-        for bad in ["node-a", ":1", "node-a:", "node-a:70000"] {
-            assert!(parse(bad).is_err(), "{bad}");
         }
     }
 }

@@ -81,3 +81,12 @@ fn burn(number: usize, (wanted, changed): &(Mutex<f64>, Condvar)) {
         }
     }
 }
+
+/// Reads a time on the clock of [`clock_s`].
+///
+/// # Errors
+/// It is no finite number of seconds, or negative.
+pub fn clock_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
+    seconds.ok_or_else(|| format!("{text:?}: must be a finite number of seconds, at least 0"))
+}

@@ -15,6 +15,7 @@ mod drivers;
 pub mod elastic;
 pub mod figures;
 pub mod hedge;
+pub mod host_port;
 mod identity;
 pub mod launch;
 pub mod load;

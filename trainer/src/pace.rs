@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::cli::{InvalidArgs, TrainArgs};
 use crate::load::Timeline;
 
 /// Makes this worker as slow as wanted: `unit / speed` seconds a sample, and more where the speed sways.
@@ -63,6 +64,33 @@ impl Pace {
     /// How many micro-batches took longer by themselves than the pace allows: more than a few, and it is not held.
     pub fn missed(&self) -> u64 {
         self.missed
+    }
+}
+
+impl TrainArgs {
+    /// The imposed pace of a worker, if any.
+    ///
+    /// # Errors
+    /// Paces are named, and none for this rank.
+    pub fn pace_of(&self, rank: usize) -> Result<Option<f64>, InvalidArgs> {
+        let Some(paces) = &self.pace else { return Ok(self.sway.map(|_| 1.0)) };
+        let unnamed =
+            || InvalidArgs(format!("--pace names {} speeds, and none for --rank {rank}", paces.len()));
+        paces.get(rank).copied().map(Some).ok_or_else(unnamed)
+    }
+
+    /// The rule for imposed speeds that is broken, with the values.
+    pub(crate) fn wrong_pace(&self, world_size: usize) -> Option<String> {
+        let finite_positive = |value: f64| value.is_finite() && value > 0.0;
+        if !finite_positive(self.pace_unit_ms) || self.pace_unit_ms > 60_000.0 {
+            return Some(format!("--pace-unit-ms {} must be above 0 and at most 60000", self.pace_unit_ms));
+        }
+        let paces = self.pace.as_ref()?;
+        if paces.len() != world_size {
+            return Some(format!("--pace names {} speeds, but there are {world_size} workers", paces.len()));
+        }
+        let wrong = paces.iter().find(|&&pace| !finite_positive(pace) || pace < 1e-3);
+        wrong.map(|pace| format!("--pace {pace}: must be a finite number of at least 0.001"))
     }
 }
 

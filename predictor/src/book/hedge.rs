@@ -59,7 +59,7 @@ impl JobState {
             let hedged = hedge(&plan.batches, &shares, &costs, scenarios, &terms)?;
             let unfit = unfit(&hedged, bounds);
             if unfit.is_empty() {
-                return holds_bases(&hedged, outlooks).then(|| Hedging::new(hedged));
+                return Some(Hedging::new(hedged));
             }
             unfit.into_iter().for_each(|rank| costs[rank] = None);
         }
@@ -90,15 +90,6 @@ fn unfit(hedged: &Hedged, bounds: &[Bounds]) -> Vec<usize> {
         pool.members.iter().copied().filter(move |rank| unfit(rank, largest))
     });
     pools.collect()
-}
-
-/// Whether each base is within the bounds of its worker's local batch: by a forecast that has moved while the plan was held, it
-/// may be more than was planned.
-fn holds_bases(hedged: &Hedged, outlooks: &[WorkerOutlook]) -> bool {
-    let holds = |base: u64, outlook: &WorkerOutlook| {
-        base >= outlook.floor && outlook.cap.is_none_or(|cap| base <= cap)
-    };
-    hedged.bases.iter().zip(outlooks).all(|(base, outlook)| holds(*base, outlook))
 }
 
 impl Hedging {

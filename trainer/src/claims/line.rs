@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use evenstep_c10d::{Error, Result, Store};
 
-use crate::cli::HostPort;
 use crate::hedge::ClaimMode;
+use crate::host_port::HostPort;
 
 /// What an addition came to.
 #[derive(Debug, Clone, Copy)]

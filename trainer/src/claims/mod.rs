@@ -13,10 +13,11 @@ use evenstep_c10d::Result;
 use evenstep_core::hedge::{CLAIM, Counter, Judge, LEAVE};
 use evenstep_protocol::TailReport;
 
-use crate::cli::{HostPort, Policy};
+use crate::cli::Policy;
 use crate::collective::RankReport;
 use crate::compute::Computed;
 use crate::hedge::ClaimMode;
+use crate::host_port::HostPort;
 use crate::plan::{Plan, Seat, Share};
 use line::Line;
 

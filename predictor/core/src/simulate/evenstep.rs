@@ -97,11 +97,7 @@ impl<'a> Evenstep<'a> {
         batches: &[u64],
         scenarios: &Scenarios,
     ) -> Option<Hedged> {
-        let share = |outlook: &WorkerOutlook| {
-            let curve = outlook.measured.as_ref()?.curve.clone();
-            Some(Share { floor: outlook.floor, ..Share::new(curve) })
-        };
-        let shares: Vec<Share> = outlooks.iter().map(share).collect::<Option<_>>()?;
+        let shares: Vec<Share> = outlooks.iter().map(WorkerOutlook::share).collect::<Option<_>>()?;
         let terms = Terms {
             cost: self.settings.claim,
             min_chunk: self.settings.min_chunk,
