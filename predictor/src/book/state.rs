@@ -96,7 +96,8 @@ impl JobState {
             // Nobody could renew a lease while the service was away: every live worker gets a whole one.
             let last_seen_ms = if state == State::Live { now_unix_ms } else { worker.last_seen_unix_ms };
             let departures = worker.departures_unix_ms.iter().rev().take(FLAP_DEPARTURES).rev();
-            let departures_ms = departures.copied().collect();
+            // By a clock that was set back since, a departure may lie ahead: nobody is to wait for that.
+            let departures_ms = departures.map(|at_unix_ms| now_unix_ms.min(*at_unix_ms)).collect();
             Member { id: worker.request.worker.clone(), state, last_seen_ms, departures_ms }
         };
         let members = stored.workers.iter().map(member).collect();
