@@ -44,8 +44,6 @@ pub struct JobState {
 #[derive(Debug)]
 pub struct WorkerState {
     pub request: JoinRequest,
-    /// Reports taken.
-    pub reports: u64,
     /// The most it gets at once since it ran out of memory.
     pub oom_cap: Option<u64>,
     /// What an operator wants of it.
@@ -55,7 +53,7 @@ pub struct WorkerState {
 impl WorkerState {
     /// A worker that joined and has reported nothing.
     pub fn new(request: JoinRequest) -> Self {
-        Self { request, reports: 0, oom_cap: None, operator_override: None }
+        Self { request, oom_cap: None, operator_override: None }
     }
 }
 
@@ -106,7 +104,6 @@ impl JobState {
             .into_iter()
             .map(|worker| {
                 let state = WorkerState {
-                    reports: worker.reports,
                     oom_cap: worker.oom_cap,
                     operator_override: worker.operator_override,
                     request: worker.request,
@@ -176,13 +173,8 @@ impl JobState {
         devices
     }
 
-    /// Takes new reports: counts them, and lets the models learn.
+    /// Lets the models learn from new reports.
     pub fn learn(&mut self, reports: &[WorkerReport]) {
-        for report in reports {
-            if let Some(worker) = self.workers.get_mut(&report.worker) {
-                worker.reports += 1;
-            }
-        }
         self.learn_models(reports);
         if self.spec.rule == LearningRateRule::Adascale {
             self.learn_gradients(reports);
