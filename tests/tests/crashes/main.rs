@@ -9,4 +9,5 @@ mod audit;
 mod ledger;
 mod load;
 
+mod failover;
 mod kills;
