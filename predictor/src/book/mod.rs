@@ -113,6 +113,16 @@ pub enum BookError {
         /// The iteration.
         iteration: u64,
     },
+    /// The answer of an iteration was let go by age: what was told is not known any more, and must not be told otherwise.
+    #[error("iteration {iteration} of job {job_id} is gone: only answers from {kept_from} on are kept")]
+    Gone {
+        /// The job.
+        job_id: JobId,
+        /// The iteration.
+        iteration: u64,
+        /// The first that is kept.
+        kept_from: u64,
+    },
     /// A value breaks a rule that depends on the job.
     #[error("{0}")]
     Invalid(String),
