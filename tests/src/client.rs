@@ -32,6 +32,8 @@ pub struct Reply {
     pub connection: Option<String>,
     /// `retry-after`.
     pub retry_after: Option<String>,
+    /// `location`: nobody is sent elsewhere without seeing it.
+    pub location: Option<String>,
     /// The body.
     pub body: String,
 }
@@ -66,6 +68,8 @@ impl Client {
     pub fn new(url: &str) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
             .timeout_connect(Some(TIMEOUT))
             .timeout_recv_response(Some(TIMEOUT))
             .timeout_recv_body(Some(TIMEOUT))
@@ -176,8 +180,9 @@ impl Client {
 fn reply(response: Result<Response<Body>, ureq::Error>) -> Result<Reply, ureq::Error> {
     let mut response = response?;
     let header = |name: &str| Some(response.headers().get(name)?.to_str().expect("text").to_owned());
-    let [content_type, connection, retry_after] = ["content-type", "connection", "retry-after"].map(header);
+    let [content_type, connection] = ["content-type", "connection"].map(header);
+    let [retry_after, location] = ["retry-after", "location"].map(header);
     let status = response.status().as_u16();
     let body = response.body_mut().with_config().limit(u64::MAX).read_to_string()?;
-    Ok(Reply { status, content_type, connection, retry_after, body })
+    Ok(Reply { status, content_type, connection, retry_after, location, body })
 }

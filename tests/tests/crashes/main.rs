@@ -9,4 +9,10 @@ mod audit;
 mod ledger;
 mod load;
 
+mod disk;
+mod service;
+
 mod kills;
+
+mod disks;
+mod postgres;
