@@ -9,10 +9,6 @@ use evenstep_tests::{Client, Predictor, Store};
 /// The binary under test.
 pub const BINARY: &str = env!("CARGO_BIN_EXE_evenstep-predictor");
 
-/// One name for all lives of a service: on PostgreSQL the next one takes the jobs of the one before at once, and need not wait
-/// until its lease ends.
-const NAME: &str = "--url=http://service.test";
-
 /// A predictor over an empty store: SQLite, or PostgreSQL where `EVENSTEP_TESTS_STORE` says so.
 pub struct Service {
     pub predictor: Predictor,
@@ -28,7 +24,8 @@ impl Service {
 
     pub fn start_with(flags: &[&str]) -> Self {
         let store = Store::fresh();
-        let flags: Vec<&str> = flags.iter().copied().chain([NAME]).collect();
+        // Whatever its port, it is known by one name: a restart is the same predictor again, and waits for no lease.
+        let flags = [&["--url=http://predictor.test"], flags].concat();
         let predictor = Predictor::start_over(Path::new(BINARY), &store.address(), &flags);
         Self { client: predictor.client(), predictor, store }
     }

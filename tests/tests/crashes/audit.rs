@@ -101,7 +101,8 @@ pub fn store(store: &Store, ledger: &Ledger) {
     let number = |value: &Option<String>| -> u64 { text(value).parse().expect("a number") };
 
     let rows = store.rows(
-        "SELECT node, CAST(sequence AS TEXT), CAST(sample AS TEXT) FROM node_sample ORDER BY node, node_sample.sequence",
+        "SELECT node, CAST(sequence AS TEXT), CAST(sample AS TEXT) FROM node_sample
+         ORDER BY node, node_sample.sequence",
     );
     let mut counted: BTreeMap<String, u64> = BTreeMap::new();
     for row in &rows {

@@ -12,6 +12,7 @@ mod load;
 mod disk;
 mod service;
 
+mod failover;
 mod kills;
 
 mod disks;
