@@ -11,9 +11,9 @@ use crate::ledger::{JOBS, Ledger, NODES};
 use crate::load::{GUEST, WORKERS, report, worker_id};
 
 /// Newest iterations of each job that every audit asks for.
-const NEWEST: u64 = 12;
+const NEWEST: u64 = 8;
 /// Older ones, drawn by chance.
-const OLDER: usize = 12;
+const OLDER: usize = 8;
 /// Samples in an answer.
 const SAMPLES_MAX: u64 = 10_000;
 
