@@ -140,12 +140,14 @@ pub struct Book {
     store: Store,
     clock: Clock,
     jobs: RwLock<BTreeMap<JobId, Arc<Job>>>,
+    /// Held alone while the jobs are given up: whoever asks then hears that it is over when it is, and not before.
+    resigning: tokio::sync::RwLock<()>,
 }
 
 impl Book {
     /// A book over what the store holds; a job is read when somebody asks for it.
     pub fn new(store: Store, clock: Clock) -> Self {
-        Self { store, clock, jobs: RwLock::default() }
+        Self { store, clock, jobs: RwLock::default(), resigning: tokio::sync::RwLock::default() }
     }
 
     /// A job by name: one of ours, or free until now.
@@ -153,6 +155,7 @@ impl Book {
     /// # Errors
     /// [`BookError::UnknownJob`], [`BookError::Elsewhere`] where another predictor owns it, or what the store says.
     pub async fn job(&self, job_id: &JobId) -> Result<Arc<Job>, BookError> {
+        let _not_now = self.resigning.read().await;
         let registration = self.store.registration()?;
         if let Some(job) = self.known(job_id, registration) {
             return Ok(job);
@@ -251,6 +254,7 @@ impl Book {
 
     /// Gives all jobs up to other predictors; answers nothing any more.
     pub async fn resign(&self) {
+        let _alone = self.resigning.write().await;
         if let Err(error) = self.store.resign().await {
             tracing::warn!(%error, "the jobs were not given up: they are free when the lease ends");
         }
