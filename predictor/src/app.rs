@@ -14,7 +14,7 @@ use crate::book::{Book, Pool};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::http::{Api, router};
-use crate::store::Store;
+use crate::store::{Address, Sharing, Store};
 
 /// How often leases are looked at, besides at every request.
 const LEASE_TICK: Duration = Duration::from_secs(1);
@@ -33,21 +33,30 @@ pub struct App {
 }
 
 impl App {
-    /// Opens the store, reads what it holds, and listens.
+    /// Listens, and opens the store.
     ///
     /// # Errors
     /// Where the store or the address cannot be used; the error names it.
     pub async fn open(config: &Config, clock: Clock) -> anyhow::Result<Self> {
-        let store = Store::open(&config.store).await;
-        let (store, writer) = store.with_context(|| format!("store {}", config.store))?;
-        let book = Book::open(store, clock).await.context("reading the store")?;
+        let place: Address = config.store.parse()?;
+        // Bound first: that nobody else listens there is what lets us take over from a process before us.
         let listener = TcpListener::bind(config.listen).await;
         let listener = listener.with_context(|| format!("listening on {}", config.listen))?;
         let address = listener.local_addr()?;
+        if config.url.is_none() && !config.store.starts_with("sqlite:") && address.ip().is_unspecified() {
+            anyhow::bail!(
+                "url: must say where clients reach this predictor: it listens on {address}, and others on the same PostgreSQL send them here"
+            );
+        }
+        let url = config.url.clone().unwrap_or_else(|| format!("http://{address}"));
+        let sharing = Sharing { url, lease: Duration::from_secs_f64(config.lease_s) };
+        let store = Store::open(&place, Some(sharing)).await;
+        let (store, writer) = store.with_context(|| format!("store {place}"))?;
+        tracing::info!(%address, store = %place, version = env!("CARGO_PKG_VERSION"), "listening");
         Ok(Self {
             listener,
             address,
-            book: Arc::new(book),
+            book: Arc::new(Book::new(store, clock)),
             writer,
             refit_interval: Duration::from_secs(config.refit_interval_s),
             refit_threads: config.refit_threads,
@@ -68,6 +77,8 @@ impl App {
         let (drained, mut drain) = tokio::sync::watch::channel(false);
         let api = Api { book: self.book.clone(), draining: draining.clone() };
         let leases = tokio::spawn(watch_leases(self.book.clone()));
+        let lease = self.book.clone();
+        let lease = tokio::spawn(async move { lease.keep_lease().await });
         let refits =
             tokio::spawn(refit(self.book.clone(), self.refit_interval, Pool::new(self.refit_threads)));
         let stopping = async move {
@@ -86,10 +97,13 @@ impl App {
             served = serving => served?,
             () = timed_out => tracing::warn!(?DRAIN_TIMEOUT, "requests still under way were cut off"),
         }
-        leases.abort();
-        refits.abort();
+        for task in [leases, refits, lease] {
+            task.abort();
+            drop(task.await);
+        }
+        self.book.resign().await;
         // With the last book the last sender of the writer's queue goes: it commits what waits and closes the file.
-        drop((leases.await, refits.await, self.book));
+        drop(self.book);
         if tokio::time::timeout(DRAIN_TIMEOUT, self.writer).await.is_err() {
             tracing::warn!("the store did not close in time; what was answered is durable all the same");
         }

@@ -10,7 +10,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The configuration in force.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Address to listen on. Default 127.0.0.1:7117: this machine only.
@@ -18,6 +18,12 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where everything is kept. Default `sqlite://evenstep.db`, in the working folder.
     pub store: String,
+    /// Where clients reach this predictor, for others on the same PostgreSQL to send them here. Default: where it listens.
+    #[serde(deserialize_with = "web_address")]
+    pub url: Option<String>,
+    /// Seconds after which others on the same PostgreSQL take the jobs of a predictor that fell silent, 1 to 300. Default 5.
+    #[serde(deserialize_with = "lease")]
+    pub lease_s: f64,
     /// Seconds between two looks at what models have learned: to fit networks and to store models. At least 1. Default 30.
     #[serde(deserialize_with = "at_least_1")]
     pub refit_interval_s: u64,
@@ -35,6 +41,30 @@ fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::
     let text = String::deserialize(deserializer)?;
     let rule = || D::Error::custom(format!("{text:?} must be an address and a port, such as 127.0.0.1:7117"));
     text.parse().map_err(|_| rule())
+}
+
+fn web_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let url = Option::<String>::deserialize(deserializer)?;
+    let host = |url: &String| {
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        rest.is_some_and(|rest| {
+            !rest.is_empty() && !rest.contains(|c: char| c.is_whitespace() || c.is_control())
+        })
+    };
+    match url {
+        Some(url) if !host(&url) => {
+            Err(D::Error::custom(format!("{url:?} must be http:// or https:// and a host")))
+        }
+        url => Ok(url),
+    }
+}
+
+fn lease<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let seconds = f64::deserialize(deserializer)?;
+    if (1.0..=300.0).contains(&seconds) {
+        return Ok(seconds);
+    }
+    Err(D::Error::custom(format!("{seconds} must be 1 to 300 seconds")))
 }
 
 /// Says the rule where a count is 0.
@@ -60,6 +90,8 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 7117)),
             store: "sqlite://evenstep.db".into(),
+            url: None,
+            lease_s: 5.0,
             refit_interval_s: 30,
             refit_threads: 1,
             log: "info".into(),
@@ -79,10 +111,18 @@ pub struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
-    /// Where everything is kept [env: EVENSTEP_STORE] [default: sqlite://evenstep.db]
+    /// Where everything is kept: sqlite://FILE or postgres://USER@HOST/DATABASE [env: EVENSTEP_STORE] [default: sqlite://evenstep.db]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
+    /// Where clients reach this predictor, where several share a PostgreSQL [env: EVENSTEP_URL] [default: where it listens]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Seconds after which another predictor takes the jobs of one that fell silent, 1 to 300 [env: EVENSTEP_LEASE_S] [default: 5]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_s: Option<f64>,
     /// Seconds between two looks at what models have learned [env: EVENSTEP_REFIT_INTERVAL_S] [default: 30]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,7 +142,8 @@ pub struct Flags {
 }
 
 /// Variables of the environment that are ours; others of the same prefix belong to other programs of evenstep.
-const VARIABLES: [&str; 6] = ["listen", "store", "refit_interval_s", "refit_threads", "log", "log_format"];
+const VARIABLES: [&str; 8] =
+    ["listen", "store", "url", "lease_s", "refit_interval_s", "refit_threads", "log", "log_format"];
 
 impl Config {
     /// Puts the configuration together.

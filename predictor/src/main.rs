@@ -71,7 +71,6 @@ async fn serve(config: &Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let app = App::open(config, Clock::system()).await?;
-    tracing::info!(address = %app.address(), store = %config.store, version = env!("CARGO_PKG_VERSION"), "listening");
     // For scripts that let the system choose the port: the one line on standard output.
     writeln!(std::io::stdout(), "listening on http://{}", app.address())?;
     app.serve(async move {

@@ -35,7 +35,7 @@ pub fn find(program: &str, test: &str) -> Option<PathBuf> {
 }
 
 /// Says that a test was skipped, also where the test runner keeps what passing tests print to itself.
-fn skip(test: &str, why: &str) {
+pub fn skip(test: &str, why: &str) {
     let line = format!("SKIPPED {test}: {why}\n");
     std::io::stderr().write_all(line.as_bytes()).expect("standard error");
     if let Some(file) = env::var_os(SKIPPED_VARIABLE) {

@@ -88,8 +88,15 @@ impl Client {
 
     /// `DELETE`
     pub fn delete(&self, path: &str) -> Reply {
-        let response = self.agent.delete(format!("{}{path}", self.url)).call();
-        reply(response).unwrap_or_else(|error| panic!("DELETE {path}: {error}"))
+        self.try_delete(path).unwrap_or_else(|error| panic!("DELETE {path}: {error}"))
+    }
+
+    /// `DELETE` on a server that may be gone.
+    ///
+    /// # Errors
+    /// There was no answer.
+    pub fn try_delete(&self, path: &str) -> Result<Reply, ureq::Error> {
+        reply(self.agent.delete(format!("{}{path}", self.url)).call())
     }
 
     /// `PUT` of JSON.

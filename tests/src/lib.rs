@@ -21,6 +21,10 @@ pub mod gate;
 
 pub mod client;
 
+pub mod postgres;
+
+pub mod store;
+
 pub mod predictor;
 
 pub mod agent;
@@ -29,4 +33,6 @@ pub mod training;
 
 pub use client::{Client, Reply};
 pub use gate::Gate;
+pub use postgres::{Database, Postgres};
 pub use predictor::Predictor;
+pub use store::Store;

@@ -5,12 +5,13 @@ use std::process::Command;
 
 use crate::client::Client;
 use crate::process::Process;
+use crate::store::sqlite_address;
 
 /// `evenstep-predictor serve` on a free port, over a store that outlives it.
 #[derive(Debug)]
 pub struct Predictor {
     binary: PathBuf,
-    store: PathBuf,
+    store: String,
     flags: Vec<String>,
     /// The process.
     pub process: Process,
@@ -19,17 +20,16 @@ pub struct Predictor {
 }
 
 impl Predictor {
-    /// Starts `binary` over the store in `folder`, and waits until it listens.
+    /// Starts `binary` over the SQLite file in `folder`, and waits until it listens.
     pub fn start(binary: &Path, folder: &Path) -> Self {
-        Self::start_with(binary, folder, &[])
+        Self::start_over(binary, &sqlite_address(folder), &[])
     }
 
-    /// The same, with more flags.
-    pub fn start_with(binary: &Path, folder: &Path, flags: &[&str]) -> Self {
-        let store = folder.join("evenstep.db");
+    /// Starts `binary` over the store at `address` with these flags, and waits until it listens.
+    pub fn start_over(binary: &Path, address: &str, flags: &[&str]) -> Self {
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let (process, url) = serve(binary, &store, &flags);
-        Self { binary: binary.to_owned(), store, flags, process, url }
+        let (process, url) = serve(binary, address, &flags);
+        Self { binary: binary.to_owned(), store: address.to_owned(), flags, process, url }
     }
 
     /// A client with connections of its own.
@@ -42,6 +42,13 @@ impl Predictor {
         (self.process, self.url) = serve(&self.binary, &self.store, &self.flags);
     }
 
+    /// Starts it over the same store, and kills it after `meanwhile`, most likely before it listens.
+    pub fn start_and_kill(&mut self, meanwhile: impl FnOnce()) {
+        self.process = launch(&self.binary, &self.store, &self.flags);
+        meanwhile();
+        self.process.kill();
+    }
+
     /// `kill -9`, then a start over what it left behind.
     pub fn kill_and_restart(&mut self) {
         self.process.kill();
@@ -49,13 +56,17 @@ impl Predictor {
     }
 }
 
-fn serve(binary: &Path, store: &Path, flags: &[String]) -> (Process, String) {
-    let mut command = Command::new(binary);
-    command.args(["serve", "--listen=127.0.0.1:0", "--log=warn"]);
-    command.arg(format!("--store=sqlite://{}", store.display())).args(flags);
-    let process = Process::start(without_settings(&mut command));
+fn serve(binary: &Path, store: &str, flags: &[String]) -> (Process, String) {
+    let process = launch(binary, store, flags);
     let url = process.line("where it listens", |line| Some(line.strip_prefix("listening on ")?.to_owned()));
     (process, url)
+}
+
+fn launch(binary: &Path, store: &str, flags: &[String]) -> Process {
+    let mut command = Command::new(binary);
+    command.args(["serve", "--listen=127.0.0.1:0", "--log=warn"]);
+    command.arg(format!("--store={store}")).args(flags);
+    Process::start(without_settings(&mut command))
 }
 
 /// Takes away what the surroundings of the test may say to our programs.

@@ -20,6 +20,8 @@ use crate::store::{Change, MemberEvent, MemberEventKind, Store, StoreError};
 #[derive(Debug)]
 pub struct Job {
     id: JobId,
+    /// The registration of this predictor in which it owns the job.
+    registration: u64,
     store: Store,
     clock: Clock,
     published: RwLock<Published>,
@@ -43,9 +45,10 @@ impl Taken<'_> {
 
 impl Job {
     /// A job of which nothing is in memory yet.
-    pub(super) fn new(id: JobId, store: Store, clock: Clock) -> Self {
+    pub(super) fn new(id: JobId, registration: u64, store: Store, clock: Clock) -> Self {
         Self {
             id,
+            registration,
             store,
             clock,
             published: RwLock::default(),
@@ -57,6 +60,11 @@ impl Job {
     /// Its name.
     pub fn id(&self) -> &JobId {
         &self.id
+    }
+
+    /// The registration of this predictor in which it owns the job.
+    pub(super) fn registration(&self) -> u64 {
+        self.registration
     }
 
     /// How its fits went.
@@ -287,11 +295,6 @@ impl Job {
         self.store.write(vec![Change::DeleteJob { job_id: self.id.clone() }], taken.now_unix_ms).await?;
         *self.published_mut() = Published::default();
         Ok(())
-    }
-
-    /// Lets go of what is in memory.
-    pub(super) async fn forget(&self) {
-        *self.state.lock().await = None;
     }
 
     /// Takes the state out: reads it from the store where it is not in memory, and removes workers whose lease ran out.

@@ -20,7 +20,7 @@ mod words;
 mod worker_model;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use evenstep_core::allocate::Infeasible;
 use evenstep_core::membership::Cooling;
@@ -29,7 +29,9 @@ use evenstep_protocol::{
 };
 
 use crate::clock::Clock;
-use crate::store::{Change, Store, StoreError};
+use crate::store::{Change, Owner, Store, StoreError};
+
+use state::JobState;
 
 pub use answers::Answer;
 pub use job::Job;
@@ -49,6 +51,14 @@ pub enum BookError {
     /// No job of this name.
     #[error("job {0} is unknown: PUT /v1/jobs/{0} first")]
     UnknownJob(JobId),
+    /// Another predictor answers for the job.
+    #[error("job {job_id} is served by {url}")]
+    Elsewhere {
+        /// The job.
+        job_id: JobId,
+        /// Where that one is reached.
+        url: String,
+    },
     /// No worker of this name in the job.
     #[error("worker {worker} never joined job {job_id}")]
     UnknownWorker {
@@ -114,7 +124,7 @@ pub enum BookError {
     Store(#[from] StoreError),
 }
 
-/// All jobs.
+/// The jobs of this predictor.
 #[derive(Debug)]
 pub struct Book {
     store: Store,
@@ -123,31 +133,76 @@ pub struct Book {
 }
 
 impl Book {
-    /// A book over what the store holds.
-    ///
-    /// # Errors
-    /// Where the store cannot be read.
-    pub async fn open(store: Store, clock: Clock) -> Result<Self, StoreError> {
-        let ids = store.job_ids().await?;
-        let jobs = ids
-            .into_iter()
-            .map(|id| (id.clone(), Arc::new(Job::new(id, store.clone(), clock.clone()))))
-            .collect();
-        Ok(Self { store, clock, jobs: RwLock::new(jobs) })
+    /// A book over what the store holds; a job is read when somebody asks for it.
+    pub fn new(store: Store, clock: Clock) -> Self {
+        Self { store, clock, jobs: RwLock::default() }
     }
 
-    /// A job by name.
+    /// A job by name: one of ours, or free until now.
     ///
     /// # Errors
-    /// [`BookError::UnknownJob`].
-    pub fn job(&self, job_id: &JobId) -> Result<Arc<Job>, BookError> {
-        let jobs = self.jobs.read().unwrap_or_else(PoisonError::into_inner);
-        jobs.get(job_id).cloned().ok_or_else(|| BookError::UnknownJob(job_id.clone()))
+    /// [`BookError::UnknownJob`], [`BookError::Elsewhere`] where another predictor owns it, or what the store says.
+    pub async fn job(&self, job_id: &JobId) -> Result<Arc<Job>, BookError> {
+        let registration = self.store.registration()?;
+        if let Some(job) = self.known(job_id, registration) {
+            return Ok(job);
+        }
+        let owner = self.store.claim(job_id).await?;
+        let Some(Owner::Us(registration)) = owner else {
+            self.write().remove(job_id);
+            return Err(match owner {
+                Some(Owner::Other { url }) => BookError::Elsewhere { job_id: job_id.clone(), url },
+                _ => BookError::UnknownJob(job_id.clone()),
+            });
+        };
+        let mut jobs = self.write();
+        let job = jobs.get(job_id).filter(|job| job.registration() == registration);
+        let job = job.cloned().unwrap_or_else(|| {
+            let store = self.store.of_registration(registration);
+            Arc::new(Job::new(job_id.clone(), registration, store, self.clock.clone()))
+        });
+        jobs.insert(job_id.clone(), job.clone());
+        Ok(job)
     }
 
-    /// All jobs, by id.
-    pub fn jobs(&self) -> Vec<Arc<Job>> {
-        self.jobs.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    /// A job that we own in this registration, where somebody asked for it before.
+    fn known(&self, job_id: &JobId, registration: u64) -> Option<Arc<Job>> {
+        self.read().get(job_id).filter(|job| job.registration() == registration).cloned()
+    }
+
+    /// The jobs of this predictor that somebody asked for, by id.
+    fn jobs(&self) -> Vec<Arc<Job>> {
+        let Ok(registration) = self.store.registration() else { return Vec::new() };
+        self.read().values().filter(|job| job.registration() == registration).cloned().collect()
+    }
+
+    /// Every job at a glance, those of other predictors as the store has them.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn views(&self) -> Result<Vec<JobView>, BookError> {
+        let registration = self.store.registration()?;
+        let mut views = Vec::new();
+        for job_id in self.store.job_ids().await? {
+            let view = match self.known(&job_id, registration) {
+                Some(job) => job.view().await.map(Some),
+                None if self.store.is_shared() => self.glance(&job_id).await,
+                None => self.job(&job_id).await?.view().await.map(Some),
+            };
+            match view {
+                Ok(view) => views.extend(view),
+                // Deleted while we looked.
+                Err(BookError::UnknownJob(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(views)
+    }
+
+    /// A job as the store has it; nothing is kept of it.
+    async fn glance(&self, job_id: &JobId) -> Result<Option<JobView>, BookError> {
+        let state = JobState::load(&self.store, job_id, self.clock.now_unix_ms(), |_| {}).await?;
+        Ok(state.map(|state| state.view(job_id)))
     }
 
     /// Creates a job or changes its wishes; true where it is new.
@@ -155,25 +210,18 @@ impl Book {
     /// # Errors
     /// [`BookError::Conflict`] where the learning-rate rule of a job that was answered would change.
     pub async fn put_job(&self, job_id: &JobId, spec: JobSpec) -> Result<(JobView, bool), BookError> {
-        if let Ok(job) = self.job(job_id) {
-            return Ok((job.put(spec).await?, false));
+        match self.job(job_id).await {
+            Err(BookError::UnknownJob(_)) => {}
+            job => return Ok((job?.put(spec).await?, false)),
         }
-        if self.jobs().len() >= JOBS_MAX {
+        if self.store.job_count().await? >= JOBS_MAX {
             return Err(BookError::Conflict(format!("{JOBS_MAX} jobs are kept already: delete one")));
         }
-        let change = Change::PutJob { job_id: job_id.clone(), spec: spec.into() };
-        self.store.write(vec![change], self.clock.now_unix_ms()).await?;
-        // Two requests may have created it at once: the store holds the later wishes, and one entry serves both.
-        let job = Arc::new(Job::new(job_id.clone(), self.store.clone(), self.clock.clone()));
-        let job = self
-            .jobs
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(job_id.clone())
-            .or_insert(job)
-            .clone();
-        job.forget().await;
-        Ok((job.view().await?, true))
+        let change = Change::CreateJob { job_id: job_id.clone(), spec: spec.clone().into() };
+        let is_new = self.store.write(vec![change], self.clock.now_unix_ms()).await? == 1;
+        let job = self.job(job_id).await?;
+        // Another request may have created it at the same moment: ours is the later one then.
+        Ok((if is_new { job.view().await? } else { job.put(spec).await? }, is_new))
     }
 
     /// Deletes a job and all its history.
@@ -181,10 +229,29 @@ impl Book {
     /// # Errors
     /// [`BookError::UnknownJob`], or what the store says.
     pub async fn delete_job(&self, job_id: &JobId) -> Result<(), BookError> {
-        let job = self.job(job_id)?;
-        job.delete().await?;
-        self.jobs.write().unwrap_or_else(PoisonError::into_inner).remove(job_id);
+        self.job(job_id).await?.delete().await?;
+        self.write().remove(job_id);
         Ok(())
+    }
+
+    /// Renews this predictor's lease for as long as it is polled.
+    pub async fn keep_lease(&self) {
+        self.store.keep_lease().await;
+    }
+
+    /// Gives all jobs up to other predictors; answers nothing any more.
+    pub async fn resign(&self) {
+        if let Err(error) = self.store.resign().await {
+            tracing::warn!(%error, "the jobs were not given up: they are free when the lease ends");
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<JobId, Arc<Job>>> {
+        self.jobs.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<JobId, Arc<Job>>> {
+        self.jobs.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes workers whose lease ran out, in every job.

@@ -44,8 +44,6 @@ pub struct JobState {
 #[derive(Debug)]
 pub struct WorkerState {
     pub request: JoinRequest,
-    /// Reports taken.
-    pub reports: u64,
     /// The most it gets at once since it ran out of memory.
     pub oom_cap: Option<u64>,
     /// What an operator wants of it.
@@ -55,7 +53,7 @@ pub struct WorkerState {
 impl WorkerState {
     /// A worker that joined and has reported nothing.
     pub fn new(request: JoinRequest) -> Self {
-        Self { request, reports: 0, oom_cap: None, operator_override: None }
+        Self { request, oom_cap: None, operator_override: None }
     }
 }
 
@@ -96,7 +94,8 @@ impl JobState {
             // Nobody could renew a lease while the service was away: every live worker gets a whole one.
             let last_seen_ms = if state == State::Live { now_unix_ms } else { worker.last_seen_unix_ms };
             let departures = worker.departures_unix_ms.iter().rev().take(FLAP_DEPARTURES).rev();
-            let departures_ms = departures.copied().collect();
+            // By a clock that was set back since, a departure may lie ahead: nobody is to wait for that.
+            let departures_ms = departures.map(|at_unix_ms| now_unix_ms.min(*at_unix_ms)).collect();
             Member { id: worker.request.worker.clone(), state, last_seen_ms, departures_ms }
         };
         let members = stored.workers.iter().map(member).collect();
@@ -105,7 +104,6 @@ impl JobState {
             .into_iter()
             .map(|worker| {
                 let state = WorkerState {
-                    reports: worker.reports,
                     oom_cap: worker.oom_cap,
                     operator_override: worker.operator_override,
                     request: worker.request,
@@ -175,13 +173,8 @@ impl JobState {
         devices
     }
 
-    /// Takes new reports: counts them, and lets the models learn.
+    /// Lets the models learn from new reports.
     pub fn learn(&mut self, reports: &[WorkerReport]) {
-        for report in reports {
-            if let Some(worker) = self.workers.get_mut(&report.worker) {
-                worker.reports += 1;
-            }
-        }
         self.learn_models(reports);
         if self.spec.rule == LearningRateRule::Adascale {
             self.learn_gradients(reports);

@@ -32,7 +32,8 @@ impl Job {
     /// # Errors
     /// What the store says.
     pub async fn workers(&self) -> Result<WorkersView, BookError> {
-        self.look(|state| state.workers_view(self.id())).await
+        let counts = self.store().report_counts(self.id()).await?;
+        self.look(|state| state.workers_view(self.id(), &counts)).await
     }
 
     /// What each live worker is expected to do next.
@@ -117,7 +118,7 @@ impl JobState {
         }
     }
 
-    fn workers_view(&self, job_id: &JobId) -> WorkersView {
+    fn workers_view(&self, job_id: &JobId, counts: &BTreeMap<String, u64>) -> WorkersView {
         let mut rank = 0;
         let members = self.members.all().iter();
         let workers = members
@@ -136,7 +137,7 @@ impl JobState {
                     min_local_batch: worker.request.min_local_batch,
                     max_local_batch: worker.request.max_local_batch,
                     last_seen_unix_ms: member.last_seen_ms,
-                    reports: worker.reports,
+                    reports: counts.get(member.id.as_str()).copied().unwrap_or(0),
                     speed_samples_per_s: self.models.forecaster().last_speed(&member.id),
                     claims: worker.request.claims,
                     pool: if live { self.last_tail.pool(&member.id) } else { None },

@@ -43,7 +43,7 @@ pub fn router() -> OpenApiRouter<Api> {
 async fn ask(State(api): State<Api>, Json(request): Json<AllocateRequest>) -> Result<Response, Refusal> {
     let started = Instant::now();
     check(&request)?;
-    let answer = api.book.job(&request.job_id)?.allocate(&request).await?;
+    let answer = api.book.job(&request.job_id).await?.allocate(&request).await?;
     Ok(respond(&answer, started))
 }
 
@@ -68,7 +68,7 @@ struct Which {
 async fn answered(State(api): State<Api>, InQuery(which): InQuery<Which>) -> Result<Response, Refusal> {
     let started = Instant::now();
     within("iteration", which.iteration, 0..=INTEGER_MAX)?;
-    let answer = api.book.job(&which.job_id)?.answered(which.iteration).await?;
+    let answer = api.book.job(&which.job_id).await?.answered(which.iteration).await?;
     Ok(respond(&answer, started))
 }
 

@@ -51,7 +51,7 @@ async fn put(
     responses((status = 200, description = "The job", body = JobView), (status = 404, description = "Unknown job", body = Problem))
 )]
 async fn get(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<axum::Json<JobView>, Refusal> {
-    Ok(axum::Json(api.book.job(&job_id)?.view().await?))
+    Ok(axum::Json(api.book.job(&job_id).await?.view().await?))
 }
 
 /// Delete a job and all its history.
@@ -67,11 +67,7 @@ async fn delete(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result
 /// All jobs.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", responses((status = 200, description = "The jobs", body = JobsView)))]
 async fn list(State(api): State<Api>) -> Result<axum::Json<JobsView>, Refusal> {
-    let mut jobs = Vec::new();
-    for job in api.book.jobs() {
-        jobs.push(job.view().await?);
-    }
-    Ok(axum::Json(JobsView { jobs }))
+    Ok(axum::Json(JobsView { jobs: api.book.views().await? }))
 }
 
 fn check(spec: &JobSpec) -> Result<(), Refusal> {

@@ -58,6 +58,7 @@ pub fn router(api: Api) -> Router {
         .fallback(problem::unknown_path)
         .method_not_allowed_fallback(problem::wrong_method)
         .with_state(api)
+        .layer(axum::middleware::from_fn(problem::point_elsewhere))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(
             ServiceBuilder::new()

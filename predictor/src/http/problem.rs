@@ -3,12 +3,14 @@
 use std::any::Any;
 use std::time::Duration;
 
+use axum::extract::Request;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use evenstep_protocol::{PROBLEM_CONTENT_TYPE, Problem};
 
 use crate::book::BookError;
-use crate::store::StoreError;
+use crate::store::{Fault, StoreError};
 
 /// Seconds after which a paused job or a busy store is worth another try.
 const RETRY_AFTER_S: u64 = 1;
@@ -19,7 +21,13 @@ pub struct Refusal {
     problem: Box<Problem>,
     /// Whether it was made before the body was read.
     body_unread: bool,
+    /// The predictor that serves the job.
+    elsewhere: Option<Elsewhere>,
 }
+
+/// Where another predictor is reached; on the response, until the path of the request is put behind it.
+#[derive(Debug, Clone)]
+struct Elsewhere(String);
 
 impl Refusal {
     /// A refusal of a kind; `slug` is the stable last part of its type.
@@ -35,7 +43,7 @@ impl Refusal {
             sum_of_caps: None,
             retry_after_s: None,
         });
-        Self { problem, body_unread: false }
+        Self { problem, body_unread: false, elsewhere: None }
     }
 
     /// A value that breaks a rule.
@@ -65,6 +73,12 @@ impl From<BookError> for Refusal {
         match error {
             BookError::UnknownJob(_) => {
                 Self::new(StatusCode::NOT_FOUND, "unknown-job", "Unknown job", detail)
+            }
+            BookError::Elsewhere { url, .. } => {
+                let status = StatusCode::TEMPORARY_REDIRECT;
+                let mut refusal = Self::new(status, "elsewhere", "Another predictor serves this job", detail);
+                refusal.elsewhere = Some(Elsewhere(url));
+                refusal
             }
             BookError::UnknownWorker { .. } => {
                 Self::new(StatusCode::NOT_FOUND, "unknown-worker", "Unknown worker", detail)
@@ -112,13 +126,13 @@ impl From<StoreError> for Refusal {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too much at once", error.to_string())
                     .retry()
             }
-            StoreError::Taken | StoreError::Closed => {
+            StoreError::Taken | StoreError::Closed | StoreError::Fenced | StoreError::Unsettled => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Ask again", error.to_string())
                     .retry()
             }
             error => {
                 tracing::error!(%error, "the store failed a request");
-                let detail = "the store failed; nothing was changed; the log says why";
+                let detail = error.fault().unwrap_or(Fault::Other).words();
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "store-failed", "The store failed", detail).retry()
             }
         }
@@ -134,11 +148,27 @@ impl IntoResponse for Refusal {
         if let Some(seconds) = self.problem.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if let Some(elsewhere) = self.elsewhere {
+            response.extensions_mut().insert(elsewhere);
+        }
         if self.body_unread {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
+}
+
+/// Says in `Location` where a request that belongs elsewhere has to go: the same path there.
+pub async fn point_elsewhere(request: Request, next: Next) -> Response {
+    let path = request.uri().path_and_query().cloned();
+    let mut response = next.run(request).await;
+    if let Some(Elsewhere(url)) = response.extensions_mut().remove() {
+        let path = path.as_ref().map_or("/", |path| path.as_str());
+        if let Ok(location) = HeaderValue::from_str(&format!("{}{path}", url.trim_end_matches('/'))) {
+            response.headers_mut().insert(header::LOCATION, location);
+        }
+    }
+    response
 }
 
 /// No endpoint of this path.

@@ -1,253 +1,164 @@
 //! Everything that is kept: the only module that names sqlx.
 //!
 //! Writes go through one bounded queue to one `writer` task, which commits what is waiting in one transaction (group
-//! commit) and answers when it is durable. Reads use a small pool beside it (SQLite in WAL mode: they never wait).
+//! commit) and answers when it is durable. Reads use a small pool beside it: they never wait for the writer. SQLite and
+//! PostgreSQL differ in `database` (connections), `rows` (rows in numbers), `schema` and `lease` (who owns what); all
+//! other SQL is one text for both.
 
+mod address;
+mod apply;
+mod bulk;
+mod change;
+mod database;
+mod error;
+mod lease;
 mod offline;
 mod read;
+mod rows;
+mod schema;
+mod timescale;
 mod writer;
 
-use std::path::Path;
-use std::str::FromStr;
-use std::time::Duration;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use evenstep_protocol::{
-    JobId, JobSpec, JoinRequest, TelemetryBatch, WorkerId, WorkerOverride, WorkerReport,
-};
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
-};
-use sqlx::{ConnectOptions, Connection};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
+use database::{Readers, scalar};
+use lease::Lease;
+use writer::{Queue, Write, Writer};
+
+pub use address::Address;
+pub use change::{Change, MemberEvent, MemberEventKind};
+pub use error::{Fault, StoreError};
+pub use lease::{Owner, Sharing};
 pub use offline::read_reports;
 pub use read::{StoredAnswer, StoredJob, StoredReport, StoredWorker};
 
-/// Writes that may wait for the writer; more are refused, so that memory stays bounded.
+/// Writes of each kind that may wait for the writer; more are refused, so that memory stays bounded.
 const QUEUE_MAX: usize = 1024;
-/// Connections for reading.
-const READERS: u32 = 4;
-/// How long a connection waits for another process's lock.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Why something could not be kept or read.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The address of the store is not one we know.
-    #[error("store {0:?}: must be sqlite://FILE")]
-    Address(String),
-    /// The queue of writes is full.
-    #[error("{QUEUE_MAX} writes are waiting: the store is slower than what comes in")]
-    Busy,
-    /// The writer has ended (shutdown).
-    #[error("the store is closed")]
-    Closed,
-    /// Another request, which went away before it heard of it, made this change already.
-    #[error("another change came first: ask again")]
-    Taken,
-    /// The database says no.
-    #[error("the database: {0}")]
-    Database(#[from] sqlx::Error),
-    /// The schema could not be brought up to date.
-    #[error("the schema: {0}")]
-    Migrate(#[from] sqlx::migrate::MigrateError),
-    /// Models that cannot be written down.
-    #[error("models cannot be stored: {0}")]
-    Models(String),
-    /// What was stored cannot be understood.
-    #[error("stored {what} cannot be read: {source}")]
-    Corrupt {
-        /// What it is.
-        what: &'static str,
-        /// Why not.
-        source: serde_json::Error,
-    },
-}
-
-/// One change; a transaction makes several, all or none.
-#[derive(Debug, Clone)]
-pub enum Change {
-    /// A job's wishes are new or changed.
-    PutJob {
-        /// The job.
-        job_id: JobId,
-        /// Its wishes.
-        spec: Box<JobSpec>,
-    },
-    /// A job and all its history goes.
-    DeleteJob {
-        /// The job.
-        job_id: JobId,
-    },
-    /// The set of workers changed.
-    Membership {
-        /// The job.
-        job_id: JobId,
-        /// The generation that this change builds on. Fails with [`StoreError::Taken`] where another came in between.
-        replaces: u64,
-        /// Its generation now.
-        generation: u64,
-        /// The generation of its latest departure.
-        departed_generation: u64,
-        /// What happened to whom.
-        events: Vec<MemberEvent>,
-    },
-    /// Iterations went like this.
-    Reports {
-        /// The job.
-        job_id: JobId,
-        /// One for each worker and iteration; those stored before stay as they are.
-        reports: Vec<WorkerReport>,
-    },
-    /// An iteration is answered. Fails with [`StoreError::Taken`] where it was answered in this generation before.
-    Allocation {
-        /// The job.
-        job_id: JobId,
-        /// The iteration.
-        iteration: u64,
-        /// The generation it was planned in.
-        generation: u64,
-        /// The answer, byte for byte.
-        answer: String,
-    },
-    /// Where the learning-rate rule of a job stands, in the place of what was stored before.
-    LearningRate {
-        /// The job.
-        job_id: JobId,
-        /// The rule's state (JSON).
-        state: String,
-    },
-    /// What the models of a job have learned, in the place of what was stored before.
-    Models {
-        /// The job.
-        job_id: JobId,
-        /// The layout of the state.
-        format: u32,
-        /// The models.
-        state: Vec<u8>,
-    },
-    /// What was learned on a kind of device, in the place of what was stored before.
-    DeviceModel {
-        /// The device, as workers name it.
-        device: String,
-        /// The layout of the state.
-        format: u32,
-        /// What was learned.
-        state: Vec<u8>,
-    },
-    /// An agent's samples; those stored before stay as they are.
-    Telemetry(TelemetryBatch),
-}
-
-/// What happened to a worker.
-#[derive(Debug, Clone)]
-pub struct MemberEvent {
-    /// The worker.
-    pub worker: WorkerId,
-    /// What happened.
-    pub kind: MemberEventKind,
-}
-
-/// Kinds of changes of the set of workers.
-#[derive(Debug, Clone)]
-pub enum MemberEventKind {
-    /// It takes part, with these bounds, behind the others.
-    Joined(JoinRequest),
-    /// It still takes part, with new bounds.
-    Rejoined(JoinRequest),
-    /// It said that it leaves.
-    Left,
-    /// Its lease ran out.
-    Expired,
-    /// It ran out of memory: it gets at most so many samples at once from now on.
-    OutOfMemory(u64),
-    /// What an operator wants of it; `None` where that is lifted.
-    Override(Option<WorkerOverride>),
-}
-
-/// A write on its way to the writer.
-struct Write {
-    changes: Vec<Change>,
-    at_unix_ms: i64,
-    done: oneshot::Sender<Result<u64, StoreError>>,
-}
+/// Bytes of each kind that may wait for the writer.
+const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The store.
 #[derive(Debug, Clone)]
 pub struct Store {
+    urgent: Line,
+    bulk: Line,
+    readers: Readers,
+    lease: Arc<Lease>,
+    /// The registration that writes are decided in; `None` where they are anybody's.
+    registration: Option<u64>,
+    /// Whether the latest commit failed.
+    failing: Arc<AtomicBool>,
+    /// Held while this process serves an SQLite file.
+    _lock: Option<Arc<File>>,
+}
+
+/// A queue of writes, bounded by their number and by their bytes.
+#[derive(Debug, Clone)]
+struct Line {
     writes: mpsc::Sender<Write>,
-    readers: SqlitePool,
+    room: Arc<Semaphore>,
+}
+
+impl Line {
+    fn new() -> (Self, mpsc::Receiver<Write>) {
+        let (writes, queue) = mpsc::channel(QUEUE_MAX);
+        (Self { writes, room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)) }, queue)
+    }
 }
 
 impl Store {
-    /// Opens the store, creates it where it is not there, and brings its schema up to date.
+    /// Opens the store, creates it where it is not there, and brings its schema up to date. `sharing` says how other
+    /// predictors on the same PostgreSQL know this one.
     ///
     /// Returns the handle of the writer task, which ends when the last [`Store`] is dropped and all is written.
     ///
     /// # Errors
-    /// Where the address is wrong, the file cannot be used or its schema is not ours.
-    pub async fn open(address: &str) -> Result<(Self, tokio::task::JoinHandle<()>), StoreError> {
-        let options = sqlite_options(address)?;
-        let mut connection = options.connect().await?;
-        sqlx::migrate!("../migrations/sqlite").run(&mut connection).await?;
-        let readers = SqlitePoolOptions::new()
-            .max_connections(READERS)
-            .connect_lazy_with(options.create_if_missing(false));
-        let (writes, queue) = mpsc::channel(QUEUE_MAX);
-        let writer = tokio::spawn(writer::run(connection, queue));
-        Ok((Self { writes, readers }, writer))
+    /// Where the store cannot be used, its schema is not ours, or another process serves the file.
+    pub async fn open(
+        address: &Address,
+        sharing: Option<Sharing>,
+    ) -> Result<(Self, tokio::task::JoinHandle<()>), StoreError> {
+        let lock = address.file().map(lock).transpose()?;
+        let mut connection = database::connect(address).await?;
+        schema::update(&mut connection).await?;
+        let lease = Arc::new(Lease::new(sharing.zip(database::lease_connections(address))));
+        let failing = Arc::new(AtomicBool::new(false));
+        let (urgent, urgent_queue) = Line::new();
+        let (bulk, bulk_queue) = Line::new();
+        let writer = Writer {
+            address: address.clone(),
+            connection: Some(connection),
+            lease: lease.clone(),
+            failing: failing.clone(),
+        };
+        let writer = tokio::spawn(writer.run(Queue { urgent: urgent_queue, bulk: bulk_queue }));
+        let readers = database::readers(address);
+        let store =
+            Self { urgent, bulk, readers, lease, registration: None, failing, _lock: lock.map(Arc::new) };
+        store.renew().await?;
+        Ok((store, writer))
+    }
+
+    /// The same store for what is decided in a registration: writes fail once it is over.
+    pub fn of_registration(&self, number: u64) -> Self {
+        Self { registration: Some(number), ..self.clone() }
     }
 
     /// Makes changes, all or none; returns once they are durable, with the number of rows that were new.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] where too many writes wait, else what went wrong; then nothing was changed.
+    /// [`StoreError::Busy`] where too much waits, else what went wrong; then nothing was changed, unless the database fell
+    /// silent in the middle.
     pub async fn write(&self, changes: Vec<Change>, at_unix_ms: i64) -> Result<u64, StoreError> {
+        let line = if changes.iter().any(Change::can_wait) { &self.bulk } else { &self.urgent };
+        let bytes = changes.iter().map(Change::bytes).sum::<usize>().min(QUEUE_BYTES_MAX);
+        let room = line.room.clone().try_acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
+        let room = room.map_err(|_| StoreError::Busy)?;
         let (done, outcome) = oneshot::channel();
-        self.writes.try_send(Write { changes, at_unix_ms, done }).map_err(|error| match error {
+        let write = Write { changes, at_unix_ms, registration: self.registration, bytes, done, _room: room };
+        line.writes.try_send(write).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => StoreError::Busy,
             mpsc::error::TrySendError::Closed(_) => StoreError::Closed,
         })?;
         outcome.await.map_err(|_| StoreError::Closed)?
     }
 
-    /// Whether the writer answers: an empty transaction.
+    /// Whether the store can be written and read, and this predictor may answer. After a failure by a write that needs
+    /// all that writes need, so that what has recovered is seen to have.
     ///
     /// # Errors
     /// As [`Store::write`].
     pub async fn check(&self) -> Result<(), StoreError> {
-        self.write(Vec::new(), 0).await?;
-        sqlx::query("SELECT 1 FROM job LIMIT 1").fetch_optional(&self.readers).await?;
+        self.registration()?;
+        let probe = if self.failing.load(Ordering::Relaxed) { vec![Change::Probe] } else { Vec::new() };
+        self.write(probe, 0).await?;
+        scalar!(&self.readers, i64, "SELECT count(*) FROM device_model")?;
         Ok(())
     }
 }
 
-/// A connection that commits durably: WAL, and a sync at every commit, so that an answered allocation outlives a power
-/// cut and not only a crash of the process.
-fn sqlite_options(address: &str) -> Result<SqliteConnectOptions, StoreError> {
-    let options = SqliteConnectOptions::from_str("sqlite:")?
-        .filename(sqlite_file(address)?)
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .foreign_keys(true)
-        .busy_timeout(BUSY_TIMEOUT)
-        .disable_statement_logging();
-    Ok(options)
+/// Makes sure that no other process serves an SQLite file: the lock goes with the process.
+fn lock(file: &std::path::Path) -> Result<File, StoreError> {
+    let path = PathBuf::from(format!("{}.lock", file.display()));
+    let opened = File::options().create(true).append(true).open(&path);
+    let lock = opened.map_err(|source| StoreError::Lock { path: path.clone(), source })?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::InUse(file.into())),
+        Err(std::fs::TryLockError::Error(source)) => Err(StoreError::Lock { path, source }),
+    }
 }
 
-/// The file that an address names.
-fn sqlite_file(address: &str) -> Result<&Path, StoreError> {
-    let file = address.strip_prefix("sqlite://").filter(|file| !file.is_empty());
-    file.map(Path::new).ok_or_else(|| StoreError::Address(address.into()))
+fn json<T: serde::Serialize>(value: &T) -> Result<String, StoreError> {
+    serde_json::to_string(value).map_err(|source| StoreError::Corrupt { what: "value", source })
 }
 
-/// Closes a connection with a checkpoint, so that the file stands alone.
-async fn close(mut connection: sqlx::SqliteConnection) {
-    if let Err(error) = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut connection).await {
-        tracing::warn!(%error, "the last checkpoint failed; the WAL file holds what is missing");
-    }
-    if let Err(error) = connection.close().await {
-        tracing::warn!(%error, "closing the database failed");
-    }
+/// The integers of both databases are signed; http refuses numbers beyond them.
+fn integer(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }

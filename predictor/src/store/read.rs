@@ -2,15 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::database::{on, rows, scalar};
+use super::{Store, StoreError, integer};
 use evenstep_protocol::{
-    AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, NodeView, Readings, TailReport,
-    WorkerId, WorkerOverride, WorkerReport,
+    AllocateAnswer, InvalidId, JobId, JobSpec, JoinRequest, NodeId, NodeSample, NodeView, TailReport,
+    WorkerOverride, WorkerReport,
 };
-use sqlx::Row;
-use sqlx::sqlite::SqliteRow;
-
-use super::writer::integer;
-use super::{Store, StoreError};
 
 /// Departures of a job that are read back at most, to tell who flaps.
 const DEPARTURES_MAX: i64 = 1000;
@@ -30,6 +27,8 @@ pub struct StoredJob {
     pub last_iteration: Option<u64>,
     /// Where its learning-rate rule stands (JSON); `None` before the first answer.
     pub learning_rate: Option<String>,
+    /// Iterations before it are gone, and never planned again.
+    pub kept_from: u64,
 }
 
 /// A worker as it was stored.
@@ -41,8 +40,6 @@ pub struct StoredWorker {
     pub state: String,
     /// As of its latest join or departure.
     pub last_seen_unix_ms: i64,
-    /// How many reports are stored of it.
-    pub reports: u64,
     /// The most it gets at once since it ran out of memory.
     pub oom_cap: Option<u64>,
     /// What an operator wants of it.
@@ -75,14 +72,76 @@ impl StoredAnswer {
     }
 }
 
+#[derive(sqlx::FromRow)]
+struct JobRow {
+    spec: String,
+    generation: i64,
+    departed_generation: i64,
+    learning_rate: Option<String>,
+    kept_from: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct WorkerRow {
+    worker: String,
+    request: String,
+    state: String,
+    last_seen_unix_ms: i64,
+    oom_cap: Option<i64>,
+    operator_override: Option<String>,
+}
+
+/// A report as it is read. The columns with defaults came later: a database of an earlier schema, read offline and left as
+/// it is, does not have them.
+#[derive(sqlx::FromRow)]
+pub(super) struct ReportRow {
+    iteration: i64,
+    worker: String,
+    local_batch: i64,
+    compute_time_s: f64,
+    barrier_wait_s: Option<f64>,
+    loader_wait_s: Option<f64>,
+    peak_memory_bytes: Option<i64>,
+    drivers_text: String,
+    #[sqlx(default)]
+    cost: Option<f64>,
+    #[sqlx(default)]
+    communication_s: Option<f64>,
+    #[sqlx(default)]
+    overlapped_communication_s: Option<f64>,
+    #[sqlx(default)]
+    gradient_sqr: Option<f64>,
+    #[sqlx(default)]
+    global_gradient_sqr: Option<f64>,
+    #[sqlx(default)]
+    micro_batches: Option<i64>,
+    #[sqlx(default)]
+    tail_chunks: Option<i64>,
+    #[sqlx(default)]
+    tail_samples: Option<i64>,
+    #[sqlx(default)]
+    tail_compute_time_s: Option<f64>,
+    #[sqlx(default)]
+    tail_claim_time_s: Option<f64>,
+}
+
 impl Store {
     /// All jobs, by id.
     ///
     /// # Errors
     /// Where the database cannot be read.
     pub async fn job_ids(&self) -> Result<Vec<JobId>, StoreError> {
-        let rows = sqlx::query("SELECT job_id FROM job ORDER BY job_id").fetch_all(&self.readers).await?;
-        rows.iter().map(|row| id(row, "job_id")).collect()
+        let ids = rows!(&self.readers, (String,), "SELECT job_id FROM job ORDER BY job_id")?;
+        ids.into_iter().map(|(job_id,)| id(job_id)).collect()
+    }
+
+    /// How many jobs there are.
+    ///
+    /// # Errors
+    /// Where the database cannot be read.
+    pub async fn job_count(&self) -> Result<usize, StoreError> {
+        let count = scalar!(&self.readers, i64, "SELECT count(*) FROM job")?;
+        Ok(count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
     }
 
     /// A job, or `None` where there is none of this name.
@@ -90,62 +149,67 @@ impl Store {
     /// # Errors
     /// Where the database cannot be read or holds what cannot be understood.
     pub async fn job(&self, job_id: &JobId) -> Result<Option<StoredJob>, StoreError> {
-        let mut snapshot = self.readers.begin().await?;
-        let job = sqlx::query(
-            "SELECT spec, generation, departed_generation, learning_rate FROM job WHERE job_id = ?1",
-        )
-        .bind(job_id.as_str())
-        .fetch_optional(&mut *snapshot)
-        .await?;
-        let Some(job) = job else { return Ok(None) };
-        let workers = sqlx::query(
-            "SELECT worker, request, state, last_seen_unix_ms, oom_cap, operator_override, COALESCE(reports, 0) AS reports
-             FROM worker
-             LEFT JOIN (SELECT worker, COUNT(*) AS reports FROM report WHERE job_id = ?1 GROUP BY worker) USING (worker)
-             WHERE job_id = ?1 ORDER BY seat",
-        )
-        .bind(job_id.as_str())
-        .fetch_all(&mut *snapshot)
-        .await?;
-        let departures = sqlx::query(
-            "SELECT worker, at_unix_ms FROM event WHERE job_id = ?1 AND kind IN ('left', 'expired')
-             ORDER BY id DESC LIMIT ?2",
-        )
-        .bind(job_id.as_str())
-        .bind(DEPARTURES_MAX)
-        .fetch_all(&mut *snapshot)
-        .await?;
+        let job_id = job_id.as_str();
+        let (job, workers, departures, last) = on!(&self.readers, pool => {
+            let mut snapshot = pool.begin().await?;
+            let job = sqlx::query_as::<_, JobRow>(
+                "SELECT spec, generation, departed_generation, learning_rate, kept_from FROM job WHERE job_id = $1",
+            );
+            let Some(job) = job.bind(job_id).fetch_optional(&mut *snapshot).await? else { return Ok(None) };
+            let workers = sqlx::query_as::<_, WorkerRow>(
+                "SELECT worker, request, state, last_seen_unix_ms, oom_cap, operator_override
+                 FROM worker WHERE job_id = $1 ORDER BY seat",
+            );
+            let workers = workers.bind(job_id).fetch_all(&mut *snapshot).await?;
+            let departures = sqlx::query_as::<_, (String, i64)>(
+                "SELECT worker, at_unix_ms FROM event WHERE job_id = $1 AND kind IN ('left', 'expired')
+                 ORDER BY id DESC LIMIT $2",
+            );
+            let departures = departures.bind(job_id).bind(DEPARTURES_MAX).fetch_all(&mut *snapshot).await?;
+            let last = sqlx::query_scalar::<_, Option<i64>>("SELECT MAX(iteration) FROM allocation WHERE job_id = $1");
+            let last = last.bind(job_id).fetch_one(&mut *snapshot).await?;
+            (job, workers, departures, last)
+        });
         let mut departed: BTreeMap<String, Vec<i64>> = BTreeMap::new();
-        for row in departures.iter().rev() {
-            departed.entry(row.try_get("worker")?).or_default().push(row.try_get("at_unix_ms")?);
+        for (worker, at_unix_ms) in departures.into_iter().rev() {
+            departed.entry(worker).or_default().push(at_unix_ms);
         }
-        let last: Option<i64> =
-            sqlx::query("SELECT MAX(iteration) AS last FROM allocation WHERE job_id = ?1")
-                .bind(job_id.as_str())
-                .fetch_one(&mut *snapshot)
-                .await?
-                .try_get("last")?;
-        let mut worker = |row: &SqliteRow| {
-            let operator_override: Option<&str> = row.try_get("operator_override")?;
-            let oom_cap: Option<i64> = row.try_get("oom_cap")?;
+        let worker = |row: WorkerRow| {
             Ok(StoredWorker {
-                oom_cap: oom_cap.map(i64::cast_unsigned),
-                operator_override: operator_override.map(|wanted| json(wanted, "override")).transpose()?,
-                departures_unix_ms: departed.remove(row.try_get::<&str, _>("worker")?).unwrap_or_default(),
-                request: json(row.try_get("request")?, "join request")?,
-                state: row.try_get("state")?,
-                last_seen_unix_ms: row.try_get("last_seen_unix_ms")?,
-                reports: unsigned(row, "reports")?,
+                oom_cap: row.oom_cap.map(i64::cast_unsigned),
+                operator_override: row
+                    .operator_override
+                    .map(|wanted| json(&wanted, "override"))
+                    .transpose()?,
+                departures_unix_ms: departed.remove(&row.worker).unwrap_or_default(),
+                request: json(&row.request, "join request")?,
+                state: row.state,
+                last_seen_unix_ms: row.last_seen_unix_ms,
             })
         };
         Ok(Some(StoredJob {
-            spec: json(job.try_get("spec")?, "job")?,
-            generation: unsigned(&job, "generation")?,
-            departed_generation: unsigned(&job, "departed_generation")?,
-            workers: workers.iter().map(&mut worker).collect::<Result<_, StoreError>>()?,
+            spec: json(&job.spec, "job")?,
+            generation: job.generation.cast_unsigned(),
+            departed_generation: job.departed_generation.cast_unsigned(),
+            workers: workers.into_iter().map(worker).collect::<Result<_, StoreError>>()?,
             last_iteration: last.map(i64::cast_unsigned),
-            learning_rate: job.try_get("learning_rate")?,
+            learning_rate: job.learning_rate,
+            kept_from: job.kept_from.cast_unsigned(),
         }))
+    }
+
+    /// How many reports of each worker of a job are stored.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn report_counts(&self, job_id: &JobId) -> Result<BTreeMap<String, u64>, StoreError> {
+        let counts = rows!(
+            &self.readers,
+            (String, i64),
+            "SELECT worker, count(*) FROM report WHERE job_id = $1 GROUP BY worker",
+            job_id.as_str(),
+        )?;
+        Ok(counts.into_iter().map(|(worker, reports)| (worker, reports.cast_unsigned())).collect())
     }
 
     /// What the models of a job have learned, where it was stored in this format.
@@ -153,8 +217,8 @@ impl Store {
     /// # Errors
     /// As [`Store::job`].
     pub async fn models(&self, job_id: &JobId, format: u32) -> Result<Option<Vec<u8>>, StoreError> {
-        let query = sqlx::query_scalar("SELECT state FROM model_state WHERE job_id = ?1 AND format = ?2");
-        Ok(query.bind(job_id.as_str()).bind(format).fetch_optional(&self.readers).await?)
+        let sql = "SELECT state FROM model_state WHERE job_id = $1 AND format = $2";
+        Ok(scalar!(&self.readers, Vec<u8>, sql, job_id.as_str(), i64::from(format))?)
     }
 
     /// What was learned on a kind of device, where it was stored in this format.
@@ -162,8 +226,8 @@ impl Store {
     /// # Errors
     /// As [`Store::job`].
     pub async fn device_model(&self, device: &str, format: u32) -> Result<Option<Vec<u8>>, StoreError> {
-        let query = sqlx::query_scalar("SELECT state FROM device_model WHERE device = ?1 AND format = ?2");
-        Ok(query.bind(device).bind(format).fetch_optional(&self.readers).await?)
+        let sql = "SELECT state FROM device_model WHERE device = $1 AND format = $2";
+        Ok(scalar!(&self.readers, Vec<u8>, sql, device, i64::from(format))?)
     }
 
     /// Reports of the last `iterations` iterations that were reported, the oldest first.
@@ -175,16 +239,16 @@ impl Store {
         job_id: &JobId,
         iterations: u64,
     ) -> Result<Vec<StoredReport>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT * FROM report
-             WHERE job_id = ?1 AND iteration > (SELECT MAX(iteration) FROM report WHERE job_id = ?1) - ?2
+        let reports = rows!(
+            &self.readers,
+            ReportRow,
+            "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
+             WHERE job_id = $1 AND iteration > (SELECT MAX(iteration) FROM report WHERE job_id = $1) - $2
              ORDER BY iteration, worker",
-        )
-        .bind(job_id.as_str())
-        .bind(integer(iterations))
-        .fetch_all(&self.readers)
-        .await?;
-        rows.iter().map(report).collect()
+            job_id.as_str(),
+            integer(iterations),
+        )?;
+        reports.into_iter().map(WorkerReport::try_from).collect()
     }
 
     /// Reports from iteration `from` on, at most `limit` iterations of them.
@@ -197,15 +261,16 @@ impl Store {
         from: u64,
         limit: u64,
     ) -> Result<Vec<StoredReport>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT * FROM report WHERE job_id = ?1 AND iteration >= ?2 AND iteration < ?3 ORDER BY iteration, worker",
-        )
-        .bind(job_id.as_str())
-        .bind(integer(from))
-        .bind(integer(from.saturating_add(limit)))
-        .fetch_all(&self.readers)
-        .await?;
-        rows.iter().map(report).collect()
+        let reports = rows!(
+            &self.readers,
+            ReportRow,
+            "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
+             WHERE job_id = $1 AND iteration >= $2 AND iteration < $3 ORDER BY iteration, worker",
+            job_id.as_str(),
+            integer(from),
+            integer(from.saturating_add(limit)),
+        )?;
+        reports.into_iter().map(WorkerReport::try_from).collect()
     }
 
     /// The answer to an iteration: that of the latest generation.
@@ -227,24 +292,24 @@ impl Store {
         from: u64,
         limit: u64,
     ) -> Result<Vec<StoredAnswer>, StoreError> {
-        // With MAX() SQLite takes the other columns from the row that holds the maximum.
-        let rows = sqlx::query(
-            "SELECT iteration, MAX(generation) AS generation, answer FROM allocation
-             WHERE job_id = ?1 AND iteration >= ?2 AND iteration < ?3 GROUP BY iteration ORDER BY iteration",
-        )
-        .bind(job_id.as_str())
-        .bind(integer(from))
-        .bind(integer(from.saturating_add(limit)))
-        .fetch_all(&self.readers)
-        .await?;
-        let answer = |row: &SqliteRow| {
-            Ok(StoredAnswer {
-                iteration: unsigned(row, "iteration")?,
-                generation: unsigned(row, "generation")?,
-                answer: row.try_get("answer")?,
-            })
+        let answers = rows!(
+            &self.readers,
+            (i64, i64, String),
+            "SELECT iteration, generation, answer FROM allocation AS this
+             WHERE job_id = $1 AND iteration >= $2 AND iteration < $3
+               AND NOT EXISTS (SELECT 1 FROM allocation AS later WHERE later.job_id = this.job_id
+                               AND later.iteration = this.iteration AND later.generation > this.generation)
+             ORDER BY iteration",
+            job_id.as_str(),
+            integer(from),
+            integer(from.saturating_add(limit)),
+        )?;
+        let answer = |(iteration, generation, answer): (i64, i64, String)| StoredAnswer {
+            iteration: iteration.cast_unsigned(),
+            generation: generation.cast_unsigned(),
+            answer,
         };
-        rows.iter().map(answer).collect()
+        Ok(answers.into_iter().map(answer).collect())
     }
 
     /// Every node with its latest sample.
@@ -252,19 +317,21 @@ impl Store {
     /// # Errors
     /// As [`Store::job`].
     pub async fn nodes(&self) -> Result<Vec<NodeView>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT node, COUNT(*) AS samples, MAX(at_unix_ms), sample FROM node_sample GROUP BY node ORDER BY node",
-        )
-        .fetch_all(&self.readers)
-        .await?;
-        let node = |row: &SqliteRow| {
-            Ok(NodeView {
-                node: id(row, "node")?,
-                samples: unsigned(row, "samples")?,
-                latest: json(row.try_get("sample")?, "node sample")?,
-            })
-        };
-        rows.iter().map(node).collect()
+        let nodes = rows!(
+            &self.readers,
+            (String, i64, Option<String>),
+            "SELECT node, samples,
+                    (SELECT CAST(sample AS TEXT) FROM node_sample WHERE node_sample.node = node.node
+                     ORDER BY at_unix_ms DESC LIMIT 1)
+             FROM node ORDER BY node",
+        )?;
+        // The latest sample of a node is never let go by age.
+        let seen = nodes.into_iter().filter_map(|(node, samples, latest)| Some((node, samples, latest?)));
+        seen.map(|(node, samples, latest)| {
+            let samples = samples.cast_unsigned();
+            Ok(NodeView { node: id(node)?, samples, latest: json(&latest, "node sample")? })
+        })
+        .collect()
     }
 
     /// The latest samples of a node, the oldest first.
@@ -272,68 +339,54 @@ impl Store {
     /// # Errors
     /// As [`Store::job`].
     pub async fn node_samples(&self, node: &NodeId, limit: u64) -> Result<Vec<NodeSample>, StoreError> {
-        let rows =
-            sqlx::query("SELECT sample FROM node_sample WHERE node = ?1 ORDER BY at_unix_ms DESC LIMIT ?2")
-                .bind(node.as_str())
-                .bind(integer(limit))
-                .fetch_all(&self.readers)
-                .await?;
-        rows.iter().rev().map(|row| json(row.try_get("sample")?, "node sample")).collect()
+        let samples = rows!(
+            &self.readers,
+            (String,),
+            "SELECT CAST(sample AS TEXT) FROM node_sample WHERE node = $1 ORDER BY at_unix_ms DESC LIMIT $2",
+            node.as_str(),
+            integer(limit),
+        )?;
+        samples.iter().rev().map(|(sample,)| json(sample, "node sample")).collect()
     }
 }
 
-pub(super) fn report(row: &SqliteRow) -> Result<StoredReport, StoreError> {
-    let drivers: Readings = json(row.try_get("drivers")?, "drivers")?;
-    let peak: Option<i64> = row.try_get("peak_memory_bytes")?;
-    Ok(WorkerReport {
-        worker: id::<WorkerId>(row, "worker")?,
-        iteration: unsigned(row, "iteration")?,
-        local_batch: unsigned(row, "local_batch")?,
-        compute_time_s: row.try_get("compute_time_s")?,
-        micro_batches: later(row, "micro_batches")?.map(i64::cast_unsigned),
-        tail: tail(row)?,
-        barrier_wait_s: row.try_get("barrier_wait_s")?,
-        loader_wait_s: row.try_get("loader_wait_s")?,
-        peak_memory_bytes: peak.map(i64::cast_unsigned),
-        cost: later(row, "cost")?,
-        communication_s: later(row, "communication_s")?,
-        overlapped_communication_s: later(row, "overlapped_communication_s")?,
-        gradient_sqr: later(row, "gradient_sqr")?,
-        global_gradient_sqr: later(row, "global_gradient_sqr")?,
-        drivers,
-    })
-}
+impl TryFrom<ReportRow> for WorkerReport {
+    type Error = StoreError;
 
-fn tail(row: &SqliteRow) -> Result<Option<TailReport>, StoreError> {
-    let Some(chunks) = later(row, "tail_chunks")? else { return Ok(None) };
-    Ok(Some(TailReport {
-        chunks: i64::cast_unsigned(chunks),
-        samples: unsigned(row, "tail_samples")?,
-        compute_time_s: row.try_get("tail_compute_time_s")?,
-        claim_time_s: row.try_get("tail_claim_time_s")?,
-    }))
-}
-
-/// A column that a database of an earlier schema, read offline and left as it is, does not have.
-fn later<'r, T>(row: &'r SqliteRow, column: &str) -> Result<Option<T>, StoreError>
-where
-    T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
-{
-    match row.try_get(column) {
-        Err(sqlx::Error::ColumnNotFound(_)) => Ok(None),
-        read => Ok(read?),
+    fn try_from(row: ReportRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            tail: row.tail(),
+            worker: id(row.worker)?,
+            iteration: row.iteration.cast_unsigned(),
+            local_batch: row.local_batch.cast_unsigned(),
+            compute_time_s: row.compute_time_s,
+            micro_batches: row.micro_batches.map(i64::cast_unsigned),
+            barrier_wait_s: row.barrier_wait_s,
+            loader_wait_s: row.loader_wait_s,
+            peak_memory_bytes: row.peak_memory_bytes.map(i64::cast_unsigned),
+            cost: row.cost,
+            communication_s: row.communication_s,
+            overlapped_communication_s: row.overlapped_communication_s,
+            gradient_sqr: row.gradient_sqr,
+            global_gradient_sqr: row.global_gradient_sqr,
+            drivers: json(&row.drivers_text, "drivers")?,
+        })
     }
 }
 
-fn unsigned(row: &SqliteRow, column: &str) -> Result<u64, StoreError> {
-    Ok(row.try_get::<i64, _>(column)?.cast_unsigned())
+impl ReportRow {
+    /// All its columns are there, or none.
+    fn tail(&self) -> Option<TailReport> {
+        Some(TailReport {
+            chunks: self.tail_chunks?.cast_unsigned(),
+            samples: self.tail_samples?.cast_unsigned(),
+            compute_time_s: self.tail_compute_time_s?,
+            claim_time_s: self.tail_claim_time_s?,
+        })
+    }
 }
 
-fn id<T: TryFrom<String, Error = evenstep_protocol::InvalidId>>(
-    row: &SqliteRow,
-    column: &str,
-) -> Result<T, StoreError> {
-    let text: String = row.try_get(column)?;
+fn id<T: TryFrom<String, Error = InvalidId>>(text: String) -> Result<T, StoreError> {
     T::try_from(text).map_err(|error| StoreError::Corrupt {
         what: "id",
         source: <serde_json::Error as serde::de::Error>::custom(error),

@@ -1,290 +1,200 @@
 //! The writer: one task, one connection, one transaction for all that waits.
+//!
+//! A group is first applied at one go (`bulk`: a statement for all rows of a kind). Where a row of it cannot be taken, the
+//! group is applied again, write by write, and only the writes that fail are left out. A connection that fails is opened anew
+//! for the next group: a database that comes back is used again.
 
-use sqlx::{Connection, SqliteConnection};
-use tokio::sync::mpsc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use super::{Change, MemberEvent, MemberEventKind, StoreError, Write, close};
+use sqlx::AssertSqlSafe;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::timeout;
 
-/// Kinds of devices whose models are kept: those that learned last.
-const DEVICES_MAX: i64 = 1000;
+use super::database::{self, Connection, Either, on};
+use super::lease::{Held, Lease};
+use super::{Address, Change, StoreError, apply, bulk};
+
 /// Writes in one commit.
 const GROUP_MAX: usize = 128;
+/// Bytes of telemetry and models in one commit: what an allocation that comes right after has to wait for.
+const GROUP_BULK_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// How long a connection may take to open.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a commit may take. After it nobody knows whether it happened: the connection is given up, and what is in
+/// memory is read again.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Takes writes until every sender is gone, then closes the database.
-pub(super) async fn run(mut connection: SqliteConnection, mut queue: mpsc::Receiver<Write>) {
-    let mut group = Vec::with_capacity(GROUP_MAX);
-    while queue.recv_many(&mut group, GROUP_MAX).await > 0 {
-        commit(&mut connection, &mut group).await;
-    }
-    close(connection).await;
+/// A write on its way to the writer.
+#[derive(Debug)]
+pub(super) struct Write {
+    pub changes: Vec<Change>,
+    pub at_unix_ms: i64,
+    /// The registration that it was decided in; `None` where anybody may make it.
+    pub registration: Option<u64>,
+    pub bytes: usize,
+    pub done: oneshot::Sender<Result<u64, StoreError>>,
+    /// Its share of the queue.
+    pub _room: OwnedSemaphorePermit,
 }
 
-/// Commits a group. A write that fails is undone alone; a commit that fails fails them all.
-async fn commit(connection: &mut SqliteConnection, group: &mut Vec<Write>) {
-    let mut outcomes = Vec::with_capacity(group.len());
-    let committed = async {
-        let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-        for write in group.iter() {
-            // Several writes in a commit: each has a savepoint, so that one can fail without the others.
-            outcomes.push(if group.len() == 1 {
-                apply(&mut transaction, write).await
-            } else {
-                let mut savepoint = transaction.begin().await?;
-                let outcome = apply(&mut savepoint, write).await;
-                match &outcome {
-                    Ok(_) => savepoint.commit().await?,
-                    Err(_) => savepoint.rollback().await?,
+/// What waits. Writes that a training job waits for come first.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub urgent: mpsc::Receiver<Write>,
+    pub bulk: mpsc::Receiver<Write>,
+}
+
+impl Queue {
+    /// Waits for writes; false where none will come any more.
+    async fn next(&mut self, group: &mut Vec<Write>) -> bool {
+        let mut bytes = 0;
+        tokio::select! {
+            biased;
+            Some(write) = self.urgent.recv() => group.push(write),
+            Some(write) = self.bulk.recv() => {
+                bytes = write.bytes;
+                group.push(write);
+            }
+            else => return false,
+        }
+        while group.len() < GROUP_MAX
+            && let Ok(write) = self.urgent.try_recv()
+        {
+            group.push(write);
+        }
+        while group.len() < GROUP_MAX
+            && bytes < GROUP_BULK_BYTES_MAX
+            && let Ok(write) = self.bulk.try_recv()
+        {
+            bytes += write.bytes;
+            group.push(write);
+        }
+        true
+    }
+}
+
+/// The writer's side of a store.
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub address: Address,
+    /// `None` after a failure.
+    pub connection: Option<Connection>,
+    pub lease: Arc<Lease>,
+    /// Whether the latest commit failed, for whoever asks how the store is.
+    pub failing: Arc<AtomicBool>,
+}
+
+impl Writer {
+    /// Takes writes until every sender is gone, then closes the database.
+    pub async fn run(mut self, mut queue: Queue) {
+        let mut group = Vec::with_capacity(GROUP_MAX);
+        while queue.next(&mut group).await {
+            self.commit(&mut group).await;
+        }
+        if let Some(connection) = self.connection {
+            database::close(connection).await;
+        }
+    }
+
+    /// Commits a group, and tells everybody how it went.
+    async fn commit(&mut self, group: &mut Vec<Write>) {
+        let held = self.lease.held(Held::clone);
+        // What was decided in an earlier registration may contradict what another predictor has answered since.
+        let is_stale = |write: &mut Write| match (write.registration, &held) {
+            (Some(number), Ok(held)) => number != held.number,
+            (Some(_), Err(_)) => true,
+            (None, _) => false,
+        };
+        for write in group.extract_if(.., is_stale) {
+            let _ = write.done.send(Err(StoreError::Fenced));
+        }
+        if group.is_empty() {
+            return;
+        }
+        let fence = held.ok().filter(|_| group.iter().any(|write| write.registration.is_some()));
+        let committed = match timeout(COMMIT_TIMEOUT, self.try_commit(group, fence.as_ref())).await {
+            Ok(committed) => committed,
+            Err(_) => Err(StoreError::Silent),
+        };
+        // An empty write shows that the database answers, not that it takes anything.
+        if committed.is_err() || group.iter().any(|write| !write.changes.is_empty()) {
+            self.failing.store(committed.is_err(), Ordering::Relaxed);
+        }
+        match committed {
+            Ok(outcomes) => {
+                for (write, outcome) in group.drain(..).zip(outcomes) {
+                    // Whoever asked may have gone: then nobody waits for the outcome.
+                    let _ = write.done.send(outcome);
                 }
-                outcome
-            });
-        }
-        if matches!(outcomes.as_slice(), [Err(_)]) {
-            transaction.rollback().await
-        } else {
-            transaction.commit().await
-        }
-    }
-    .await;
-    if let Err(error) = committed {
-        tracing::error!(%error, writes = group.len(), "a commit failed: nothing of it was stored");
-        let told = error.to_string();
-        for write in group.drain(..) {
-            // Whoever asked may have gone: then nobody waits for the outcome.
-            let _ = write.done.send(Err(StoreError::Database(sqlx::Error::Protocol(told.clone()))));
-        }
-        return;
-    }
-    for (write, outcome) in group.drain(..).zip(outcomes) {
-        let _ = write.done.send(outcome);
-    }
-}
-
-async fn apply(connection: &mut SqliteConnection, write: &Write) -> Result<u64, StoreError> {
-    let mut rows = 0;
-    for change in &write.changes {
-        rows += apply_one(connection, change, write.at_unix_ms).await?;
-    }
-    Ok(rows)
-}
-
-async fn apply_one(
-    connection: &mut SqliteConnection,
-    change: &Change,
-    at_unix_ms: i64,
-) -> Result<u64, StoreError> {
-    let done = match change {
-        Change::PutJob { job_id, spec } => {
-            sqlx::query(
-                "INSERT INTO job (job_id, spec, generation, departed_generation, created_unix_ms)
-                 VALUES (?1, ?2, 0, 0, ?3) ON CONFLICT (job_id) DO UPDATE SET spec = excluded.spec",
-            )
-            .bind(job_id.as_str())
-            .bind(json(spec)?)
-            .bind(at_unix_ms)
-            .execute(connection)
-            .await?
-        }
-        Change::DeleteJob { job_id } => {
-            sqlx::query("DELETE FROM job WHERE job_id = ?1").bind(job_id.as_str()).execute(connection).await?
-        }
-        Change::Membership { job_id, replaces, generation, departed_generation, events } => {
-            for event in events {
-                apply_member(connection, job_id.as_str(), event, *generation, at_unix_ms).await?;
             }
-            let updated = sqlx::query(
-                "UPDATE job SET generation = ?2, departed_generation = ?3 WHERE job_id = ?1 AND generation = ?4",
-            )
-            .bind(job_id.as_str())
-            .bind(integer(*generation))
-            .bind(integer(*departed_generation))
-            .bind(integer(*replaces))
-            .execute(connection)
-            .await?;
-            if updated.rows_affected() == 0 {
-                return Err(StoreError::Taken);
-            }
-            updated
-        }
-        Change::Reports { job_id, reports } => {
-            // One statement whatever the number of reports.
-            sqlx::query(
-                "INSERT OR IGNORE INTO report
-                 SELECT ?1, value ->> 'iteration', value ->> 'worker', ?2, value ->> 'local_batch',
-                        CAST(value ->> 'compute_time_s' AS REAL), CAST(value ->> 'barrier_wait_s' AS REAL),
-                        CAST(value ->> 'loader_wait_s' AS REAL), value ->> 'peak_memory_bytes', value -> 'drivers',
-                        CAST(value ->> 'cost' AS REAL), CAST(value ->> 'communication_s' AS REAL),
-                        CAST(value ->> 'overlapped_communication_s' AS REAL), CAST(value ->> 'gradient_sqr' AS REAL),
-                        CAST(value ->> 'global_gradient_sqr' AS REAL), value ->> 'micro_batches',
-                        value ->> '$.tail.chunks', value ->> '$.tail.samples',
-                        CAST(value ->> '$.tail.compute_time_s' AS REAL), CAST(value ->> '$.tail.claim_time_s' AS REAL)
-                 FROM json_each(?3)",
-            )
-            .bind(job_id.as_str())
-            .bind(at_unix_ms)
-            .bind(json(reports)?)
-            .execute(connection)
-            .await?
-        }
-        Change::Allocation { job_id, iteration, generation, answer } => {
-            let inserted = sqlx::query("INSERT INTO allocation VALUES (?1, ?2, ?3, ?4, ?5)")
-                .bind(job_id.as_str())
-                .bind(integer(*iteration))
-                .bind(integer(*generation))
-                .bind(at_unix_ms)
-                .bind(answer)
-                .execute(connection)
-                .await;
-            match inserted {
-                Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
-                    return Err(StoreError::Taken);
+            Err(error) => {
+                tracing::error!(%error, writes = group.len(), "a commit failed");
+                self.connection = None;
+                if let (StoreError::Fenced, Some(held)) = (&error, fence) {
+                    self.lease.lost(held.number);
                 }
-                inserted => inserted?,
+                for write in group.drain(..) {
+                    let _ = write.done.send(Err(error.again()));
+                }
             }
         }
-        Change::LearningRate { job_id, state } => {
-            sqlx::query("UPDATE job SET learning_rate = ?2 WHERE job_id = ?1")
-                .bind(job_id.as_str())
-                .bind(state)
-                .execute(connection)
-                .await?
+    }
+
+    async fn try_commit(
+        &mut self,
+        group: &[Write],
+        fence: Option<&Held>,
+    ) -> Result<Vec<Result<u64, StoreError>>, StoreError> {
+        if self.connection.is_none() {
+            let opened = timeout(CONNECT_TIMEOUT, database::connect(&self.address)).await;
+            self.connection = Some(opened.map_err(|_| StoreError::Silent)??);
         }
-        Change::Models { job_id, format, state } => {
-            // A job that was deleted meanwhile has no models any more.
-            sqlx::query(
-                "INSERT INTO model_state SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM job WHERE job_id = ?1)
-                 ON CONFLICT DO UPDATE SET format = excluded.format, at_unix_ms = excluded.at_unix_ms,
-                     state = excluded.state",
-            )
-            .bind(job_id.as_str())
-            .bind(*format)
-            .bind(at_unix_ms)
-            .bind(state)
-            .execute(connection)
-            .await?
+        let Some(connection) = &mut self.connection else { return Err(StoreError::Silent) };
+        begin(connection, fence).await?;
+        if let Ok(rows) = bulk::apply(connection, group).await? {
+            command(connection, "COMMIT").await?;
+            return Ok(rows.into_iter().map(Ok).collect());
         }
-        Change::DeviceModel { device, format, state } => {
-            let kept = sqlx::query(
-                "INSERT INTO device_model VALUES (?1, ?2, ?3, ?4)
-                 ON CONFLICT DO UPDATE SET format = excluded.format, at_unix_ms = excluded.at_unix_ms,
-                     state = excluded.state",
-            )
-            .bind(device)
-            .bind(*format)
-            .bind(at_unix_ms)
-            .bind(state)
-            .execute(&mut *connection)
-            .await?;
-            sqlx::query(
-                "DELETE FROM device_model WHERE device NOT IN
-                     (SELECT device FROM device_model ORDER BY at_unix_ms DESC, device LIMIT ?1)",
-            )
-            .bind(DEVICES_MAX)
-            .execute(connection)
-            .await?;
-            kept
+        command(connection, "ROLLBACK").await?;
+        begin(connection, fence).await?;
+        let mut outcomes = Vec::with_capacity(group.len());
+        for write in group {
+            command(connection, "SAVEPOINT one_write").await?;
+            let outcome = apply::write(connection, write).await;
+            if outcome.is_err() {
+                command(connection, "ROLLBACK TO SAVEPOINT one_write").await?;
+            }
+            command(connection, "RELEASE SAVEPOINT one_write").await?;
+            outcomes.push(outcome);
         }
-        Change::Telemetry(batch) => {
-            sqlx::query(
-                "INSERT OR IGNORE INTO node_sample
-                 SELECT ?1, ?2, ?3 + key, value ->> 'at_unix_ms', value FROM json_each(?4)",
-            )
-            .bind(batch.node.as_str())
-            .bind(&batch.boot_id)
-            .bind(integer(batch.sequence))
-            .bind(json(&batch.samples)?)
-            .execute(connection)
-            .await?
-        }
-    };
-    Ok(done.rows_affected())
+        command(connection, "COMMIT").await?;
+        Ok(outcomes)
+    }
 }
 
-async fn apply_member(
-    connection: &mut SqliteConnection,
-    job_id: &str,
-    event: &MemberEvent,
-    generation: u64,
-    at_unix_ms: i64,
-) -> Result<(), StoreError> {
-    let worker = event.worker.as_str();
-    let kind = match &event.kind {
-        MemberEventKind::Joined(request) => {
-            sqlx::query(
-                "INSERT INTO worker (job_id, worker, seat, state, request, last_seen_unix_ms) VALUES
-                     (?1, ?2, (SELECT COALESCE(MAX(seat), 0) + 1 FROM worker WHERE job_id = ?1), 'live', ?3, ?4)
-                 ON CONFLICT DO UPDATE SET seat = excluded.seat, state = 'live', request = excluded.request,
-                     last_seen_unix_ms = excluded.last_seen_unix_ms",
-            )
-            .bind(job_id)
-            .bind(worker)
-            .bind(json(request)?)
-            .bind(at_unix_ms)
-            .execute(&mut *connection)
-            .await?;
-            "joined"
+/// Begins a transaction in which nobody can take this predictor's jobs away.
+async fn begin(connection: &mut Connection, fence: Option<&Held>) -> Result<(), StoreError> {
+    match (connection, fence) {
+        (Either::Sqlite(connection), _) => {
+            sqlx::query("BEGIN IMMEDIATE").execute(connection).await?;
         }
-        MemberEventKind::Rejoined(request) => {
-            sqlx::query(
-                "UPDATE worker SET request = ?3, last_seen_unix_ms = ?4 WHERE job_id = ?1 AND worker = ?2",
-            )
-            .bind(job_id)
-            .bind(worker)
-            .bind(json(request)?)
-            .bind(at_unix_ms)
-            .execute(&mut *connection)
-            .await?;
-            return Ok(());
+        (Either::Postgres(connection), None) => {
+            sqlx::query("BEGIN").execute(connection).await?;
         }
-        kind @ (MemberEventKind::Left | MemberEventKind::Expired) => {
-            let state = if matches!(kind, MemberEventKind::Left) { "left" } else { "expired" };
-            sqlx::query(
-                "UPDATE worker SET state = ?3, last_seen_unix_ms = ?4 WHERE job_id = ?1 AND worker = ?2",
-            )
-            .bind(job_id)
-            .bind(worker)
-            .bind(state)
-            .bind(at_unix_ms)
-            .execute(&mut *connection)
-            .await?;
-            state
+        (Either::Postgres(connection), Some(held)) => {
+            // Both in one message: every round trip is on the way of an answer. The name of an instance is a UUID of ours.
+            let fence =
+                format!("BEGIN; SELECT 1 FROM predictor WHERE instance = '{}' FOR KEY SHARE", held.instance);
+            let row = sqlx::raw_sql(AssertSqlSafe(fence)).fetch_optional(connection).await?;
+            row.ok_or(StoreError::Fenced)?;
         }
-        MemberEventKind::OutOfMemory(cap) => {
-            sqlx::query("UPDATE worker SET oom_cap = ?3 WHERE job_id = ?1 AND worker = ?2")
-                .bind(job_id)
-                .bind(worker)
-                .bind(integer(*cap))
-                .execute(&mut *connection)
-                .await?;
-            "out_of_memory"
-        }
-        MemberEventKind::Override(wanted) => {
-            sqlx::query("UPDATE worker SET operator_override = ?3 WHERE job_id = ?1 AND worker = ?2")
-                .bind(job_id)
-                .bind(worker)
-                .bind(wanted.as_ref().map(json).transpose()?)
-                .execute(&mut *connection)
-                .await?;
-            "override"
-        }
-    };
-    sqlx::query(
-        "INSERT INTO event (job_id, at_unix_ms, kind, worker, generation) VALUES (?1, ?2, ?3, ?4, ?5)",
-    )
-    .bind(job_id)
-    .bind(at_unix_ms)
-    .bind(kind)
-    .bind(worker)
-    .bind(integer(generation))
-    .execute(connection)
-    .await?;
+    }
     Ok(())
 }
 
-fn json<T: serde::Serialize>(value: &T) -> Result<String, StoreError> {
-    serde_json::to_string(value).map_err(|source| StoreError::Corrupt { what: "value", source })
-}
-
-/// SQLite's integers are signed; http refuses numbers beyond them.
-pub(super) fn integer(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
+async fn command(connection: &mut Connection, command: &'static str) -> Result<(), StoreError> {
+    on!(connection, c => sqlx::query(command).execute(&mut *c).await.map(drop))?;
+    Ok(())
 }

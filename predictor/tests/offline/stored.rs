@@ -21,11 +21,11 @@ fn stored(folder: &Folder, reports: Vec<WorkerReport>) {
     let address = format!("sqlite://{}", folder.0.path().join("s.db").display());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let (store, writer) = Store::open(&address).await.unwrap();
+        let (store, writer) = Store::open(&address.parse().unwrap(), None).await.unwrap();
         let job_id = JobId::new("resnet").unwrap();
         let spec: Box<JobSpec> = serde_json::from_str(r#"{"global_batch":32}"#).unwrap();
         let changes =
-            vec![Change::PutJob { job_id: job_id.clone(), spec }, Change::Reports { job_id, reports }];
+            vec![Change::CreateJob { job_id: job_id.clone(), spec }, Change::Reports { job_id, reports }];
         store.write(changes, 0).await.unwrap();
         drop(store);
         writer.await.unwrap();

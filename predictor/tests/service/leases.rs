@@ -8,22 +8,21 @@ use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::Config;
 use evenstep_protocol::{AllocateAnswer, JobSpec, JoinRequest, WorkerState, WorkersView};
-use evenstep_tests::Client;
-use tempfile::TempDir;
+use evenstep_tests::{Client, Store};
 use tokio::runtime::Runtime;
 
 use crate::support::{ask, join_all, report, worker_id};
 
-/// A service inside this process, on a clock of our own. Its folder outlives it.
+/// A service inside this process, on a clock of our own. Its store outlives it.
 struct Timed {
     _runtime: Runtime,
     client: Client,
     clock: Arc<AtomicI64>,
 }
 
-fn serve(folder: &TempDir, now_unix_ms: i64) -> Timed {
-    let store = format!("sqlite://{}", folder.path().join("evenstep.db").display());
-    let config = Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), store, ..Config::default() };
+fn serve(store: &Store, now_unix_ms: i64) -> Timed {
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let config = Config { listen, store: store.address(), ..Config::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (clock, handle) = Clock::manual();
     handle.store(now_unix_ms, Ordering::SeqCst);
@@ -46,8 +45,8 @@ impl Timed {
 
 #[test]
 fn only_silence_beyond_the_lease_removes_a_worker() {
-    let folder = tempfile::tempdir().unwrap();
-    let service = serve(&folder, 1_000_000);
+    let store = Store::fresh();
+    let service = serve(&store, 1_000_000);
     service.client.put_job("job", &JobSpec { lease_s: 10.0, ..JobSpec::new(60) });
     assert_eq!(join_all(&service.client, "job", 3), 3);
     let first = service.client.allocate(&ask("job", 3, 0)).body;
@@ -72,12 +71,12 @@ fn only_silence_beyond_the_lease_removes_a_worker() {
 
 #[test]
 fn while_the_service_was_away_no_lease_ran_out() {
-    let folder = tempfile::tempdir().unwrap();
-    let service = serve(&folder, 1_000_000);
+    let store = Store::fresh();
+    let service = serve(&store, 1_000_000);
     service.client.put_job("job", &JobSpec { lease_s: 10.0, ..JobSpec::new(60) });
     join_all(&service.client, "job", 2);
     drop(service);
-    let service = serve(&folder, 2_000_000);
+    let service = serve(&store, 2_000_000);
     assert_eq!(service.states(), [WorkerState::Live; 2]);
     service.pass(10_001);
     assert_eq!(service.states(), [WorkerState::Expired; 2]);
@@ -86,8 +85,8 @@ fn while_the_service_was_away_no_lease_ran_out() {
 
 #[test]
 fn a_flapping_worker_has_to_wait() {
-    let folder = tempfile::tempdir().unwrap();
-    let service = serve(&folder, 1_000_000);
+    let store = Store::fresh();
+    let service = serve(&store, 1_000_000);
     service.client.put_job("job", &JobSpec { flap_cooldown_s: 30.0, ..JobSpec::new(60) });
     for _ in 0..10 {
         service.client.join("job", "node/0");
@@ -101,8 +100,35 @@ fn a_flapping_worker_has_to_wait() {
     // A new process knows what was.
     let now = service.clock.load(Ordering::SeqCst);
     drop(service);
-    let service = serve(&folder, now);
+    let service = serve(&store, now);
     service.client.post("/v1/jobs/job/workers", &again).problem(503, "cooling-down");
     service.pass(29_000);
     assert_eq!(service.client.join("job", "node/0").workers.len(), 1);
+}
+
+#[test]
+fn a_clock_set_back_neither_ends_leases_nor_keeps_anybody_waiting() {
+    const DAY_MS: i64 = 86_400_000;
+    let store = Store::fresh();
+    let service = serve(&store, 10 * DAY_MS);
+    service.client.put_job("job", &JobSpec { lease_s: 10.0, flap_cooldown_s: 30.0, ..JobSpec::new(60) });
+    assert_eq!(join_all(&service.client, "job", 3), 3);
+    let answer = service.client.allocate(&ask("job", 3, 0)).body;
+    for _ in 0..10 {
+        service.client.join("job", "node/3");
+        service.client.leave("job", "node/3");
+    }
+    drop(service);
+    // All that is stored is from a day ahead.
+    let service = serve(&store, 9 * DAY_MS);
+    let (live, left) = (WorkerState::Live, WorkerState::Left);
+    assert_eq!(service.states(), [live, live, live, left]);
+    assert_eq!(service.client.allocated("job", 0).body, answer);
+    let again = JoinRequest::new(worker_id(3));
+    let reply = service.client.post("/v1/jobs/job/workers", &again);
+    assert_eq!(reply.problem(503, "cooling-down").retry_after_s, Some(30), "no longer than the cooldown");
+    service.pass(10_001);
+    assert_eq!(service.states(), [WorkerState::Expired, WorkerState::Expired, WorkerState::Expired, left]);
+    service.pass(20_000);
+    assert_eq!(service.client.join("job", "node/3").workers.len(), 1);
 }

@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use evenstep_protocol::{AllocateRequest, JobId, WorkerId, WorkerReport};
-use evenstep_tests::{Client, Predictor};
-use tempfile::TempDir;
+use evenstep_tests::{Client, Predictor, Store};
 
 /// The binary under test.
 pub const BINARY: &str = env!("CARGO_BIN_EXE_evenstep-predictor");
 
-/// A predictor over an empty store.
+/// A predictor over an empty store: SQLite, or PostgreSQL where `EVENSTEP_TESTS_STORE` says so.
 pub struct Service {
     pub predictor: Predictor,
     pub client: Client,
-    pub folder: TempDir,
+    pub store: Store,
 }
 
 impl Service {
@@ -24,9 +23,9 @@ impl Service {
     }
 
     pub fn start_with(flags: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let predictor = Predictor::start_with(Path::new(BINARY), folder.path(), flags);
-        Self { client: predictor.client(), predictor, folder }
+        let store = Store::fresh();
+        let predictor = Predictor::start_over(Path::new(BINARY), &store.address(), flags);
+        Self { client: predictor.client(), predictor, store }
     }
 
     pub fn kill_and_restart(&mut self) {

@@ -24,7 +24,7 @@ fn a_stale_generation_is_lived_through() {
         &[
             "--workers=2",
             "--pace=1,3",
-            "--pace-unit-ms=0.5",
+            "--pace-unit-ms=4",
             "--job=job",
             "--worker-id=w",
             "--samples=480",

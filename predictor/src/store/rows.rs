@@ -1,0 +1,227 @@
+//! Rows that come in numbers: reports, answers, samples. One statement whatever their number.
+
+use std::collections::BTreeMap;
+
+use evenstep_protocol::{TelemetryBatch, WorkerReport};
+use serde::Serialize;
+use sqlx::PgConnection;
+
+use super::database::{Connection, Either, run};
+use super::{StoreError, integer, json};
+
+/// Bytes that go to PostgreSQL in one message of a COPY.
+const COPY_MESSAGE_BYTES: usize = 256 * 1024;
+
+/// A report with what the table needs beside it.
+#[derive(Debug, Serialize)]
+pub(super) struct ReportRow<'a> {
+    pub job_id: &'a str,
+    pub at_unix_ms: i64,
+    pub report: &'a WorkerReport,
+}
+
+/// An answer with what the table needs beside it.
+#[derive(Debug, Serialize)]
+pub(super) struct AllocationRow<'a> {
+    pub job_id: &'a str,
+    pub iteration: u64,
+    pub generation: u64,
+    pub at_unix_ms: i64,
+    pub answer: &'a str,
+}
+
+/// Inserts reports; those stored before stay as they are.
+pub(super) async fn insert_reports(
+    connection: &mut Connection,
+    reports: &[ReportRow<'_>],
+) -> Result<u64, StoreError> {
+    let sql = match connection {
+        Either::Sqlite(_) => {
+            "INSERT OR IGNORE INTO report
+                 (job_id, at_unix_ms, iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s,
+                  peak_memory_bytes, drivers, cost, communication_s, overlapped_communication_s, gradient_sqr,
+                  global_gradient_sqr, micro_batches, tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s)
+             SELECT value ->> 'job_id', value ->> 'at_unix_ms', value ->> '$.report.iteration', value ->> '$.report.worker',
+                    value ->> '$.report.local_batch', CAST(value ->> '$.report.compute_time_s' AS REAL),
+                    CAST(value ->> '$.report.barrier_wait_s' AS REAL), CAST(value ->> '$.report.loader_wait_s' AS REAL),
+                    value ->> '$.report.peak_memory_bytes', value -> '$.report.drivers',
+                    CAST(value ->> '$.report.cost' AS REAL), CAST(value ->> '$.report.communication_s' AS REAL),
+                    CAST(value ->> '$.report.overlapped_communication_s' AS REAL),
+                    CAST(value ->> '$.report.gradient_sqr' AS REAL), CAST(value ->> '$.report.global_gradient_sqr' AS REAL),
+                    value ->> '$.report.micro_batches', value ->> '$.report.tail.chunks', value ->> '$.report.tail.samples',
+                    CAST(value ->> '$.report.tail.compute_time_s' AS REAL),
+                    CAST(value ->> '$.report.tail.claim_time_s' AS REAL)
+             FROM json_each($1)"
+        }
+        Either::Postgres(_) => {
+            "INSERT INTO report
+                 (job_id, at_unix_ms, iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s,
+                  peak_memory_bytes, drivers, cost, communication_s, overlapped_communication_s, gradient_sqr,
+                  global_gradient_sqr, micro_batches, tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s)
+             SELECT line.job_id, line.at_unix_ms, told.iteration, told.worker, told.local_batch, told.compute_time_s,
+                    told.barrier_wait_s, told.loader_wait_s, told.peak_memory_bytes, told.drivers, told.cost,
+                    told.communication_s, told.overlapped_communication_s, told.gradient_sqr, told.global_gradient_sqr,
+                    told.micro_batches, (told.tail ->> 'chunks')::bigint, (told.tail ->> 'samples')::bigint,
+                    (told.tail ->> 'compute_time_s')::float8, (told.tail ->> 'claim_time_s')::float8
+             FROM json_to_recordset($1::json) AS line (job_id text, at_unix_ms bigint, report json),
+                  json_to_record(line.report) AS told (iteration bigint, worker text, local_batch bigint,
+                      compute_time_s float8, barrier_wait_s float8, loader_wait_s float8, peak_memory_bytes bigint,
+                      drivers jsonb, cost float8, communication_s float8, overlapped_communication_s float8,
+                      gradient_sqr float8, global_gradient_sqr float8, micro_batches bigint, tail json)
+             ON CONFLICT DO NOTHING"
+        }
+    };
+    Ok(run!(connection, sql, json(&reports)?)?)
+}
+
+/// Inserts answers. Fails with [`StoreError::Taken`] where one of them is there.
+pub(super) async fn insert_allocations(
+    connection: &mut Connection,
+    allocations: &[AllocationRow<'_>],
+) -> Result<u64, StoreError> {
+    let inserted = match &mut *connection {
+        Either::Sqlite(connection) => {
+            let sql = "INSERT INTO allocation (job_id, iteration, generation, at_unix_ms, answer)
+                       SELECT value ->> 'job_id', value ->> 'iteration', value ->> 'generation',
+                              value ->> 'at_unix_ms', value ->> 'answer' FROM json_each($1)";
+            sqlx::query(sql)
+                .bind(json(&allocations)?)
+                .execute(connection)
+                .await
+                .map(|done| done.rows_affected())
+        }
+        Either::Postgres(connection) => {
+            let sql = "INSERT INTO allocation (job_id, iteration, generation, at_unix_ms, answer)
+                       SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[])";
+            sqlx::query(sql)
+                .bind(column(allocations, |row| row.job_id))
+                .bind(column(allocations, |row| integer(row.iteration)))
+                .bind(column(allocations, |row| integer(row.generation)))
+                .bind(column(allocations, |row| row.at_unix_ms))
+                .bind(column(allocations, |row| row.answer))
+                .execute(connection)
+                .await
+                .map(|done| done.rows_affected())
+        }
+    };
+    match inserted {
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Err(StoreError::Taken),
+        inserted => Ok(inserted?),
+    }
+}
+
+/// Inserts samples of which none is there yet. Fails with [`StoreError::Taken`] where one is.
+pub(super) async fn insert_new_samples(
+    connection: &mut Connection,
+    batches: &[&TelemetryBatch],
+) -> Result<(), StoreError> {
+    let mut nodes = BTreeMap::new();
+    let mut samples = 0;
+    for batch in batches {
+        samples += batch.samples.len() as u64;
+        *nodes.entry(batch.node.as_str()).or_insert(0) += batch.samples.len() as u64;
+    }
+    let mut inserted = 0;
+    match connection {
+        Either::Sqlite(_) => {
+            for batch in batches {
+                inserted += insert_samples(connection, batch).await?;
+            }
+        }
+        Either::Postgres(connection) => inserted = copy(connection, batches).await?,
+    }
+    if inserted < samples {
+        return Err(StoreError::Taken);
+    }
+    count_samples(connection, &nodes).await
+}
+
+/// Inserts the samples of a batch that are not there yet; how many those are.
+pub(super) async fn insert_missing_samples(
+    connection: &mut Connection,
+    batch: &TelemetryBatch,
+) -> Result<u64, StoreError> {
+    let inserted = insert_samples(connection, batch).await?;
+    if inserted > 0 {
+        count_samples(connection, &BTreeMap::from([(batch.node.as_str(), inserted)])).await?;
+    }
+    Ok(inserted)
+}
+
+async fn insert_samples(connection: &mut Connection, batch: &TelemetryBatch) -> Result<u64, StoreError> {
+    let sql = match connection {
+        Either::Sqlite(_) => {
+            "INSERT OR IGNORE INTO node_sample (node, boot_id, sequence, at_unix_ms, sample)
+             SELECT $1, $2, $3 + key, value ->> 'at_unix_ms', value FROM json_each($4)"
+        }
+        Either::Postgres(_) => {
+            "INSERT INTO node_sample (node, boot_id, sequence, at_unix_ms, sample)
+             SELECT $1, $2, $3 + number - 1, (line ->> 'at_unix_ms')::bigint, line
+             FROM jsonb_array_elements($4::jsonb) WITH ORDINALITY AS lines (line, number)
+             ON CONFLICT DO NOTHING"
+        }
+    };
+    let (node, boot_id, sequence) = (batch.node.as_str(), &batch.boot_id, integer(batch.sequence));
+    Ok(run!(connection, sql, node, boot_id, sequence, json(&batch.samples)?)?)
+}
+
+/// COPY knows no conflicts: a sample that is there fails it, and the whole transaction with it.
+async fn copy(connection: &mut PgConnection, batches: &[&TelemetryBatch]) -> Result<u64, StoreError> {
+    let mut copy = connection
+        .copy_in_raw("COPY node_sample (node, boot_id, sequence, at_unix_ms, sample) FROM STDIN")
+        .await?;
+    let mut lines = String::with_capacity(COPY_MESSAGE_BYTES);
+    for batch in batches {
+        for (sequence, sample) in (batch.sequence..).zip(&batch.samples) {
+            for text in [batch.node.as_str(), &batch.boot_id] {
+                escape(text, &mut lines);
+                lines.push('\t');
+            }
+            lines.push_str(&format!("{sequence}\t{}\t", sample.at_unix_ms));
+            escape(&json(sample)?, &mut lines);
+            lines.push('\n');
+            if lines.len() >= COPY_MESSAGE_BYTES {
+                copy.send(lines.as_bytes()).await?;
+                lines.clear();
+            }
+        }
+    }
+    copy.send(lines.as_bytes()).await?;
+    match copy.finish().await {
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Err(StoreError::Taken),
+        finished => Ok(finished?),
+    }
+}
+
+/// A value as the text format of COPY wants it.
+fn escape(text: &str, line: &mut String) {
+    for character in text.chars() {
+        match character {
+            '\\' => line.push_str("\\\\"),
+            '\t' => line.push_str("\\t"),
+            '\n' => line.push_str("\\n"),
+            '\r' => line.push_str("\\r"),
+            other => line.push(other),
+        }
+    }
+}
+
+/// In the order of the nodes: two predictors that count the same ones never wait for each other in a circle.
+async fn count_samples(connection: &mut Connection, nodes: &BTreeMap<&str, u64>) -> Result<(), StoreError> {
+    let sql = match connection {
+        Either::Sqlite(_) => {
+            "INSERT INTO node (node, samples) SELECT key, value FROM json_each($1) WHERE true
+             ON CONFLICT (node) DO UPDATE SET samples = node.samples + excluded.samples"
+        }
+        Either::Postgres(_) => {
+            "INSERT INTO node (node, samples) SELECT key, value::bigint FROM json_each_text($1::json)
+             ON CONFLICT (node) DO UPDATE SET samples = node.samples + excluded.samples"
+        }
+    };
+    run!(connection, sql, json(nodes)?)?;
+    Ok(())
+}
+
+fn column<'a, T>(rows: &'a [AllocationRow<'_>], of: impl Fn(&'a AllocationRow<'_>) -> T) -> Vec<T> {
+    rows.iter().map(of).collect()
+}

@@ -1,0 +1,94 @@
+//! A store of its own for each test, on either engine, and what is asked of it behind the predictor's back.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use sqlx::{ConnectOptions, Connection, Row};
+use tempfile::TempDir;
+
+use crate::postgres::{self, Database};
+
+/// `postgres`: tests that run on either engine run on PostgreSQL.
+const STORE_VARIABLE: &str = "EVENSTEP_TESTS_STORE";
+
+/// An empty store; gone with the test.
+#[derive(Debug)]
+pub enum Store {
+    /// A file in a folder of its own.
+    Sqlite(TempDir),
+    /// A file in a folder that the test keeps.
+    In(PathBuf),
+    /// A database of its own.
+    Postgres(Database),
+}
+
+impl Store {
+    /// SQLite, or where `EVENSTEP_TESTS_STORE` is `postgres` a database on the shared server.
+    ///
+    /// # Panics
+    /// Where the variable says so and there is no server: then nothing must pass.
+    pub fn fresh() -> Self {
+        match env::var(STORE_VARIABLE).as_deref() {
+            Err(_) | Ok("" | "sqlite") => Self::sqlite(),
+            Ok("postgres") => Self::Postgres(
+                Database::shared(STORE_VARIABLE).expect("EVENSTEP_TESTS_POSTGRES names a server"),
+            ),
+            Ok(other) => panic!("{STORE_VARIABLE}={other}: must be sqlite or postgres"),
+        }
+    }
+
+    /// SQLite.
+    pub fn sqlite() -> Self {
+        Self::Sqlite(tempfile::tempdir().expect("a folder"))
+    }
+
+    /// What `--store` takes.
+    pub fn address(&self) -> String {
+        match self {
+            Self::Sqlite(folder) => sqlite_address(folder.path()),
+            Self::In(folder) => sqlite_address(folder),
+            Self::Postgres(database) => database.url(),
+        }
+    }
+
+    /// The file, where it is one.
+    pub fn file(&self) -> Option<PathBuf> {
+        match self {
+            Self::Sqlite(folder) => Some(sqlite_file(folder.path())),
+            Self::In(folder) => Some(sqlite_file(folder)),
+            Self::Postgres(_) => None,
+        }
+    }
+
+    /// The rows of a query that both engines know and whose columns are all text.
+    pub fn rows(&self, query: &str) -> Vec<Vec<Option<String>>> {
+        match self {
+            Self::Sqlite(folder) => sqlite_rows(&sqlite_file(folder.path()), query),
+            Self::In(folder) => sqlite_rows(&sqlite_file(folder), query),
+            Self::Postgres(database) => postgres::rows(&database.url(), query),
+        }
+    }
+}
+
+/// The address of the store that tests have in a folder.
+pub(crate) fn sqlite_address(folder: &Path) -> String {
+    format!("sqlite://{}", sqlite_file(folder).display())
+}
+
+/// The file of the store that tests have in a folder.
+pub fn sqlite_file(folder: &Path) -> PathBuf {
+    folder.join("evenstep.db")
+}
+
+/// The rows of a query over an SQLite file, whose columns are all text.
+pub fn sqlite_rows(file: &Path, query: &str) -> Vec<Vec<Option<String>>> {
+    let rows = postgres::block_on(async {
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).disable_statement_logging();
+        let mut connection = options.connect().await?;
+        let rows = sqlx::query(sqlx::AssertSqlSafe(query)).fetch_all(&mut connection).await?;
+        connection.close().await?;
+        Ok::<_, sqlx::Error>(rows)
+    });
+    let rows = rows.unwrap_or_else(|error| panic!("{query}: {error}"));
+    rows.iter().map(|row| (0..row.len()).map(|column| row.get(column)).collect()).collect()
+}

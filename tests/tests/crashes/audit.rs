@@ -1,0 +1,159 @@
+//! Whether the predictor and its store hold what clients were told.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evenstep_protocol::{AllocateRequest, JobId, WorkerState, WorkersView};
+use evenstep_tests::{Client, Store};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use crate::ledger::{JOBS, Ledger, NODES};
+use crate::load::{GUEST, WORKERS, report, worker_id};
+
+/// Newest iterations of each job that every audit asks for.
+const NEWEST: u64 = 12;
+/// Older ones, drawn by chance.
+const OLDER: usize = 12;
+/// Samples in an answer.
+const SAMPLES_MAX: u64 = 10_000;
+
+/// Asks the predictor for the newest of what clients were told, and for some of the rest.
+pub fn some(client: &Client, ledger: &Ledger, random: &mut ChaCha8Rng) {
+    for job in JOBS {
+        let next = ledger.told().next_iteration(job);
+        let older = (0..OLDER).filter(|_| next > 0).map(|_| random.random_range(0..next));
+        let iterations: BTreeSet<u64> =
+            (next.saturating_sub(NEWEST)..next).chain(older.collect::<Vec<_>>()).collect();
+        answers(client, ledger, job, iterations);
+        let generation = client.job(job).generation;
+        assert!(generation >= ledger.told().generations[job], "{job} went back to generation {generation}");
+        ledger.heard(job, generation);
+        asks_again(client, ledger, job, generation, next);
+    }
+    samples(client, ledger);
+    guest(client, ledger);
+}
+
+/// Asks the predictor for every answer that a client ever got.
+pub fn all(client: &Client, ledger: &Ledger) {
+    for job in JOBS {
+        let next = ledger.told().next_iteration(job);
+        answers(client, ledger, job, 0..next);
+    }
+    samples(client, ledger);
+    guest(client, ledger);
+}
+
+/// An answer is read again byte for byte; where it is void, a later generation's stands in its place.
+fn answers(client: &Client, ledger: &Ledger, job: &'static str, iterations: impl IntoIterator<Item = u64>) {
+    for iteration in iterations {
+        let newest = ledger.told().held(job, iteration).map(|(generation, _)| generation).last();
+        let Some(newest) = newest else { continue };
+        let reply = client.allocated(job, iteration);
+        assert_eq!(reply.status, 200, "{job} {iteration} was answered in generation {newest}: {reply:?}");
+        let generation = ledger.hold(job, iteration, &reply.body);
+        assert!(generation >= newest, "{job} {iteration}: {generation} in the place of {newest}");
+    }
+}
+
+/// Asked for again, the newest iterations have the answers that are read, or are void and planned in the current generation.
+fn asks_again(client: &Client, ledger: &Ledger, job: &'static str, generation: u64, next: u64) {
+    for iteration in next.saturating_sub(NEWEST)..next {
+        let before = client.allocated(job, iteration);
+        let request = AllocateRequest::new(JobId::new(job).unwrap(), generation, iteration);
+        let reply = client.allocate(&request);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        if reply.body != before.body {
+            let planned = ledger.hold(job, iteration, &reply.body);
+            assert_eq!(planned, generation, "{job} {iteration}: {before:?} was not void");
+        }
+        assert_eq!(client.allocated(job, iteration).body, reply.body);
+    }
+}
+
+/// The samples of each node are there without a gap or a double: all that were acknowledged, none that were not sent.
+fn samples(client: &Client, ledger: &Ledger) {
+    for node in NODES {
+        let told = ledger.told().samples[node];
+        let stored = client.samples(node, SAMPLES_MAX).samples;
+        let marks: Vec<u64> = stored.iter().map(|sample| sample.readings["mark"] as u64).collect();
+        let next = marks.last().map_or(0, |last| last + 1);
+        assert!((told.acknowledged..=told.sent).contains(&next), "{node}: {next} samples of {told:?}");
+        let first = next.saturating_sub(SAMPLES_MAX);
+        assert!(marks.iter().copied().eq(first..next), "{node}: a gap or a double: {marks:?}");
+    }
+}
+
+fn guest(client: &Client, ledger: &Ledger) {
+    let Some(expected) = ledger.told().guest else { return };
+    let view: WorkersView = client.get(&format!("/v1/jobs/{}/workers", JOBS[0])).json();
+    let takes_part = view
+        .workers
+        .iter()
+        .any(|worker| worker.worker.as_str() == GUEST && worker.state == WorkerState::Live);
+    assert_eq!(takes_part, expected, "the guest's last wish was granted");
+}
+
+/// Looks into the store itself, which nobody has open any more, for everything that clients were told.
+pub fn store(store: &Store, ledger: &Ledger) {
+    let told = ledger.told();
+    let text = |value: &Option<String>| value.clone().expect("a value");
+    let number = |value: &Option<String>| -> u64 { text(value).parse().expect("a number") };
+
+    let rows = store.rows(
+        "SELECT node, CAST(sequence AS TEXT), CAST(sample AS TEXT) FROM node_sample ORDER BY node, sequence",
+    );
+    let mut counted: BTreeMap<String, u64> = BTreeMap::new();
+    for row in &rows {
+        let count = counted.entry(text(&row[0])).or_default();
+        let sample: serde_json::Value = serde_json::from_str(&text(&row[2])).unwrap();
+        assert_eq!(number(&row[1]), *count, "a gap or a double in {:?}", row[0]);
+        assert_eq!(sample["readings"]["mark"].as_f64(), Some(*count as f64), "{sample}");
+        *count += 1;
+    }
+    for (node, samples) in &told.samples {
+        let count = counted.get(*node).copied().unwrap_or_default();
+        assert!((samples.acknowledged..=samples.sent).contains(&count), "{node}: {count} of {samples:?}");
+    }
+
+    let rows = store.rows(
+        "SELECT job_id, CAST(iteration AS TEXT), CAST(generation AS TEXT), answer FROM allocation
+         ORDER BY job_id, allocation.iteration, allocation.generation",
+    );
+    let stored: BTreeMap<(String, u64, u64), String> =
+        rows.iter().map(|row| ((text(&row[0]), number(&row[1]), number(&row[2])), text(&row[3]))).collect();
+    for ((job, iteration, generation), bytes) in &told.answers {
+        let key = ((*job).to_owned(), *iteration, *generation);
+        assert_eq!(stored.get(&key), Some(bytes), "what a client holds of {key:?}");
+    }
+    let departures: Vec<(String, u64)> = store
+        .rows("SELECT job_id, CAST(generation AS TEXT) FROM event WHERE kind IN ('left', 'expired')")
+        .iter()
+        .map(|row| (text(&row[0]), number(&row[1])))
+        .collect();
+    for ((one, other), _) in stored.keys().zip(stored.keys().skip(1)).zip(1..) {
+        if (&one.0, one.1) == (&other.0, other.1) {
+            let voided = |(job, at): &(String, u64)| *job == one.0 && one.2 < *at && *at <= other.2;
+            assert!(departures.iter().any(voided), "{one:?} and {other:?}, and nobody left in between");
+        }
+    }
+
+    let rows = store
+        .rows("SELECT job_id, CAST(iteration AS TEXT), worker, CAST(compute_time_s AS TEXT) FROM report");
+    let stored: BTreeMap<(String, u64, String), f64> = rows
+        .iter()
+        .map(|row| ((text(&row[0]), number(&row[1]), text(&row[2])), text(&row[3]).parse().unwrap()))
+        .collect();
+    assert_eq!(stored.len(), rows.len(), "a report is there twice");
+    for (job, iteration, worker) in &told.reports {
+        let time_s = stored.get(&((*job).to_owned(), *iteration, worker_id(*worker).to_string()));
+        let expected = report(*worker, *iteration).compute_time_s;
+        assert!(
+            time_s.is_some_and(|time_s| (time_s - expected).abs() < 1e-12),
+            "{job} {iteration}: {time_s:?}"
+        );
+    }
+    assert!(
+        stored.keys().all(|(_, _, worker)| (0..WORKERS).any(|known| worker_id(known).as_str() == worker))
+    );
+}
