@@ -14,11 +14,15 @@ use ureq::{Agent, Body};
 /// No healthy answer takes longer.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Redirects that a client which follows them takes.
+const HOPS_MAX: usize = 3;
+
 /// A client with connections of its own.
 #[derive(Debug, Clone)]
 pub struct Client {
     agent: Agent,
     url: String,
+    hops: usize,
 }
 
 /// What came back.
@@ -32,6 +36,8 @@ pub struct Reply {
     pub connection: Option<String>,
     /// `retry-after`.
     pub retry_after: Option<String>,
+    /// `location`.
+    pub location: Option<String>,
     /// The body.
     pub body: String,
 }
@@ -66,11 +72,31 @@ impl Client {
     pub fn new(url: &str) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
+            .max_redirects(0)
             .timeout_connect(Some(TIMEOUT))
             .timeout_recv_response(Some(TIMEOUT))
             .timeout_recv_body(Some(TIMEOUT))
             .build();
-        Self { agent: config.into(), url: url.to_owned() }
+        Self { agent: config.into(), url: url.to_owned(), hops: 0 }
+    }
+
+    /// A client that goes where the server sends it.
+    pub fn following(url: &str) -> Self {
+        Self { hops: HOPS_MAX, ..Self::new(url) }
+    }
+
+    /// Asks, and asks again where it is sent.
+    fn ask(
+        &self,
+        path: &str,
+        send: impl Fn(&str) -> Result<Response<Body>, ureq::Error>,
+    ) -> Result<Reply, ureq::Error> {
+        let mut answer = reply(send(&format!("{}{path}", self.url)))?;
+        for _ in 0..self.hops {
+            let Some(location) = answer.location.take().filter(|_| answer.status == 307) else { break };
+            answer = reply(send(&location))?;
+        }
+        Ok(answer)
     }
 
     /// `GET`
@@ -83,7 +109,7 @@ impl Client {
     /// # Errors
     /// There was no answer.
     pub fn try_get(&self, path: &str) -> Result<Reply, ureq::Error> {
-        reply(self.agent.get(format!("{}{path}", self.url)).call())
+        self.ask(path, |url| self.agent.get(url).call())
     }
 
     /// `DELETE`
@@ -96,13 +122,13 @@ impl Client {
     /// # Errors
     /// There was no answer.
     pub fn try_delete(&self, path: &str) -> Result<Reply, ureq::Error> {
-        reply(self.agent.delete(format!("{}{path}", self.url)).call())
+        self.ask(path, |url| self.agent.delete(url).call())
     }
 
     /// `PUT` of JSON.
     pub fn put(&self, path: &str, body: &impl Serialize) -> Reply {
-        let response = self.agent.put(format!("{}{path}", self.url)).send_json(body);
-        reply(response).unwrap_or_else(|error| panic!("PUT {path}: {error}"))
+        self.ask(path, |url| self.agent.put(url).send_json(body))
+            .unwrap_or_else(|error| panic!("PUT {path}: {error}"))
     }
 
     /// `POST` of JSON.
@@ -115,13 +141,13 @@ impl Client {
     /// # Errors
     /// There was no answer.
     pub fn try_post(&self, path: &str, body: &impl Serialize) -> Result<Reply, ureq::Error> {
-        reply(self.agent.post(format!("{}{path}", self.url)).send_json(body))
+        self.ask(path, |url| self.agent.post(url).send_json(body))
     }
 
     /// `POST` of any text.
     pub fn post_text(&self, path: &str, body: &str) -> Reply {
-        let request = self.agent.post(format!("{}{path}", self.url)).content_type("application/json");
-        reply(request.send(body)).unwrap_or_else(|error| panic!("POST {path}: {error}"))
+        let send = |url: &str| self.agent.post(url).content_type("application/json").send(body);
+        self.ask(path, send).unwrap_or_else(|error| panic!("POST {path}: {error}"))
     }
 
     /// Creates or changes a job.
@@ -176,8 +202,9 @@ impl Client {
 fn reply(response: Result<Response<Body>, ureq::Error>) -> Result<Reply, ureq::Error> {
     let mut response = response?;
     let header = |name: &str| Some(response.headers().get(name)?.to_str().expect("text").to_owned());
-    let [content_type, connection, retry_after] = ["content-type", "connection", "retry-after"].map(header);
+    let names = ["content-type", "connection", "retry-after", "location"];
+    let [content_type, connection, retry_after, location] = names.map(header);
     let status = response.status().as_u16();
     let body = response.body_mut().with_config().limit(u64::MAX).read_to_string()?;
-    Ok(Reply { status, content_type, connection, retry_after, body })
+    Ok(Reply { status, content_type, connection, retry_after, location, body })
 }

@@ -99,6 +99,16 @@ impl Process {
         send(self.id(), Signal::TERM);
     }
 
+    /// SIGSTOP: it stands still, and the system says nothing of it to whoever is connected.
+    pub fn stop(&self) {
+        send(self.id(), Signal::STOP);
+    }
+
+    /// SIGCONT: it goes on as if nothing had been.
+    pub fn go_on(&self) {
+        send(self.id(), Signal::CONT);
+    }
+
     /// SIGKILL, and waits for the end.
     pub fn kill(&mut self) {
         // Fails only for a process that has ended already.

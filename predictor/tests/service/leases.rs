@@ -22,7 +22,12 @@ struct Timed {
 
 fn serve(store: &Store, now_unix_ms: i64) -> Timed {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let config = Config { listen, store: store.address(), ..Config::default() };
+    let config = Config {
+        listen,
+        url: Some("http://predictor.test".into()),
+        store: store.address(),
+        ..Config::default()
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (clock, handle) = Clock::manual();
     handle.store(now_unix_ms, Ordering::SeqCst);

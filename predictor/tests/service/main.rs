@@ -9,6 +9,7 @@ mod contract;
 mod hedge;
 
 mod races;
+mod sharing;
 
 mod laws;
 mod learning_rate;

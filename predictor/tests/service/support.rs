@@ -24,7 +24,9 @@ impl Service {
 
     pub fn start_with(flags: &[&str]) -> Self {
         let store = Store::fresh();
-        let predictor = Predictor::start_over(Path::new(BINARY), &store.address(), flags);
+        // Whatever its port, it is known by one name: a restart is the same predictor again, and waits for no lease.
+        let flags = [&["--url=http://predictor.test"], flags].concat();
+        let predictor = Predictor::start_over(Path::new(BINARY), &store.address(), &flags);
         Self { client: predictor.client(), predictor, store }
     }
 

@@ -11,9 +11,9 @@ use crate::ledger::{JOBS, Ledger, NODES};
 use crate::load::{GUEST, WORKERS, report, worker_id};
 
 /// Newest iterations of each job that every audit asks for.
-const NEWEST: u64 = 12;
+const NEWEST: u64 = 8;
 /// Older ones, drawn by chance.
-const OLDER: usize = 12;
+const OLDER: usize = 8;
 /// Samples in an answer.
 const SAMPLES_MAX: u64 = 10_000;
 
@@ -101,7 +101,8 @@ pub fn store(store: &Store, ledger: &Ledger) {
     let number = |value: &Option<String>| -> u64 { text(value).parse().expect("a number") };
 
     let rows = store.rows(
-        "SELECT node, CAST(sequence AS TEXT), CAST(sample AS TEXT) FROM node_sample ORDER BY node, sequence",
+        "SELECT node, CAST(sequence AS TEXT), CAST(sample AS TEXT) FROM node_sample
+         ORDER BY node, node_sample.sequence",
     );
     let mut counted: BTreeMap<String, u64> = BTreeMap::new();
     for row in &rows {

@@ -3,6 +3,7 @@
 //! Each sends again whatever was not acknowledged, as real ones do, and enters what it is told into the ledger. A client ends
 //! where the predictor is gone, or when it is told to.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -53,10 +54,16 @@ pub fn begin(client: &Client, ledger: &Ledger) {
 impl Load {
     /// Runs all clients against the predictor at `url` beside `meanwhile`, and returns when all have ended.
     pub fn run<T>(&self, url: &str, ledger: &Ledger, seed: u64, meanwhile: impl FnOnce() -> T) -> T {
+        self.run_on(&[url], ledger, seed, meanwhile)
+    }
+
+    /// The same against several predictors: where one is gone or says "not now" a client goes to the next.
+    pub fn run_on<T>(&self, urls: &[&str], ledger: &Ledger, seed: u64, meanwhile: impl FnOnce() -> T) -> T {
         let client = |seed_of_client| Asker {
             load: self,
             ledger,
-            client: Client::new(url),
+            clients: urls.iter().map(|url| Client::following(url)).collect(),
+            at: Cell::new(0),
             random: ChaCha8Rng::seed_from_u64(seed << 8 | seed_of_client),
         };
         thread::scope(|scope| {
@@ -88,7 +95,9 @@ impl Load {
 struct Asker<'a> {
     load: &'a Load,
     ledger: &'a Ledger,
-    client: Client,
+    clients: Vec<Client>,
+    /// The client that was answered last.
+    at: Cell<usize>,
     random: ChaCha8Rng,
 }
 
@@ -97,11 +106,23 @@ impl Asker<'_> {
         self.load.stop.load(Ordering::SeqCst)
     }
 
-    /// Asks until there is an answer that is not "not now"; None where the predictor is gone or the load is to end.
+    fn client(&self) -> &Client {
+        &self.clients[self.at.get() % self.clients.len()]
+    }
+
+    fn next(&self) {
+        self.at.set(self.at.get() + 1);
+    }
+
+    /// Asks until there is an answer that is not "not now"; None where every predictor is gone or the load is to end.
     fn patiently(&self, ask: impl Fn(&Client) -> Result<Reply, ureq::Error>) -> Option<Reply> {
         until("the predictor answers", || {
-            let Ok(reply) = ask(&self.client) else { return Some(None) };
+            let Ok(reply) = ask(self.client()) else {
+                self.next();
+                return (self.clients.len() == 1 || self.stopped()).then_some(None);
+            };
             if matches!(reply.status, 429 | 503) {
+                self.next();
                 assert!(reply.retry_after.is_some(), "{reply:?}");
                 reply.problem(reply.status, slug(&reply));
                 self.load.refusals.fetch_add(1, Ordering::SeqCst);
@@ -176,7 +197,9 @@ impl Asker<'_> {
                     return;
                 }
                 // Where the predictor is gone nobody makes progress any more.
-                let Ok(_) = self.client.try_get("/healthz") else { return };
+                if self.client().try_get("/healthz").is_err() && self.clients.len() == 1 {
+                    return;
+                }
             }
             let joins = self.random.random_bool(0.5);
             self.ledger.told().guest = None;

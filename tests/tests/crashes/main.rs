@@ -9,4 +9,11 @@ mod audit;
 mod ledger;
 mod load;
 
+mod disk;
+mod service;
+
+mod failover;
 mod kills;
+
+mod disks;
+mod postgres;

@@ -1,0 +1,100 @@
+//! Several predictors on one store: on PostgreSQL each job has one owner, an SQLite file is served by one process.
+
+use std::path::Path;
+use std::process::Command;
+
+use evenstep_protocol::{JobSpec, JobsView, TelemetryAnswer};
+use evenstep_tests::postgres::Database;
+use evenstep_tests::predictor::without_settings;
+use evenstep_tests::process::Process;
+use evenstep_tests::wait::until;
+use evenstep_tests::{Client, Predictor};
+
+use crate::support::{BINARY, ask, join_all};
+
+const FLAGS: [&str; 2] = ["--refit-interval-s=86400", "--lease-s=1"];
+
+/// Two predictors; the first owns the job `shared` of two workers, and has answered iteration 0.
+struct Pair {
+    _database: Database,
+    first: Predictor,
+    second: Predictor,
+    answer: String,
+}
+
+impl Pair {
+    fn start(test: &str) -> Option<Self> {
+        let database = Database::shared(test)?;
+        let start = || Predictor::start_over(Path::new(BINARY), &database.url(), &FLAGS);
+        let (first, second) = (start(), start());
+        let client = first.client();
+        client.put_job("shared", &JobSpec::new(64));
+        join_all(&client, "shared", 2);
+        let answer = client.allocate(&ask("shared", 2, 0)).body;
+        Some(Self { _database: database, first, second, answer })
+    }
+}
+
+#[test]
+fn another_predictors_job_is_answered_there() {
+    let Some(pair) = Pair::start("sharing::another_predictors_job_is_answered_there") else { return };
+    let second = pair.second.client();
+    let sent = second.allocate(&ask("shared", 2, 1));
+    sent.problem(307, "elsewhere");
+    assert_eq!(sent.location, Some(format!("{}/allocate", pair.first.url)));
+    let sent = second.get("/v1/jobs/shared/speeds?limit=5");
+    assert_eq!(sent.location, Some(format!("{}/v1/jobs/shared/speeds?limit=5", pair.first.url)), "{sent:?}");
+    let there = Client::following(&pair.second.url);
+    assert_eq!(there.allocated("shared", 0).body, pair.answer);
+    // What belongs to no job is taken by anybody, once.
+    let batch = r#"{"node":"n","boot_id":"b","sequence":0,"samples":[{"at_unix_ms":1},{"at_unix_ms":2}]}"#;
+    let kept = |predictor: &Predictor| -> TelemetryAnswer {
+        predictor.client().post_text("/v1/telemetry", batch).json()
+    };
+    assert_eq!((kept(&pair.second).stored, kept(&pair.first).duplicates), (2, 2));
+    let jobs: JobsView = second.get("/v1/jobs").json();
+    assert_eq!(jobs.jobs[0].live_workers, 2, "listed everywhere");
+}
+
+#[test]
+fn who_was_stopped_does_not_answer_for_what_it_lost() {
+    let Some(pair) = Pair::start("sharing::who_was_stopped_does_not_answer_for_what_it_lost") else { return };
+    let (first, second) = (pair.first.client(), pair.second.client());
+    pair.first.process.stop();
+    until("the second takes over", || (second.get("/v1/jobs/shared").status == 200).then_some(()));
+    assert_eq!(second.allocated("shared", 0).body, pair.answer);
+    assert_eq!(second.leave("shared", "node/0").generation, 3);
+    let planned_again = second.allocate(&ask("shared", 3, 0)).body;
+    assert_ne!(planned_again, pair.answer);
+    pair.first.process.go_on();
+    // It holds the void answer in memory, and its generation.
+    let stale = first.allocate(&ask("shared", 2, 0));
+    assert!(matches!(stale.status, 307 | 503), "{stale:?}");
+    until("it is back in the round", || (first.allocated("shared", 0).status == 307).then_some(()));
+    assert_eq!(second.allocated("shared", 0).body, planned_again);
+}
+
+#[test]
+fn who_is_told_to_end_gives_its_jobs_up() {
+    let Some(mut pair) = Pair::start("sharing::who_is_told_to_end_gives_its_jobs_up") else { return };
+    pair.first.process.terminate();
+    assert!(pair.first.process.wait().success());
+    let second = pair.second.client();
+    assert_eq!(second.allocated("shared", 0).body, pair.answer, "at once: no lease has to end");
+}
+
+#[test]
+fn an_sqlite_file_is_served_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = Predictor::start_over(Path::new(BINARY), &address(folder.path()), &[]);
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--listen=127.0.0.1:0", &format!("--store={}", address(folder.path()))]);
+    let mut second = Process::start(without_settings(&mut command));
+    assert!(!second.wait().success());
+    assert!(second.said().contains("is held by another evenstep-predictor"), "{}", second.said());
+    assert_eq!(first.client().get("/readyz").status, 200);
+}
+
+fn address(folder: &Path) -> String {
+    format!("sqlite://{}", folder.join("evenstep.db").display())
+}

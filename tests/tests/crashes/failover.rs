@@ -1,0 +1,121 @@
+//! Two predictors on one PostgreSQL, under load: one dies, stands still or is told to go, again and again.
+
+use std::env;
+use std::time::Instant;
+
+use evenstep_tests::postgres::Database;
+use evenstep_tests::wait::until;
+use evenstep_tests::{Client, Predictor, Store, binaries};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::audit;
+use crate::ledger::{JOBS, Ledger};
+use crate::load::{self, Load};
+
+/// How many times a predictor is taken out, where it is not [`KILLS`].
+const KILLS_VARIABLE: &str = "EVENSTEP_TESTS_FAILOVERS";
+const KILLS: u64 = 9;
+/// Requests that are answered at most before that.
+const REQUESTS_MAX: u64 = 120;
+const LEASE_S: f64 = 1.0;
+
+/// How a predictor is taken out.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    /// `kill -9`.
+    Killed,
+    /// Stopped for longer than its lease, and then it goes on as if nothing had been.
+    Stopped,
+    /// Told to end, as in a rolling restart.
+    Ended,
+}
+
+#[test]
+fn no_two_predictors_answer_whoever_dies() {
+    let name = "failover::no_two_predictors_answer_whoever_dies";
+    let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
+    let Some(database) = Database::shared(name) else { return };
+    let store = Store::Postgres(database);
+    let ledger = Ledger::default();
+    let mut random = ChaCha8Rng::seed_from_u64(9);
+    let lease = format!("--lease-s={LEASE_S}");
+    let start = || Predictor::start_over(&binary, &store.address(), &[&lease, "--refit-interval-s=1"]);
+    let mut predictors = [start(), start()];
+    load::begin(&Client::following(&predictors[0].url), &ledger);
+    let mut taken_over = [Vec::new(), Vec::new(), Vec::new()];
+    for kill in 0..kills() {
+        let urls = predictors.each_ref().map(|predictor| predictor.url.clone());
+        let way = [Way::Killed, Way::Stopped, Way::Ended][kill as usize % 3];
+        let load = Load::default();
+        let (out, s) = load.run_on(&urls.each_ref().map(String::as_str), &ledger, kill, || {
+            load.goes_on(random.random_range(0..REQUESTS_MAX));
+            let out = owner(&predictors);
+            let other = Client::new(&urls[1 - out]);
+            let begun = Instant::now();
+            take_out(&mut predictors[out], way);
+            until("the other one takes over", || (other.get(&path()).status == 200).then_some(()));
+            let s = begun.elapsed().as_secs_f64();
+            if matches!(way, Way::Stopped) {
+                predictors[out].process.go_on();
+                // It had answers of this job in memory, and must not give them as its own.
+                let stale = Client::new(&urls[out]).get(&path());
+                assert!(matches!(stale.status, 307 | 503), "{stale:?}");
+            }
+            load.goes_on(REQUESTS_MAX / 4);
+            (out, s)
+        });
+        taken_over[way as usize].push(s);
+        if !matches!(way, Way::Stopped) {
+            predictors[out].restart();
+        }
+        for predictor in &predictors {
+            audit::some(&Client::following(&predictor.url), &ledger, &mut random);
+        }
+    }
+    audit::all(&Client::following(&predictors[0].url), &ledger);
+    for predictor in &mut predictors {
+        predictor.process.terminate();
+        assert!(predictor.process.wait().success(), "{}", predictor.process.said());
+    }
+    audit::store(&store, &ledger);
+    let told = ledger.told();
+    eprintln!(
+        "{} answers, none of them mixed; lease {LEASE_S} s, aim lease + 2; seconds until another answered:",
+        told.answers.len()
+    );
+    for (way, mut seconds) in [Way::Killed, Way::Stopped, Way::Ended].into_iter().zip(taken_over) {
+        seconds.sort_by(f64::total_cmp);
+        if let Some(most) = seconds.last() {
+            eprintln!(
+                "{way:?}: {} times, median {:.2}, most {most:.2}",
+                seconds.len(),
+                seconds[seconds.len() / 2]
+            );
+        }
+    }
+}
+
+fn kills() -> u64 {
+    let Ok(kills) = env::var(KILLS_VARIABLE) else { return KILLS };
+    kills.parse().unwrap_or_else(|_| panic!("{KILLS_VARIABLE}={kills}: must be a number"))
+}
+
+fn path() -> String {
+    format!("/v1/jobs/{}", JOBS[0])
+}
+
+/// Which predictor answers for the first job.
+fn owner(predictors: &[Predictor; 2]) -> usize {
+    until("somebody owns the job", || {
+        predictors.iter().position(|predictor| predictor.client().get(&path()).status == 200)
+    })
+}
+
+fn take_out(predictor: &mut Predictor, way: Way) {
+    match way {
+        Way::Killed => predictor.process.kill(),
+        Way::Stopped => predictor.process.stop(),
+        Way::Ended => predictor.process.terminate(),
+    }
+}
