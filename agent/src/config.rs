@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
-use evenstep_protocol::{DEFAULT_SERVER, InvalidId, NodeId};
+use evenstep_protocol::servers::InvalidServers;
+use evenstep_protocol::{DEFAULT_SERVER, InvalidId, NodeId, Servers};
 use figment::Figment;
 use figment::providers::{Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
@@ -32,8 +33,9 @@ pub struct Flags {
     #[serde(skip)]
     pub log: String,
 
-    /// The predictor [default: http://127.0.0.1:7117].
-    #[arg(long, value_name = "URL", env = "EVENSTEP_SERVER")]
+    /// The predictor; several over one store, separated by commas: one that answers is sent to
+    /// [default: http://127.0.0.1:7117].
+    #[arg(long, value_name = "URL,..", env = "EVENSTEP_SERVER")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
 
@@ -112,8 +114,8 @@ impl Default for Settings {
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The predictor's base URL.
-    pub server: String,
+    /// The predictors' base URLs.
+    pub servers: Servers,
     /// What this machine is called.
     pub node: NodeId,
     /// Where fresh readings are answered: loopback.
@@ -203,7 +205,10 @@ impl Config {
             return Err(wrong("watch-pid", &format!("{} values", settings.watch_pid.len()), rule));
         }
         Ok(Self {
-            server: check_server(settings.server)?,
+            servers: settings
+                .server
+                .parse()
+                .map_err(|error: InvalidServers| wrong("server", &error.value, error.rule))?,
             node,
             listen: check_listen(&settings.listen)?,
             interval: check_time("interval", &settings.interval, INTERVAL_MIN)?,
@@ -226,14 +231,6 @@ pub fn state_directory(variable: impl Fn(&str) -> Option<std::ffi::OsString>) ->
 
 fn wrong(option: &'static str, value: &(impl ToString + ?Sized), rule: impl Into<String>) -> ConfigError {
     ConfigError::Option { option, value: value.to_string(), rule: rule.into() }
-}
-
-fn check_server(server: String) -> Result<String, ConfigError> {
-    let uri = server.parse::<ureq::http::Uri>();
-    let is_base = uri.is_ok_and(|uri| {
-        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some() && uri.query().is_none()
-    });
-    if is_base { Ok(server) } else { Err(wrong("server", &server, "must be like http://host:port")) }
 }
 
 fn check_listen(listen: &str) -> Result<SocketAddr, ConfigError> {
@@ -266,7 +263,7 @@ mod tests {
     #[test]
     fn nothing_said_means_the_defaults() {
         let config = config(&[]).unwrap();
-        assert_eq!(config.server, DEFAULT_SERVER);
+        assert_eq!(config.servers.to_string(), DEFAULT_SERVER);
         assert_eq!((config.node.as_str(), config.interval), ("node-a", Duration::from_secs(1)));
         assert_eq!((config.listen.port(), config.spool_bytes_max), (7118, 64 << 20));
     }
@@ -302,12 +299,21 @@ mod tests {
             ("--listen", "here"),
             ("--server", "127.0.0.1:7117"),
             ("--server", "ftp://predictor"),
+            ("--server", "http://a:1;http://b:1"),
             ("--spool-max-bytes", "1000"),
             ("--node", "a b"),
         ] {
             let error = config(&[option, value]).unwrap_err().to_string();
             assert!(error.contains(option) && error.contains(value), "{option} {value}: {error}");
         }
+    }
+
+    #[test]
+    fn servers_are_a_list() {
+        let servers = config(&["--server", "http://a:1, http://b:1/"]).unwrap().servers;
+        assert_eq!(servers.to_string(), "http://a:1,http://b:1");
+        let error = config(&["--server", "http://a:1,b:1"]).unwrap_err().to_string();
+        assert!(error.contains("--server \"b:1\": must be like http://host:port"), "{error}");
     }
 
     #[test]

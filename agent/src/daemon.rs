@@ -91,7 +91,7 @@ pub async fn run(
     });
 
     let backoff = Backoff::new(boot.as_u64_pair().0);
-    let uplink = Uplink::new(spool.clone(), uplink_state, &config.server, config.send_every, backoff);
+    let uplink = Uplink::new(spool.clone(), uplink_state, &config.servers, config.send_every, backoff);
     let sampled = shared.clone();
     let sampler = Part::start("sampler", move |stop| sample(&config, &sampled, stop))?;
     let uplink = Part::start("uplink", move |stop| uplink.run(stop))?;

@@ -12,13 +12,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use evenstep_protocol::Servers;
+use evenstep_protocol::servers::{Outcome, Route, Turn};
 use serde::Serialize;
 
 use crate::spool::{BATCH_SAMPLES_MAX, Batch, Spool};
 pub use backoff::Backoff;
-use verdict::{Verdict, judge};
+use verdict::{Unheard, Verdict, judge};
 
-/// The longest wait for one answer.
+/// Where batches go, on every server.
+const PATH: &str = "/v1/telemetry";
+/// The longest wait for one answer, whoever of several servers gives it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest wait for the answer to what is left when the agent is told to stop.
 const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -30,7 +34,7 @@ const LAST_SENDING: Duration = Duration::from_secs(4);
 /// How the uplink fares.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct UplinkState {
-    /// Where batches go.
+    /// Where batches go now: of several servers, the one that answered last.
     pub server: String,
     /// Samples that the predictor acknowledged.
     pub samples_acknowledged: u64,
@@ -52,7 +56,7 @@ pub struct Uplink {
     spool: Arc<Mutex<Spool>>,
     state: Arc<Mutex<UplinkState>>,
     http: ureq::Agent,
-    url: String,
+    route: Route,
     send_every: Duration,
     backoff: Backoff,
     batch_samples_max: usize,
@@ -70,30 +74,31 @@ enum Step {
 }
 
 impl Uplink {
-    /// Sends what `spool` holds to `server` every `send_every`.
+    /// Sends what `spool` holds to one of `servers` every `send_every`.
     pub fn new(
         spool: Arc<Mutex<Spool>>,
         state: Arc<Mutex<UplinkState>>,
-        server: &str,
+        servers: &Servers,
         send_every: Duration,
         backoff: Backoff,
     ) -> Self {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
+            .max_redirects(0)
             .user_agent(concat!("evenstep-agent/", env!("CARGO_PKG_VERSION")))
             .build();
-        let url = format!("{}/v1/telemetry", server.trim_end_matches('/'));
         let uplink = Self {
             spool,
             state,
             http: ureq::Agent::new_with_config(config),
-            url,
+            route: Route::new(servers.clone()),
             send_every,
             backoff,
             batch_samples_max: BATCH_SAMPLES_MAX,
         };
+        let first = uplink.route.first();
         uplink.update(|state| {
-            state.server = server.to_owned();
+            state.server = first;
             state.batch_samples_max = BATCH_SAMPLES_MAX;
         });
         uplink
@@ -155,7 +160,7 @@ impl Uplink {
                 step
             }
             Verdict::Poison { reason } => self.set_aside(&batch, &reason),
-            Verdict::Retry { reason, after } => self.retry(&reason, after),
+            Verdict::Retry(unheard) => self.retry(&unheard.reason, unheard.after),
         }
     }
 
@@ -164,20 +169,49 @@ impl Uplink {
             Ok(body) => body,
             Err(error) => return Verdict::Poison { reason: error.to_string() },
         };
-        let request = self.http.post(&self.url).config().timeout_global(Some(timeout)).build();
-        let answer = request.content_type("application/json").send(&body[..]);
-        let retry = |reason: String| Verdict::Retry { reason, after: None };
-        let answer = match answer {
+        let started = Instant::now();
+        let asked = self.route.ask(PATH, |turn| {
+            let left = timeout.saturating_sub(started.elapsed());
+            // The last one has all that is left. The one before has half of it: it answered last, so it is the likeliest.
+            let limit = if turn.others == 0 { left } else { left / 2 };
+            self.send_to(turn, &body, limit, batch)
+        });
+        let first = self.route.first();
+        self.update(|state| state.server = first);
+        asked.unwrap_or_else(|unanswered| {
+            // Whoever said when to come back is left alone until then.
+            let after = unanswered.tried.iter().filter_map(|(_, unheard)| unheard.after).max();
+            Verdict::Retry(Unheard { reason: unanswered.to_string(), after })
+        })
+    }
+
+    fn send_to(
+        &self,
+        turn: Turn<'_>,
+        body: &[u8],
+        limit: Duration,
+        batch: &Batch,
+    ) -> Outcome<Verdict, Unheard> {
+        let silent = |reason: String| Outcome::Silent(Unheard::from(reason));
+        if limit.is_zero() {
+            return silent("no time was left to ask it".to_owned());
+        }
+        let url = format!("{}{PATH}", turn.server);
+        let request = self.http.post(url).config().timeout_global(Some(limit)).build();
+        let answer = match request.content_type("application/json").send(body) {
             Ok(answer) => answer,
-            Err(error) => return retry(error.to_string()),
+            Err(error) => return silent(error.to_string()),
         };
         let status = answer.status().as_u16();
-        let retry_after =
-            answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let header = |name: &str| Some(answer.headers().get(name)?.to_str().ok()?.to_owned());
+        if status == 307 {
+            return Outcome::Elsewhere(header("location").unwrap_or_default());
+        }
+        let retry_after = header("retry-after");
         let mut text = Vec::new();
         let mut reader = answer.into_body().into_reader().take(ANSWER_BYTES_MAX);
         if let Err(error) = reader.read_to_end(&mut text) {
-            return retry(format!("the answer broke off: {error}"));
+            return silent(format!("the answer broke off: {error}"));
         }
         judge(status, retry_after.as_deref(), &text, batch)
     }

@@ -12,7 +12,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use evenstep_agent::spool::SPOOL_BYTES_MIN;
 use support::agent::Agent;
-use support::receiver::{Receiver, refuse, take};
+use support::receiver::{Receiver, Store, refuse, take};
 
 fn waiting(status: &serde_json::Value) -> u64 {
     status["spool"]["waiting"].as_u64().unwrap()
@@ -177,4 +177,50 @@ fn a_server_that_says_when_to_come_back_is_left_alone_until_then() {
         assert!(waited >= Duration::from_secs(2), "{waited:?}");
     });
     assert!(agent.terminate().success());
+}
+
+#[test]
+fn of_several_servers_one_that_answers_gets_everything_in_order() {
+    let spool = tempfile::tempdir().unwrap();
+    let (mut first, mut second) = (Receiver::here(take), Receiver::away());
+    let servers = format!("{},{}", first.url(), second.url());
+    let agent = Agent::start(&servers, spool.path(), &[]);
+    first.wait_until("the first takes them", |store| store.count() >= 10);
+    first.go();
+    second.come(take);
+    second.wait_until("the second takes over", |store| store.count() >= 10);
+    agent.wait_until("it says so", |status| status["uplink"]["server"] == second.url());
+    // Back where it was, it is not asked: the second answers.
+    first.come(take);
+    let before = second.look(Store::count);
+    second.wait_until("the second goes on", |store| store.count() >= before + 10);
+    // Who drains is left at once, whatever it asks for.
+    second.go();
+    second
+        .come(|_, _| Some((StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "300")]).into_response()));
+    let before = first.look(Store::count);
+    first.wait_until("the first again", |store| store.count() >= before + 10);
+    let boot_id = agent.boot_id.clone();
+    assert!(agent.terminate().success());
+    let taken = |receiver: &Receiver| receiver.look(|store| store.sequences[&boot_id].clone());
+    let (first, second) = (taken(&first), taken(&second));
+    assert_without_gaps(&first.union(&second).copied().collect(), 0);
+    assert!(second.first() > first.first() && second.last() < first.last(), "{first:?} {second:?}");
+}
+
+#[test]
+fn a_server_that_points_to_another_is_followed() {
+    let spool = tempfile::tempdir().unwrap();
+    let owner = Receiver::here(take);
+    let location = format!("{}/v1/telemetry", owner.url());
+    let pointing = Receiver::here(move |_, _| {
+        Some((StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, location.clone())]).into_response())
+    });
+    let agent = Agent::start(&pointing.url(), spool.path(), &[]);
+    owner.wait_until("they arrive", |store| store.count() >= 10);
+    let status = agent.wait_until("acknowledged", |status| status["uplink"]["samples_acknowledged"] != 0);
+    assert_eq!(status["uplink"]["server"], owner.url());
+    assert_eq!(status["uplink"]["failed_attempts"], 0);
+    assert!(agent.terminate().success());
+    pointing.look(|store| assert_eq!(store.batches.len(), 1, "the other one is remembered"));
 }

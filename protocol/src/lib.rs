@@ -1,4 +1,5 @@
-//! What agents, the predictor and trainers say to each other: wire types only, in the order of the way of the data.
+//! What agents, the predictor and trainers say to each other: wire types, in the order of the way of the data; and
+//! [`servers`], by which a client finds the predictor that answers it.
 //!
 //! Requests are strict: an unknown field is an error that names it, so that a misspelt option is never silently
 //! dropped. Answers may grow: clients ignore fields they do not know. Units stand last in names (`_s`, `_bytes`,
@@ -13,6 +14,8 @@ mod problem;
 mod telemetry;
 mod view;
 
+pub mod servers;
+
 pub use allocation::{
     AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, Tail, TailReport, WorkerReport,
 };
@@ -21,6 +24,7 @@ pub use ids::{InvalidId, JobId, NodeId, WorkerId};
 pub use job::{Hedge, JobSpec, JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerOverride};
 pub use learning_rate::{LearningRateRule, LearningRateSettings, OptimizerInstruction, Ramp};
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
+pub use servers::Servers;
 pub use telemetry::{
     GpuSample, NodeSample, ProcessSample, Readings, TelemetryAnswer, TelemetryBatch, driver,
 };

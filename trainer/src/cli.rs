@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use evenstep_protocol::{Hedge, JobId};
+use evenstep_protocol::{DEFAULT_SERVER, Hedge, JobId, Servers};
 use serde::{Deserialize, Serialize};
 
 use crate::contend::clock_seconds;
@@ -131,9 +131,9 @@ pub struct TrainArgs {
     /// With several policies: iterations that one runs before the next takes its turn
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub block: u64,
-    /// The predictor
-    #[arg(long, default_value = "http://127.0.0.1:7117", env = "EVENSTEP_SERVER")]
-    pub server: String,
+    /// The predictor; several over one store, separated by commas: one that answers is asked
+    #[arg(long, value_name = "URL,..", default_value = DEFAULT_SERVER, env = "EVENSTEP_SERVER")]
+    pub server: Servers,
     /// The job id: one run, one id [default: made from the time]
     #[arg(long, env = "EVENSTEP_JOB")]
     pub job: Option<JobId>,
@@ -447,6 +447,21 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_list_of_servers_is_checked() {
+        assert_eq!(train(&[]).server.to_string(), DEFAULT_SERVER);
+        assert_eq!(
+            train(&["--server", "http://a:1/,http://b:1"]).server.to_string(),
+            "http://a:1,http://b:1"
+        );
+        let wrong = ["evenstep-trainer", "launch", "--workers=2", "--server=http://a:1,b:1"];
+        let told = Cli::try_parse_from(wrong).unwrap_err().to_string();
+        assert!(
+            told.contains("--server") && told.contains("\"b:1\": must be like http://host:port"),
+            "{told}"
+        );
     }
 
     #[test]

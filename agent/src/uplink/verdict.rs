@@ -1,7 +1,9 @@
 //! What an answer to a batch means: a decision of its own, apart from sending.
 
+use std::fmt;
 use std::time::Duration;
 
+use evenstep_protocol::servers::Outcome;
 use evenstep_protocol::{Problem, TelemetryAnswer};
 
 use crate::spool::Batch;
@@ -17,26 +19,56 @@ pub(super) enum Verdict {
     TooLarge,
     /// This content will never be taken: sending it again would block what comes behind it for ever.
     Poison { reason: String },
-    /// It may be taken another time, not before `after`.
-    Retry { reason: String, after: Option<Duration> },
+    /// It may be taken another time.
+    Retry(Unheard),
 }
 
-pub(super) fn judge(status: u16, retry_after: Option<&str>, body: &[u8], batch: &Batch) -> Verdict {
-    let retry = |reason: String| Verdict::Retry { reason, after: retry_after.and_then(seconds) };
+/// Why nothing was taken, and when to ask again.
+#[derive(Debug, PartialEq)]
+pub(super) struct Unheard {
+    pub(super) reason: String,
+    /// Not before.
+    pub(super) after: Option<Duration>,
+}
+
+impl From<String> for Unheard {
+    fn from(reason: String) -> Self {
+        Self { reason, after: None }
+    }
+}
+
+impl fmt::Display for Unheard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+/// Silent is what another server may well take.
+pub(super) fn judge(
+    status: u16,
+    retry_after: Option<&str>,
+    body: &[u8],
+    batch: &Batch,
+) -> Outcome<Verdict, Unheard> {
+    let unheard = |reason: String| Unheard { reason, after: retry_after.and_then(seconds) };
+    let silent = |reason: String| Outcome::Silent(unheard(reason));
     match status {
         200..=299 => match serde_json::from_slice::<TelemetryAnswer>(body) {
-            Ok(answer) if is_for(&answer, batch) => {
-                Verdict::Acknowledged { next_sequence: answer.next_sequence, duplicates: answer.duplicates }
-            }
-            Ok(answer) => retry(format!("the answer is not for this batch: {answer:?}")),
-            Err(error) => retry(format!("the answer to the batch is not one of a predictor: {error}")),
+            Ok(answer) if is_for(&answer, batch) => Outcome::Answered(Verdict::Acknowledged {
+                next_sequence: answer.next_sequence,
+                duplicates: answer.duplicates,
+            }),
+            Ok(answer) => silent(format!("the answer is not for this batch: {answer:?}")),
+            Err(error) => silent(format!("the answer to the batch is not one of a predictor: {error}")),
         },
-        413 => Verdict::TooLarge,
+        413 => Outcome::Answered(Verdict::TooLarge),
+        // The store behind all servers is slower than what comes in: to press the others would make it no faster.
+        429 => Outcome::Answered(Verdict::Retry(unheard(shown(status, body)))),
         // These judge the request's way, its sender or the moment, not the samples: a wrong --server, a proxy that
-        // wants a login, an overload. Nothing may be given up for them.
-        401 | 403 | 404 | 405 | 407 | 408 | 421 | 425 | 429 => retry(shown(status, body)),
-        400..=499 => Verdict::Poison { reason: shown(status, body) },
-        _ => retry(shown(status, body)),
+        // wants a login. Nothing may be given up for them.
+        401 | 403 | 404 | 405 | 407 | 408 | 421 | 425 => silent(shown(status, body)),
+        400..=499 => Outcome::Answered(Verdict::Poison { reason: shown(status, body) }),
+        _ => silent(shown(status, body)),
     }
 }
 
@@ -82,33 +114,43 @@ mod tests {
         serde_json::to_vec(&answer).unwrap()
     }
 
+    fn judged(status: u16, retry_after: Option<&str>, body: &[u8]) -> Outcome<Verdict, Unheard> {
+        judge(status, retry_after, body, &batch())
+    }
+
     #[test]
     fn only_an_answer_to_this_batch_acknowledges_it() {
         let acknowledged = Verdict::Acknowledged { next_sequence: 13, duplicates: 1 };
-        assert_eq!(judge(200, None, &answer("b", 13), &batch()), acknowledged);
+        let outcome = judged(200, None, &answer("b", 13));
+        assert!(matches!(&outcome, Outcome::Answered(verdict) if *verdict == acknowledged), "{outcome:?}");
         for (boot_id, next_sequence) in [("c", 13), ("b", 14), ("b", 10), ("b", 0)] {
-            let verdict = judge(200, None, &answer(boot_id, next_sequence), &batch());
-            assert!(matches!(verdict, Verdict::Retry { .. }), "{boot_id} {next_sequence}: {verdict:?}");
+            let outcome = judged(200, None, &answer(boot_id, next_sequence));
+            assert!(matches!(outcome, Outcome::Silent(_)), "{boot_id} {next_sequence}: {outcome:?}");
         }
-        assert!(matches!(judge(200, None, b"<html>", &batch()), Verdict::Retry { .. }));
+        assert!(matches!(judged(200, None, b"<html>"), Outcome::Silent(_)));
     }
 
     #[test]
     fn only_a_judgement_on_the_content_is_poison() {
         for status in [400, 409, 415, 422] {
-            assert!(matches!(judge(status, None, b"", &batch()), Verdict::Poison { .. }), "{status}");
+            let outcome = judged(status, None, b"");
+            assert!(matches!(outcome, Outcome::Answered(Verdict::Poison { .. })), "{status}");
         }
-        for status in [301, 401, 403, 404, 408, 429, 500, 502, 503] {
-            assert!(matches!(judge(status, None, b"", &batch()), Verdict::Retry { .. }), "{status}");
+        for status in [301, 401, 403, 404, 408, 500, 502, 503] {
+            assert!(matches!(judged(status, None, b""), Outcome::Silent(_)), "{status}");
         }
-        assert_eq!(judge(413, None, b"", &batch()), Verdict::TooLarge);
+        assert!(matches!(judged(413, None, b""), Outcome::Answered(Verdict::TooLarge)));
     }
 
     #[test]
     fn a_server_says_when_to_come_back() {
-        let Verdict::Retry { after, reason } = judge(503, Some("7"), b"busy", &batch()) else { panic!() };
-        assert_eq!((after, reason.as_str()), (Some(Duration::from_secs(7)), "503 busy"));
-        let verdict = judge(503, Some("Fri, 20 Nov 2026 18:00:00 GMT"), b"", &batch());
-        assert!(matches!(verdict, Verdict::Retry { after: None, .. }));
+        let Outcome::Silent(unheard) = judged(503, Some("7"), b"draining") else { panic!() };
+        assert_eq!((unheard.after, unheard.reason.as_str()), (Some(Duration::from_secs(7)), "503 draining"));
+        let Outcome::Answered(Verdict::Retry(unheard)) = judged(429, Some("9"), b"busy") else { panic!() };
+        assert_eq!((unheard.after, unheard.reason.as_str()), (Some(Duration::from_secs(9)), "429 busy"));
+        let Outcome::Silent(unheard) = judged(503, Some("Fri, 20 Nov 2026 18:00:00 GMT"), b"") else {
+            panic!()
+        };
+        assert_eq!(unheard.after, None);
     }
 }

@@ -16,7 +16,7 @@ use tokio::net::TcpSocket;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the receiver does with a batch.
-pub type Behave = fn(&TelemetryBatch, &mut Store) -> Option<Response>;
+type Behave = dyn Fn(&TelemetryBatch, &mut Store) -> Option<Response> + Send + Sync;
 
 /// What has arrived, by boot id.
 #[derive(Default)]
@@ -52,7 +52,7 @@ impl Store {
 #[derive(Clone)]
 struct Shared {
     store: Arc<(Mutex<Store>, Condvar)>,
-    behave: Behave,
+    behave: Arc<Behave>,
 }
 
 /// The address stays while the receiver goes away and comes back.
@@ -76,7 +76,9 @@ impl Receiver {
         }
     }
 
-    pub fn here(behave: Behave) -> Self {
+    pub fn here(
+        behave: impl Fn(&TelemetryBatch, &mut Store) -> Option<Response> + Send + Sync + 'static,
+    ) -> Self {
         let mut receiver = Self::away();
         receiver.come(behave);
         receiver
@@ -86,8 +88,11 @@ impl Receiver {
         format!("http://{}", self.address)
     }
 
-    pub fn come(&mut self, behave: Behave) {
-        let shared = Shared { store: self.store.clone(), behave };
+    pub fn come(
+        &mut self,
+        behave: impl Fn(&TelemetryBatch, &mut Store) -> Option<Response> + Send + Sync + 'static,
+    ) {
+        let shared = Shared { store: self.store.clone(), behave: Arc::new(behave) };
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let listener = {

@@ -1,14 +1,16 @@
-//! The predictor's HTTP interface, as one trainer uses it.
+//! The predictor's HTTP interface, as one trainer uses it: of several servers it asks one that answers.
 
 use std::time::{Duration, Instant};
 
+use evenstep_protocol::servers::{Outcome, Route};
 use evenstep_protocol::{
-    AllocateAnswer, AllocateRequest, JobId, JobSpec, JoinAnswer, JoinRequest, Problem, WorkerId,
+    AllocateAnswer, AllocateRequest, JobId, JobSpec, JoinAnswer, JoinRequest, Problem, Servers, WorkerId,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ureq::http::Response;
-use ureq::{Agent, Body};
+use ureq::http::header::{self, HeaderName};
+use ureq::http::{Method, Request, Response, StatusCode};
+use ureq::{Agent, AsSendBody, Body};
 
 /// The longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
@@ -33,12 +35,13 @@ pub enum AskError {
     Unusable(String),
 }
 
-/// A predictor and a job of ours.
+/// Predictors and a job of ours. Clones share what they learned of who answers.
 #[derive(Debug, Clone)]
 pub struct Client {
     agent: Agent,
-    server: String,
+    route: Route,
     job_id: JobId,
+    timeout: Duration,
 }
 
 /// An answer and how long it took.
@@ -46,25 +49,24 @@ pub struct Client {
 pub struct Timed<T> {
     /// The answer.
     pub answer: T,
-    /// From sending the request to having read the answer, in seconds.
+    /// From sending the request to having read the answer, whoever else was asked in between, in seconds.
     pub round_trip_s: f64,
     /// What the predictor says of it (`server-timing`), in seconds.
     pub server_s: Option<f64>,
 }
 
+/// What a predictor answered.
+struct Received {
+    status: u16,
+    body: Vec<u8>,
+    server_s: Option<f64>,
+}
+
 impl Client {
-    /// A client for one job; `timeout` bounds each phase of a request.
-    pub fn new(server: &str, job_id: JobId, timeout: Duration) -> Self {
-        // Not timeout_global: with it ureq resolves the host's name in a new thread for every request.
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_connect(Some(timeout))
-            .timeout_send_request(Some(timeout))
-            .timeout_send_body(Some(timeout))
-            .timeout_recv_response(Some(timeout))
-            .timeout_recv_body(Some(timeout))
-            .build();
-        Self { agent: config.into(), server: server.trim_end_matches('/').to_owned(), job_id }
+    /// A client for one job; `timeout` bounds each phase of a request, and when the last server is begun to be asked.
+    pub fn new(servers: &Servers, job_id: JobId, timeout: Duration) -> Self {
+        let config = Agent::config_builder().http_status_as_error(false).max_redirects(0).build();
+        Self { agent: config.into(), route: Route::new(servers.clone()), job_id, timeout }
     }
 
     /// The job.
@@ -77,8 +79,8 @@ impl Client {
     /// # Errors
     /// No answer, or a refusal.
     pub fn put_job(&self, spec: &JobSpec) -> Result<(), AskError> {
-        let url = format!("{}/v1/jobs/{}", self.server, self.job_id);
-        read(self.agent.put(url).send_json(spec)).map(|_: serde::de::IgnoredAny| ())
+        let path = format!("/v1/jobs/{}", self.job_id);
+        self.send(Method::PUT, &path, spec).map(|_: Timed<serde::de::IgnoredAny>| ())
     }
 
     /// Lets a worker take part. Joining again renews its lease.
@@ -86,7 +88,8 @@ impl Client {
     /// # Errors
     /// No answer, or a refusal.
     pub fn join(&self, request: &JoinRequest) -> Result<JoinAnswer, AskError> {
-        self.post(&format!("/v1/jobs/{}/workers", self.job_id), request).map(|timed| timed.answer)
+        let path = format!("/v1/jobs/{}/workers", self.job_id);
+        self.send(Method::POST, &path, request).map(|timed| timed.answer)
     }
 
     /// Says that a worker leaves.
@@ -96,8 +99,8 @@ impl Client {
     pub fn leave(&self, worker: &WorkerId) -> Result<JoinAnswer, AskError> {
         // Of the characters that an id may hold only the slash means something in a path.
         let worker = worker.as_str().replace('/', "%2F");
-        let url = format!("{}/v1/jobs/{}/workers/{worker}", self.server, self.job_id);
-        read(self.agent.delete(url).call())
+        let path = format!("/v1/jobs/{}/workers/{worker}", self.job_id);
+        self.ask(&Method::DELETE, &path, None).map(|timed| timed.answer)
     }
 
     /// Asks for the batches of an iteration.
@@ -105,45 +108,113 @@ impl Client {
     /// # Errors
     /// No answer, or a refusal.
     pub fn allocate(&self, request: &AllocateRequest) -> Result<Timed<AllocateAnswer>, AskError> {
-        self.post("/allocate", request)
+        self.send(Method::POST, "/allocate", request)
     }
 
-    fn post<T: DeserializeOwned>(&self, path: &str, request: &impl Serialize) -> Result<Timed<T>, AskError> {
+    fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<Timed<T>, AskError> {
+        let body = serde_json::to_vec(body).map_err(|error| AskError::Unusable(error.to_string()))?;
+        self.ask(&method, path, Some(&body))
+    }
+
+    /// Asks whoever answers. All that is asked may be asked again: a server that fell silent may have heard it.
+    fn ask<T: DeserializeOwned>(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&[u8]>,
+    ) -> Result<Timed<T>, AskError> {
         let started = Instant::now();
-        let response = self.agent.post(format!("{}{path}", self.server)).send_json(request);
-        let header = response.as_ref().ok().and_then(|response| response.headers().get("server-timing"));
-        let server_s = header.and_then(|value| server_timing_s(value.to_str().ok()?));
-        let answer = read(response)?;
-        Ok(Timed { answer, round_trip_s: started.elapsed().as_secs_f64(), server_s })
+        let received = self.route.ask(path, |turn| {
+            let left = self.timeout.saturating_sub(started.elapsed());
+            // The last one has all that is left. The one before has half of it: it answered last, so it is the likeliest.
+            let limit = if turn.others == 0 { left } else { left / 2 };
+            if limit.is_zero() {
+                return Outcome::Silent("no time was left to ask it".to_owned());
+            }
+            let request = Request::builder().method(method).uri(format!("{}{path}", turn.server));
+            let response = match body {
+                Some(body) => {
+                    let request = request.header(header::CONTENT_TYPE, "application/json").body(body);
+                    request.map_err(ureq::Error::from).and_then(|request| self.run(request, limit))
+                }
+                None => {
+                    request.body(()).map_err(ureq::Error::from).and_then(|request| self.run(request, limit))
+                }
+            };
+            response.map_or_else(|error| Outcome::Silent(error.to_string()), heard)
+        });
+        let received = received.map_err(|unanswered| AskError::Silent(unanswered.to_string()))?;
+        let answer = read(&received)?;
+        Ok(Timed { answer, round_trip_s: started.elapsed().as_secs_f64(), server_s: received.server_s })
+    }
+
+    fn run(&self, request: Request<impl AsSendBody>, limit: Duration) -> Result<Response<Body>, ureq::Error> {
+        // Not timeout_global: with it ureq resolves the host's name in a new thread for every request.
+        let request = self
+            .agent
+            .configure_request(request)
+            .timeout_connect(Some(limit))
+            .timeout_send_request(Some(limit))
+            .timeout_send_body(Some(limit))
+            .timeout_recv_response(Some(limit))
+            .timeout_recv_body(Some(limit))
+            .build();
+        self.agent.run(request)
     }
 }
 
-fn read<T: DeserializeOwned>(response: Result<Response<Body>, ureq::Error>) -> Result<T, AskError> {
-    let mut response = response.map_err(|error| AskError::Silent(error.to_string()))?;
+/// What came of one server's turn.
+fn heard(mut response: Response<Body>) -> Outcome<Received, String> {
     let status = response.status();
-    let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
-    let body = body.map_err(|error| AskError::Silent(error.to_string()))?;
-    if status.is_success() {
+    let text = |name: HeaderName| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
+    if status == StatusCode::TEMPORARY_REDIRECT {
+        return Outcome::Elsewhere(text(header::LOCATION).unwrap_or_default());
+    }
+    let server_s = text(HeaderName::from_static("server-timing")).and_then(|value| server_timing_s(&value));
+    let body = match response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec() {
+        Ok(body) => body,
+        Err(error) => return Outcome::Silent(error.to_string()),
+    };
+    if matches!(status.as_u16(), 502..=504) {
+        let (slug, detail) = in_words(status.as_u16(), &body);
+        // These are about the job, whose owner everybody else would point to.
+        if !matches!(slug.as_str(), "paused" | "cooling-down") {
+            return Outcome::Silent(detail);
+        }
+    }
+    Outcome::Answered(Received { status: status.as_u16(), body, server_s })
+}
+
+fn read<T: DeserializeOwned>(received: &Received) -> Result<T, AskError> {
+    if (200..300).contains(&received.status) {
         // A DELETE may answer nothing at all.
-        let body: &[u8] = if body.is_empty() { b"null" } else { &body };
+        let body: &[u8] = if received.body.is_empty() { b"null" } else { &received.body };
         return serde_json::from_slice(body).map_err(|error| AskError::Unusable(error.to_string()));
     }
-    Err(refusal(status.as_u16(), &body))
+    Err(refusal(received.status, &received.body))
 }
 
 fn refusal(status: u16, body: &[u8]) -> AskError {
-    let problem: Option<Problem> = serde_json::from_slice(body).ok();
-    let slug = problem.as_ref().map_or("", |problem| problem.slug());
-    let detail = match &problem {
-        Some(problem) => format!("{status} {}: {}", problem.title, problem.detail),
-        None => format!("status {status}"),
-    };
-    match (status, slug) {
+    let (slug, detail) = in_words(status, body);
+    match (status, slug.as_str()) {
         (409, "stale-generation") => AskError::Stale(detail),
         (404, "unknown-job" | "unknown-worker") => AskError::Unknown(detail),
         // Busy and paused are states that pass: leases run out and workers come back.
         (429 | 500.., _) => AskError::Silent(detail),
         _ => AskError::Refused(detail),
+    }
+}
+
+/// The kind of a refusal, empty where it is none of the predictor's, and the whole of it in words.
+fn in_words(status: u16, body: &[u8]) -> (String, String) {
+    match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) => (problem.slug().to_owned(), format!("{status} {}: {}", problem.title, problem.detail)),
+        Err(_) => (String::new(), format!("status {status}")),
     }
 }
 
@@ -155,6 +226,9 @@ fn server_timing_s(header: &str) -> Option<f64> {
     let milliseconds: f64 = duration.parse().ok()?;
     milliseconds.is_finite().then_some(milliseconds / 1e3)
 }
+
+#[cfg(test)]
+mod failover;
 
 #[cfg(test)]
 mod tests {
@@ -183,15 +257,5 @@ mod tests {
         assert!(matches!(problem("paused", 503), AskError::Silent(_)));
         assert!(matches!(refusal(404, b"not found"), AskError::Refused(_)));
         assert!(matches!(refusal(502, b"<html>"), AskError::Silent(_)));
-    }
-
-    #[test]
-    fn nobody_there_is_silence() {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let server = format!("http://127.0.0.1:{port}/");
-        let client = Client::new(&server, JobId::new("job").unwrap(), Duration::from_millis(250));
-        let started = Instant::now();
-        assert!(matches!(client.put_job(&JobSpec::new(8)), Err(AskError::Silent(_))));
-        assert!(started.elapsed() < Duration::from_secs(5));
     }
 }
