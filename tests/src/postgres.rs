@@ -139,6 +139,11 @@ impl Database {
         done.unwrap_or_else(|error| panic!("{statement}: {error}"));
     }
 
+    /// A statement on it.
+    pub fn execute(&self, statement: &str) {
+        execute(&self.url(), statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+
     /// Cuts every connection to it that others have, in the middle of whatever it does; returns how many there were.
     pub fn cut(&self) -> u64 {
         let query = format!(

@@ -194,12 +194,14 @@ impl Store {
         let mut transaction = pool.begin().await?;
         let before = sqlx::query("DELETE FROM predictor WHERE url = $1");
         before.bind(&sharing.url).execute(&mut *transaction).await?;
-        sqlx::query("INSERT INTO predictor VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3))")
-            .bind(&held.instance)
-            .bind(&sharing.url)
-            .bind(sharing.lease.as_secs_f64())
-            .execute(&mut *transaction)
-            .await?;
+        sqlx::query(
+            "INSERT INTO predictor VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3), $3)",
+        )
+        .bind(&held.instance)
+        .bind(&sharing.url)
+        .bind(sharing.lease.as_secs_f64())
+        .execute(&mut *transaction)
+        .await?;
         transaction.commit().await?;
         self.lease.set(held);
         Ok(())
@@ -238,6 +240,14 @@ impl Store {
 
 /// Removes predictors whose leases ran out; their jobs are free then. One whose commit is under way is left for the next time.
 async fn remove_silent(pool: &PgPool) -> Result<(), StoreError> {
+    // Further ahead than a renewal ever sets it: the database's clock was set back. Whoever lives renews it; it ends for the
+    // dead one lease from now, which is not before its owner's own clock says so.
+    sqlx::query(
+        "UPDATE predictor SET lease_until = clock_timestamp() + make_interval(secs => lease_s)
+         WHERE lease_until > clock_timestamp() + make_interval(secs => lease_s)",
+    )
+    .execute(pool)
+    .await?;
     let removed: Vec<String> = sqlx::query_scalar(
         "DELETE FROM predictor WHERE instance IN
              (SELECT instance FROM predictor WHERE lease_until < clock_timestamp() FOR UPDATE SKIP LOCKED)

@@ -20,7 +20,7 @@ const FLAGS: [&str; 2] = ["--refit-interval-s=86400", "--lease-s=1"];
 
 /// Two predictors; the first owns the job `shared` of two workers, and has answered iteration 0.
 struct Pair {
-    _database: Database,
+    database: Database,
     first: Predictor,
     second: Predictor,
     answer: String,
@@ -35,7 +35,7 @@ impl Pair {
         client.put_job("shared", &JobSpec::new(64));
         join_all(&client, "shared", 2);
         let answer = client.allocate(&ask("shared", 2, 0)).body;
-        Some(Self { _database: database, first, second, answer })
+        Some(Self { database, first, second, answer })
     }
 }
 
@@ -145,6 +145,24 @@ fn a_commit_of_a_removed_predictor_changes_nothing() {
         let over = store.registration();
         assert!(matches!(over, Err(StoreError::Fenced)), "{over:?}: nothing is answered from memory either");
     });
+}
+
+#[test]
+fn a_database_whose_clock_is_set_back_keeps_no_job_from_its_heir() {
+    let name = "sharing::a_database_whose_clock_is_set_back_keeps_no_job_from_its_heir";
+    let Some(mut pair) = Pair::start(name) else { return };
+    // By the clock of today, what was written before it was set back is from tomorrow.
+    let set_back = || {
+        pair.database.execute("UPDATE predictor SET lease_until = lease_until + INTERVAL '1 day'");
+    };
+    set_back();
+    assert_eq!(pair.first.client().allocated("shared", 0).body, pair.answer, "who lives keeps its jobs");
+    assert_eq!(pair.second.client().allocated("shared", 0).status, 307);
+    pair.first.process.kill();
+    set_back();
+    let second = pair.second.client();
+    until("the second takes over", || (second.get("/v1/jobs/shared").status == 200).then_some(()));
+    assert_eq!(second.allocated("shared", 0).body, pair.answer);
 }
 
 #[test]
