@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use evenstep_protocol::servers::{Outcome, Route};
+use evenstep_protocol::servers::{Outcome, Route, Turn};
 use evenstep_protocol::{
     AllocateAnswer, AllocateRequest, JobId, JobSpec, JoinAnswer, JoinRequest, Problem, Servers, WorkerId,
 };
@@ -14,6 +14,10 @@ use ureq::{Agent, AsSendBody, Body};
 
 /// The longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
+
+/// How often, and how long after each other, a job is looked for that is changing hands.
+const HANDOVER_LOOKS_MAX: u32 = 10;
+const HANDOVER_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why the predictor gave no usable answer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -129,28 +133,52 @@ impl Client {
         body: Option<&[u8]>,
     ) -> Result<Timed<T>, AskError> {
         let started = Instant::now();
-        let received = self.route.ask(path, |turn| {
-            let left = self.timeout.saturating_sub(started.elapsed());
-            // The last one has all that is left. The one before has half of it: it answered last, so it is the likeliest.
-            let limit = if turn.others == 0 { left } else { left / 2 };
-            if limit.is_zero() {
-                return Outcome::Silent("no time was left to ask it".to_owned());
+        let mut looks = 0;
+        let received = loop {
+            let mut is_pointed = false;
+            let asked = self.route.ask(path, |turn| {
+                let outcome = self.turn(turn, started, method, path, body);
+                is_pointed |= matches!(outcome, Outcome::Elsewhere(_));
+                outcome
+            });
+            match asked {
+                Ok(received) => break received,
+                // The owner that one pointed to is ending: it takes a few milliseconds until the job is free.
+                Err(_) if is_pointed && looks < HANDOVER_LOOKS_MAX => {
+                    looks += 1;
+                    pause(HANDOVER_PAUSE);
+                }
+                Err(unanswered) => return Err(AskError::Silent(unanswered.to_string())),
             }
-            let request = Request::builder().method(method).uri(format!("{}{path}", turn.server));
-            let response = match body {
-                Some(body) => {
-                    let request = request.header(header::CONTENT_TYPE, "application/json").body(body);
-                    request.map_err(ureq::Error::from).and_then(|request| self.run(request, limit))
-                }
-                None => {
-                    request.body(()).map_err(ureq::Error::from).and_then(|request| self.run(request, limit))
-                }
-            };
-            response.map_or_else(|error| Outcome::Silent(error.to_string()), heard)
-        });
-        let received = received.map_err(|unanswered| AskError::Silent(unanswered.to_string()))?;
+        };
         let answer = read(&received)?;
         Ok(Timed { answer, round_trip_s: started.elapsed().as_secs_f64(), server_s: received.server_s })
+    }
+
+    /// One server's turn to be asked.
+    fn turn(
+        &self,
+        turn: Turn<'_>,
+        started: Instant,
+        method: &Method,
+        path: &str,
+        body: Option<&[u8]>,
+    ) -> Outcome<Received, String> {
+        let left = self.timeout.saturating_sub(started.elapsed());
+        // The last one has all that is left. The one before has half of it: it answered last, so it is the likeliest.
+        let limit = if turn.others == 0 { left } else { left / 2 };
+        if limit.is_zero() {
+            return Outcome::Silent("no time was left to ask it".to_owned());
+        }
+        let request = Request::builder().method(method).uri(format!("{}{path}", turn.server));
+        let response = match body {
+            Some(body) => {
+                let request = request.header(header::CONTENT_TYPE, "application/json").body(body);
+                request.map_err(ureq::Error::from).and_then(|request| self.run(request, limit))
+            }
+            None => request.body(()).map_err(ureq::Error::from).and_then(|request| self.run(request, limit)),
+        };
+        response.map_or_else(|error| Outcome::Silent(error.to_string()), heard)
     }
 
     fn run(&self, request: Request<impl AsSendBody>, limit: Duration) -> Result<Response<Body>, ureq::Error> {
@@ -166,6 +194,14 @@ impl Client {
             .build();
         self.agent.run(request)
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "gives a predictor that is ending the time to give its jobs up"
+)]
+fn pause(duration: Duration) {
+    std::thread::sleep(duration);
 }
 
 /// What came of one server's turn.
