@@ -35,7 +35,7 @@ use state::JobState;
 
 pub use answers::Answer;
 pub use job::Job;
-pub use models::inputs;
+pub use models::{FORMAT as MODELS_FORMAT, inputs, learned_of_device, learned_of_job};
 pub use refit::Pool;
 
 /// Jobs in one predictor.

@@ -17,7 +17,10 @@ mod read;
 mod rows;
 mod schema;
 mod timescale;
+mod vacuum;
 mod writer;
+
+pub mod tables;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -36,6 +39,7 @@ pub use error::{Fault, StoreError};
 pub use lease::{Owner, Sharing};
 pub use offline::read_reports;
 pub use read::{StoredAnswer, StoredJob, StoredReport, StoredWorker};
+pub use vacuum::{back_up, vacuum};
 
 /// Writes of each kind that may wait for the writer; more are refused, so that memory stays bounded.
 const QUEUE_MAX: usize = 1024;
