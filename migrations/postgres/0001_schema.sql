@@ -3,9 +3,10 @@
 
 -- Predictors that serve. Who holds a lease owns jobs; without one it writes nothing: every commit locks its own row here.
 CREATE TABLE predictor (
-    instance    TEXT        NOT NULL PRIMARY KEY,  -- one registration of one process
-    url         TEXT        NOT NULL,              -- where clients reach it
-    lease_until TIMESTAMPTZ NOT NULL               -- by the clock of this database
+    instance    TEXT             NOT NULL PRIMARY KEY,  -- one registration of one process
+    url         TEXT             NOT NULL,              -- where clients reach it
+    lease_until TIMESTAMPTZ      NOT NULL,              -- by the clock of this database
+    lease_s     DOUBLE PRECISION NOT NULL               -- how far ahead a renewal sets it
 );
 
 -- What a job asked for.

@@ -14,6 +14,7 @@ use crate::book::{Book, Pool};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::http::{Api, router};
+use crate::retention::{self, Keep, Record};
 use crate::store::{Address, Sharing, Store};
 
 /// How often leases are looked at, besides at every request.
@@ -30,6 +31,8 @@ pub struct App {
     writer: JoinHandle<()>,
     refit_interval: Duration,
     refit_threads: usize,
+    clock: Clock,
+    keep: Keep,
 }
 
 impl App {
@@ -56,10 +59,12 @@ impl App {
         Ok(Self {
             listener,
             address,
-            book: Arc::new(Book::new(store, clock)),
+            book: Arc::new(Book::new(store, clock.clone())),
             writer,
             refit_interval: Duration::from_secs(config.refit_interval_s),
             refit_threads: config.refit_threads,
+            clock,
+            keep: config.keep(),
         })
     }
 
@@ -75,16 +80,21 @@ impl App {
     pub async fn serve(self, stop: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<()> {
         let draining = Arc::new(AtomicBool::new(false));
         let (drained, mut drain) = tokio::sync::watch::channel(false);
-        let api = Api { book: self.book.clone(), draining: draining.clone() };
+        let record = Record::new(&self.keep);
+        let api = Api { book: self.book.clone(), retention: record.clone(), draining: draining.clone() };
+        let retention = tokio::spawn(retention::run(self.book.clone(), self.clock, self.keep, record));
         let leases = tokio::spawn(watch_leases(self.book.clone()));
         let lease = self.book.clone();
         let lease = tokio::spawn(async move { lease.keep_lease().await });
         let refits =
             tokio::spawn(refit(self.book.clone(), self.refit_interval, Pool::new(self.refit_threads)));
+        let leaving = self.book.clone();
         let stopping = async move {
             stop.await;
             tracing::info!("stopping: finishing what was begun");
             draining.store(true, Ordering::Relaxed);
+            // First of all: from here on other predictors answer for the jobs, while this one ends at its leisure.
+            leaving.resign().await;
             drained.send_replace(true);
         };
         let serving = axum::serve(self.listener, router(api)).with_graceful_shutdown(stopping);
@@ -97,11 +107,10 @@ impl App {
             served = serving => served?,
             () = timed_out => tracing::warn!(?DRAIN_TIMEOUT, "requests still under way were cut off"),
         }
-        for task in [leases, refits, lease] {
+        for task in [leases, refits, retention, lease] {
             task.abort();
             drop(task.await);
         }
-        self.book.resign().await;
         // With the last book the last sender of the writer's queue goes: it commits what waits and closes the file.
         drop(self.book);
         if tokio::time::timeout(DRAIN_TIMEOUT, self.writer).await.is_err() {

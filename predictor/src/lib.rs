@@ -16,6 +16,8 @@ pub mod book;
 
 pub mod store;
 
+pub mod retention;
+
 pub mod app;
 
 pub mod clock;

@@ -139,6 +139,11 @@ impl Database {
         done.unwrap_or_else(|error| panic!("{statement}: {error}"));
     }
 
+    /// A statement on it.
+    pub fn execute(&self, statement: &str) {
+        execute(&self.url(), statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+
     /// Cuts every connection to it that others have, in the middle of whatever it does; returns how many there were.
     pub fn cut(&self) -> u64 {
         let query = format!(
@@ -167,7 +172,7 @@ fn execute(url: &str, statement: &str) -> Result<(), sqlx::Error> {
 }
 
 /// The rows of a query whose columns are all text.
-pub(crate) fn rows(url: &str, query: &str) -> Vec<Vec<Option<String>>> {
+pub fn rows(url: &str, query: &str) -> Vec<Vec<Option<String>>> {
     let rows = block_on(async {
         let mut connection = connect(url).await?;
         let rows = sqlx::query(sqlx::AssertSqlSafe(query)).fetch_all(&mut connection).await?;

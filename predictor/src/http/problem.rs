@@ -61,7 +61,8 @@ impl Refusal {
         self.retry_after(RETRY_AFTER_S)
     }
 
-    fn retry_after(mut self, seconds: u64) -> Self {
+    /// Worth another try after so many seconds.
+    pub fn retry_after(mut self, seconds: u64) -> Self {
         self.problem.retry_after_s = Some(seconds);
         self
     }
@@ -86,6 +87,7 @@ impl From<BookError> for Refusal {
             BookError::NotAnswered { .. } => {
                 Self::new(StatusCode::NOT_FOUND, "not-answered", "Iteration not answered", detail)
             }
+            BookError::Gone { .. } => Self::new(StatusCode::GONE, "gone", "No longer kept", detail),
             BookError::StaleGeneration { current, .. } => {
                 let mut refusal =
                     Self::new(StatusCode::CONFLICT, "stale-generation", "Stale generation", detail);

@@ -11,6 +11,7 @@
 //! A predictor that was removed registers anew. Its registrations are numbered: what it knew under an earlier number is
 //! read again. On SQLite there is one predictor, held to that by a lock on a file.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,8 @@ pub(super) struct Lease {
     /// How, and over which connections: renewals never wait for readers. `None` where no other predictor can be.
     shared: Option<(Sharing, PgPool)>,
     held: RwLock<Held>,
+    /// Set at the end: it is not renewed any more.
+    given_up: AtomicBool,
 }
 
 /// A registration, and until when it is good for answers.
@@ -65,7 +68,11 @@ pub(super) struct Held {
 
 impl Lease {
     pub fn new(shared: Option<(Sharing, PgPool)>) -> Self {
-        Self { shared, held: RwLock::new(Held { number: 0, instance: String::new(), until: None }) }
+        Self {
+            shared,
+            given_up: AtomicBool::new(false),
+            held: RwLock::new(Held { number: 0, instance: String::new(), until: None }),
+        }
     }
 
     /// Something of the registration in force. Fails with [`StoreError::Fenced`] where its time is over.
@@ -84,8 +91,11 @@ impl Lease {
         }
     }
 
-    fn set(&self, held: Held) {
-        *self.held.write().unwrap_or_else(PoisonError::into_inner) = held;
+    fn set(&self, renewed: Held) {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        if !self.given_up.load(Ordering::Relaxed) {
+            *held = renewed;
+        }
     }
 
     fn latest(&self) -> Held {
@@ -150,6 +160,9 @@ impl Store {
     /// Where the database cannot be reached; the lease goes on until it is over.
     pub(super) async fn renew(&self) -> Result<(), StoreError> {
         let Some((sharing, pool)) = &self.lease.shared else { return Ok(()) };
+        if self.lease.given_up.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let asked = Instant::now();
         let until = Some(asked + sharing.lease);
         let held = self.lease.latest();
@@ -181,12 +194,14 @@ impl Store {
         let mut transaction = pool.begin().await?;
         let before = sqlx::query("DELETE FROM predictor WHERE url = $1");
         before.bind(&sharing.url).execute(&mut *transaction).await?;
-        sqlx::query("INSERT INTO predictor VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3))")
-            .bind(&held.instance)
-            .bind(&sharing.url)
-            .bind(sharing.lease.as_secs_f64())
-            .execute(&mut *transaction)
-            .await?;
+        sqlx::query(
+            "INSERT INTO predictor VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3), $3)",
+        )
+        .bind(&held.instance)
+        .bind(&sharing.url)
+        .bind(sharing.lease.as_secs_f64())
+        .execute(&mut *transaction)
+        .await?;
         transaction.commit().await?;
         self.lease.set(held);
         Ok(())
@@ -197,6 +212,7 @@ impl Store {
     /// # Errors
     /// Where the database cannot be reached; the lease ends by itself then.
     pub async fn resign(&self) -> Result<(), StoreError> {
+        self.lease.given_up.store(true, Ordering::Relaxed);
         let held = self.lease.latest();
         self.lease.lost(held.number);
         let Some((_, pool)) = &self.lease.shared else { return Ok(()) };
@@ -224,6 +240,14 @@ impl Store {
 
 /// Removes predictors whose leases ran out; their jobs are free then. One whose commit is under way is left for the next time.
 async fn remove_silent(pool: &PgPool) -> Result<(), StoreError> {
+    // Further ahead than a renewal ever sets it: the database's clock was set back. Whoever lives renews it; it ends for the
+    // dead one lease from now, which is not before its owner's own clock says so.
+    sqlx::query(
+        "UPDATE predictor SET lease_until = clock_timestamp() + make_interval(secs => lease_s)
+         WHERE lease_until > clock_timestamp() + make_interval(secs => lease_s)",
+    )
+    .execute(pool)
+    .await?;
     let removed: Vec<String> = sqlx::query_scalar(
         "DELETE FROM predictor WHERE instance IN
              (SELECT instance FROM predictor WHERE lease_until < clock_timestamp() FOR UPDATE SKIP LOCKED)

@@ -27,8 +27,6 @@ pub struct StoredJob {
     pub last_iteration: Option<u64>,
     /// Where its learning-rate rule stands (JSON); `None` before the first answer.
     pub learning_rate: Option<String>,
-    /// Iterations before it are gone, and never planned again.
-    pub kept_from: u64,
 }
 
 /// A worker as it was stored.
@@ -78,7 +76,6 @@ struct JobRow {
     generation: i64,
     departed_generation: i64,
     learning_rate: Option<String>,
-    kept_from: i64,
 }
 
 #[derive(sqlx::FromRow)]
@@ -95,7 +92,7 @@ struct WorkerRow {
 /// it is, does not have them.
 #[derive(sqlx::FromRow)]
 pub(super) struct ReportRow {
-    iteration: i64,
+    pub iteration: i64,
     worker: String,
     local_batch: i64,
     compute_time_s: f64,
@@ -153,7 +150,7 @@ impl Store {
         let (job, workers, departures, last) = on!(&self.readers, pool => {
             let mut snapshot = pool.begin().await?;
             let job = sqlx::query_as::<_, JobRow>(
-                "SELECT spec, generation, departed_generation, learning_rate, kept_from FROM job WHERE job_id = $1",
+                "SELECT spec, generation, departed_generation, learning_rate FROM job WHERE job_id = $1",
             );
             let Some(job) = job.bind(job_id).fetch_optional(&mut *snapshot).await? else { return Ok(None) };
             let workers = sqlx::query_as::<_, WorkerRow>(
@@ -194,11 +191,10 @@ impl Store {
             workers: workers.into_iter().map(worker).collect::<Result<_, StoreError>>()?,
             last_iteration: last.map(i64::cast_unsigned),
             learning_rate: job.learning_rate,
-            kept_from: job.kept_from.cast_unsigned(),
         }))
     }
 
-    /// How many reports of each worker of a job are stored.
+    /// How many reports of each worker of a job were stored, those included that live on in summaries.
     ///
     /// # Errors
     /// As [`Store::job`].
@@ -206,10 +202,23 @@ impl Store {
         let counts = rows!(
             &self.readers,
             (String, i64),
-            "SELECT worker, count(*) FROM report WHERE job_id = $1 GROUP BY worker",
+            "SELECT worker, CAST(sum(reports) AS BIGINT) FROM (
+                 SELECT worker, count(*) AS reports FROM report WHERE job_id = $1 GROUP BY worker
+                 UNION ALL SELECT worker, reports FROM worker_summary WHERE job_id = $1) AS counted
+             GROUP BY worker",
             job_id.as_str(),
         )?;
         Ok(counts.into_iter().map(|(worker, reports)| (worker, reports.cast_unsigned())).collect())
+    }
+
+    /// The iteration from which on a job's answers are whole; those before it were let go.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn kept_from(&self, job_id: &JobId) -> Result<u64, StoreError> {
+        let kept_from =
+            scalar!(&self.readers, i64, "SELECT kept_from FROM job WHERE job_id = $1", job_id.as_str())?;
+        Ok(kept_from.unwrap_or(0).cast_unsigned())
     }
 
     /// What the models of a job have learned, where it was stored in this format.
@@ -386,7 +395,7 @@ impl ReportRow {
     }
 }
 
-fn id<T: TryFrom<String, Error = InvalidId>>(text: String) -> Result<T, StoreError> {
+pub(super) fn id<T: TryFrom<String, Error = InvalidId>>(text: String) -> Result<T, StoreError> {
     T::try_from(text).map_err(|error| StoreError::Corrupt {
         what: "id",
         source: <serde_json::Error as serde::de::Error>::custom(error),

@@ -16,7 +16,7 @@ pub(super) use snapshot::{bytes, unhurried};
 
 /// The tables of the history, each after those that its rows refer to. Whatever else is in the database is not ours, but for who
 /// serves at the moment (`predictor`), which is no history.
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 12] = [
     "job",
     "worker",
     "report",
@@ -27,6 +27,7 @@ const TABLES: [&str; 11] = [
     "worker_summary",
     "node",
     "node_sample",
+    "node_sample_gone",
     "node_summary",
 ];
 
