@@ -173,7 +173,7 @@ fn killed_in_the_middle_nothing_is_moved() {
             }
             assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
             killed += 1;
-            wait = wait * 2;
+            wait *= 2;
             let there = if exists(&target) { rows(&target, "SELECT 1 FROM node_sample") } else { 0 };
             assert!(there == 0 || there == all_of_it, "{there} of {all_of_it} after {wait:?}");
             if there == all_of_it {
