@@ -81,10 +81,13 @@ impl App {
         let lease = tokio::spawn(async move { lease.keep_lease().await });
         let refits =
             tokio::spawn(refit(self.book.clone(), self.refit_interval, Pool::new(self.refit_threads)));
+        let leaving = self.book.clone();
         let stopping = async move {
             stop.await;
             tracing::info!("stopping: finishing what was begun");
             draining.store(true, Ordering::Relaxed);
+            // First of all: from here on other predictors answer for the jobs, while this one ends at its leisure.
+            leaving.resign().await;
             drained.send_replace(true);
         };
         let serving = axum::serve(self.listener, router(api)).with_graceful_shutdown(stopping);
@@ -101,7 +104,6 @@ impl App {
             task.abort();
             drop(task.await);
         }
-        self.book.resign().await;
         // With the last book the last sender of the writer's queue goes: it commits what waits and closes the file.
         drop(self.book);
         if tokio::time::timeout(DRAIN_TIMEOUT, self.writer).await.is_err() {

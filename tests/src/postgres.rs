@@ -172,7 +172,7 @@ fn execute(url: &str, statement: &str) -> Result<(), sqlx::Error> {
 }
 
 /// The rows of a query whose columns are all text.
-pub(crate) fn rows(url: &str, query: &str) -> Vec<Vec<Option<String>>> {
+pub fn rows(url: &str, query: &str) -> Vec<Vec<Option<String>>> {
     let rows = block_on(async {
         let mut connection = connect(url).await?;
         let rows = sqlx::query(sqlx::AssertSqlSafe(query)).fetch_all(&mut connection).await?;

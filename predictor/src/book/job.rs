@@ -194,9 +194,22 @@ impl Job {
         if iteration >= state.next_iteration {
             return Ok(None);
         }
-        let stored = self.store.answer(&self.id, iteration).await?;
-        let stored = stored.filter(|stored| stored.generation >= state.members.departed_generation());
+        let Some(stored) = self.store.answer(&self.id, iteration).await? else {
+            self.check_kept(iteration).await?;
+            return Ok(None);
+        };
+        let stored = Some(stored).filter(|stored| stored.generation >= state.members.departed_generation());
         Ok(stored.map(|stored| Answer { generation: stored.generation, bytes: stored.answer.into() }))
+    }
+
+    /// Refuses an iteration whose answer may have been let go by age. Looked up after the answer was not found, so that nothing
+    /// goes in between.
+    async fn check_kept(&self, iteration: u64) -> Result<(), BookError> {
+        let kept_from = self.store.kept_from(&self.id).await?;
+        if iteration < kept_from {
+            return Err(BookError::Gone { job_id: self.id.clone(), iteration, kept_from });
+        }
+        Ok(())
     }
 
     /// Reports that were not taken before, each once.
@@ -241,10 +254,11 @@ impl Job {
         if let Some(answer) = self.published().latest(iteration) {
             return Ok(answer.clone());
         }
-        let stored = self.store.answer(&self.id, iteration).await?;
-        stored
-            .map(|stored| Answer { generation: stored.generation, bytes: stored.answer.into() })
-            .ok_or_else(|| BookError::NotAnswered { job_id: self.id.clone(), iteration })
+        let Some(stored) = self.store.answer(&self.id, iteration).await? else {
+            self.check_kept(iteration).await?;
+            return Err(BookError::NotAnswered { job_id: self.id.clone(), iteration });
+        };
+        Ok(Answer { generation: stored.generation, bytes: stored.answer.into() })
     }
 
     /// Changes the job's wishes, from the next unanswered iteration on.
@@ -289,9 +303,12 @@ impl Job {
         Ok(())
     }
 
-    /// Deletes the job: whoever asks next finds none.
+    /// Deletes the job: whoever asks next finds none. Where it is cut off halfway none of its iterations is planned again,
+    /// and asking once more goes on.
     pub(super) async fn delete(&self) -> Result<(), BookError> {
         let taken = self.take().await?;
+        let trim = || vec![Change::TrimJob { job_id: self.id.clone() }];
+        while self.store.write(trim(), taken.now_unix_ms).await? > 0 {}
         self.store.write(vec![Change::DeleteJob { job_id: self.id.clone() }], taken.now_unix_ms).await?;
         *self.published_mut() = Published::default();
         Ok(())

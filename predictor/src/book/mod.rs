@@ -113,6 +113,16 @@ pub enum BookError {
         /// The iteration.
         iteration: u64,
     },
+    /// The answer of an iteration was let go by age: what was told is not known any more, and must not be told otherwise.
+    #[error("iteration {iteration} of job {job_id} is gone: only answers from {kept_from} on are kept")]
+    Gone {
+        /// The job.
+        job_id: JobId,
+        /// The iteration.
+        iteration: u64,
+        /// The first that is kept.
+        kept_from: u64,
+    },
     /// A value breaks a rule that depends on the job.
     #[error("{0}")]
     Invalid(String),
@@ -130,12 +140,14 @@ pub struct Book {
     store: Store,
     clock: Clock,
     jobs: RwLock<BTreeMap<JobId, Arc<Job>>>,
+    /// Held alone while the jobs are given up: whoever asks then hears that it is over when it is, and not before.
+    resigning: tokio::sync::RwLock<()>,
 }
 
 impl Book {
     /// A book over what the store holds; a job is read when somebody asks for it.
     pub fn new(store: Store, clock: Clock) -> Self {
-        Self { store, clock, jobs: RwLock::default() }
+        Self { store, clock, jobs: RwLock::default(), resigning: tokio::sync::RwLock::default() }
     }
 
     /// A job by name: one of ours, or free until now.
@@ -143,6 +155,7 @@ impl Book {
     /// # Errors
     /// [`BookError::UnknownJob`], [`BookError::Elsewhere`] where another predictor owns it, or what the store says.
     pub async fn job(&self, job_id: &JobId) -> Result<Arc<Job>, BookError> {
+        let _not_now = self.resigning.read().await;
         let registration = self.store.registration()?;
         if let Some(job) = self.known(job_id, registration) {
             return Ok(job);
@@ -241,6 +254,7 @@ impl Book {
 
     /// Gives all jobs up to other predictors; answers nothing any more.
     pub async fn resign(&self) {
+        let _alone = self.resigning.write().await;
         if let Err(error) = self.store.resign().await {
             tracing::warn!(%error, "the jobs were not given up: they are free when the lease ends");
         }

@@ -35,6 +35,7 @@ pub fn router() -> OpenApiRouter<Api> {
         (status = 400, description = "Not JSON", body = Problem),
         (status = 404, description = "Unknown job or worker", body = Problem),
         (status = 409, description = "Stale generation; `current_generation` says the right one", body = Problem),
+        (status = 410, description = "The iteration was let go by age, and is never planned again", body = Problem),
         (status = 413, description = "Body too large", body = Problem),
         (status = 422, description = "A value breaks a rule, or the bounds cannot hold the batch", body = Problem),
         (status = 503, description = "Paused, or the store failed; Retry-After says when to ask again", body = Problem),
@@ -63,6 +64,7 @@ struct Which {
     responses(
         (status = 200, description = "The allocation, the same bytes as for whoever asked first", body = AllocateAnswer),
         (status = 404, description = "Unknown job, or the iteration is not answered", body = Problem),
+        (status = 410, description = "The iteration was let go by age", body = Problem),
     )
 )]
 async fn answered(State(api): State<Api>, InQuery(which): InQuery<Which>) -> Result<Response, Refusal> {

@@ -86,6 +86,7 @@ impl From<BookError> for Refusal {
             BookError::NotAnswered { .. } => {
                 Self::new(StatusCode::NOT_FOUND, "not-answered", "Iteration not answered", detail)
             }
+            BookError::Gone { .. } => Self::new(StatusCode::GONE, "gone", "No longer kept", detail),
             BookError::StaleGeneration { current, .. } => {
                 let mut refusal =
                     Self::new(StatusCode::CONFLICT, "stale-generation", "Stale generation", detail);

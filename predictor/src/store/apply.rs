@@ -8,6 +8,9 @@ use super::{Change, MemberEvent, MemberEventKind, StoreError, integer, json, sch
 /// Kinds of devices whose models are kept: those that learned last.
 const DEVICES_MAX: i64 = 1000;
 
+/// Rows of each table, about, that go in one step of a job's deletion.
+const TRIM_ROWS: i64 = 10_000;
+
 /// Applies a write; the number of rows that it touched.
 pub(super) async fn write(connection: &mut Connection, write: &Write) -> Result<u64, StoreError> {
     let mut rows = 0;
@@ -35,6 +38,7 @@ pub(super) async fn change(
         Change::PutJob { job_id, spec } => {
             Ok(run!(connection, "UPDATE job SET spec = $2 WHERE job_id = $1", job_id.as_str(), json(spec)?)?)
         }
+        Change::TrimJob { job_id } => trim(connection, job_id.as_str()).await,
         Change::DeleteJob { job_id } => {
             Ok(run!(connection, "DELETE FROM job WHERE job_id = $1", job_id.as_str())?)
         }
@@ -100,6 +104,28 @@ pub(super) async fn change(
         Change::Telemetry(batch) => rows::insert_missing_samples(connection, batch).await,
         Change::Probe => schema::probe(connection).await,
     }
+}
+
+/// Deletes the oldest rows of a job; how many those were.
+async fn trim(connection: &mut Connection, job_id: &str) -> Result<u64, StoreError> {
+    run!(connection, "UPDATE job SET kept_from = $2 WHERE job_id = $1", job_id, i64::MAX)?;
+    let reports = run!(
+        connection,
+        "DELETE FROM report WHERE job_id = $1 AND iteration <= coalesce(
+             (SELECT iteration FROM report WHERE job_id = $1 ORDER BY iteration LIMIT 1 OFFSET $2), $3)",
+        job_id,
+        TRIM_ROWS,
+        i64::MAX,
+    )?;
+    let allocations = run!(
+        connection,
+        "DELETE FROM allocation WHERE job_id = $1 AND iteration <= coalesce(
+             (SELECT iteration FROM allocation WHERE job_id = $1 ORDER BY iteration LIMIT 1 OFFSET $2), $3)",
+        job_id,
+        TRIM_ROWS,
+        i64::MAX,
+    )?;
+    Ok(reports + allocations)
 }
 
 async fn member(

@@ -21,6 +21,12 @@ pub enum Change {
         /// Its wishes.
         spec: Box<JobSpec>,
     },
+    /// Some of the oldest rows of a job go for good, and none of its iterations is answered any more: the first steps of
+    /// its deletion, so that no transaction is as long as its history.
+    TrimJob {
+        /// The job.
+        job_id: JobId,
+    },
     /// A job and all its history goes.
     DeleteJob {
         /// The job.
@@ -110,7 +116,10 @@ impl Change {
 
     /// Whether nobody's training waits for it.
     pub(super) fn can_wait(&self) -> bool {
-        matches!(self, Self::Telemetry(_) | Self::Models { .. } | Self::DeviceModel { .. })
+        matches!(
+            self,
+            Self::Telemetry(_) | Self::Models { .. } | Self::DeviceModel { .. } | Self::TrimJob { .. }
+        )
     }
 }
 

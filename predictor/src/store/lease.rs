@@ -11,6 +11,7 @@
 //! A predictor that was removed registers anew. Its registrations are numbered: what it knew under an earlier number is
 //! read again. On SQLite there is one predictor, held to that by a lock on a file.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,8 @@ pub(super) struct Lease {
     /// How, and over which connections: renewals never wait for readers. `None` where no other predictor can be.
     shared: Option<(Sharing, PgPool)>,
     held: RwLock<Held>,
+    /// Set at the end: it is not renewed any more.
+    given_up: AtomicBool,
 }
 
 /// A registration, and until when it is good for answers.
@@ -65,7 +68,11 @@ pub(super) struct Held {
 
 impl Lease {
     pub fn new(shared: Option<(Sharing, PgPool)>) -> Self {
-        Self { shared, held: RwLock::new(Held { number: 0, instance: String::new(), until: None }) }
+        Self {
+            shared,
+            given_up: AtomicBool::new(false),
+            held: RwLock::new(Held { number: 0, instance: String::new(), until: None }),
+        }
     }
 
     /// Something of the registration in force. Fails with [`StoreError::Fenced`] where its time is over.
@@ -84,8 +91,11 @@ impl Lease {
         }
     }
 
-    fn set(&self, held: Held) {
-        *self.held.write().unwrap_or_else(PoisonError::into_inner) = held;
+    fn set(&self, renewed: Held) {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        if !self.given_up.load(Ordering::Relaxed) {
+            *held = renewed;
+        }
     }
 
     fn latest(&self) -> Held {
@@ -150,6 +160,9 @@ impl Store {
     /// Where the database cannot be reached; the lease goes on until it is over.
     pub(super) async fn renew(&self) -> Result<(), StoreError> {
         let Some((sharing, pool)) = &self.lease.shared else { return Ok(()) };
+        if self.lease.given_up.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let asked = Instant::now();
         let until = Some(asked + sharing.lease);
         let held = self.lease.latest();
@@ -199,6 +212,7 @@ impl Store {
     /// # Errors
     /// Where the database cannot be reached; the lease ends by itself then.
     pub async fn resign(&self) -> Result<(), StoreError> {
+        self.lease.given_up.store(true, Ordering::Relaxed);
         let held = self.lease.latest();
         self.lease.lost(held.number);
         let Some((_, pool)) = &self.lease.shared else { return Ok(()) };

@@ -27,8 +27,6 @@ pub struct StoredJob {
     pub last_iteration: Option<u64>,
     /// Where its learning-rate rule stands (JSON); `None` before the first answer.
     pub learning_rate: Option<String>,
-    /// Iterations before it are gone, and never planned again.
-    pub kept_from: u64,
 }
 
 /// A worker as it was stored.
@@ -78,7 +76,6 @@ struct JobRow {
     generation: i64,
     departed_generation: i64,
     learning_rate: Option<String>,
-    kept_from: i64,
 }
 
 #[derive(sqlx::FromRow)]
@@ -153,7 +150,7 @@ impl Store {
         let (job, workers, departures, last) = on!(&self.readers, pool => {
             let mut snapshot = pool.begin().await?;
             let job = sqlx::query_as::<_, JobRow>(
-                "SELECT spec, generation, departed_generation, learning_rate, kept_from FROM job WHERE job_id = $1",
+                "SELECT spec, generation, departed_generation, learning_rate FROM job WHERE job_id = $1",
             );
             let Some(job) = job.bind(job_id).fetch_optional(&mut *snapshot).await? else { return Ok(None) };
             let workers = sqlx::query_as::<_, WorkerRow>(
@@ -194,7 +191,6 @@ impl Store {
             workers: workers.into_iter().map(worker).collect::<Result<_, StoreError>>()?,
             last_iteration: last.map(i64::cast_unsigned),
             learning_rate: job.learning_rate,
-            kept_from: job.kept_from.cast_unsigned(),
         }))
     }
 
@@ -210,6 +206,16 @@ impl Store {
             job_id.as_str(),
         )?;
         Ok(counts.into_iter().map(|(worker, reports)| (worker, reports.cast_unsigned())).collect())
+    }
+
+    /// The iteration from which on a job's answers are whole; those before it were let go.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn kept_from(&self, job_id: &JobId) -> Result<u64, StoreError> {
+        let kept_from =
+            scalar!(&self.readers, i64, "SELECT kept_from FROM job WHERE job_id = $1", job_id.as_str())?;
+        Ok(kept_from.unwrap_or(0).cast_unsigned())
     }
 
     /// What the models of a job have learned, where it was stored in this format.

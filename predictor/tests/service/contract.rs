@@ -136,3 +136,55 @@ fn a_report_counts_once_however_often_it_comes() {
     service.kill_and_restart();
     again(&service);
 }
+
+/// As retention leaves it.
+#[test]
+fn what_was_let_go_is_never_planned_again() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(64));
+    let generation = join_all(&service.client, "job", 2);
+    let answers: Vec<String> =
+        (0..4).map(|iteration| service.client.allocate(&ask("job", generation, iteration)).body).collect();
+    service.predictor.process.kill();
+    service.store.rows("UPDATE job SET kept_from = 2 RETURNING job_id");
+    service.store.rows("DELETE FROM allocation WHERE iteration < 2 RETURNING job_id");
+    service.predictor.restart();
+    let client = service.predictor.client();
+    for iteration in 0..2 {
+        for gone in [client.allocated("job", iteration), client.allocate(&ask("job", generation, iteration))]
+        {
+            let problem = gone.problem(410, "gone");
+            assert!(problem.detail.contains("from 2 on"), "{problem:?}");
+        }
+    }
+    for iteration in 2..4 {
+        let again = client.allocate(&ask("job", generation, iteration));
+        assert_eq!(again.body, answers[iteration as usize]);
+    }
+    assert_eq!(client.allocate(&ask("job", generation, 4)).status, 200);
+}
+
+/// More rows than one step of the deletion takes.
+#[test]
+fn a_deleted_job_leaves_nothing_however_long_it_ran() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(64));
+    let generation = join_all(client, "job", 3);
+    for round in 0..5 {
+        let mut request = ask("job", generation, 5_000 * (round + 1));
+        let iterations = 5_000 * round..5_000 * (round + 1);
+        request.reports =
+            iterations.map(|iteration| report((iteration % 3) as usize, iteration, 16, 100.0)).collect();
+        assert_eq!(client.allocate(&request).status, 200);
+    }
+    assert_eq!(client.delete("/v1/jobs/job").status, 204);
+    client.allocated("job", 5_000).problem(404, "unknown-job");
+    let left = service.store.rows(
+        "SELECT 'report' FROM report UNION ALL SELECT 'allocation' FROM allocation UNION ALL SELECT 'worker' FROM worker",
+    );
+    assert!(left.is_empty(), "{left:?}");
+    client.put_job("job", &JobSpec::new(64));
+    let generation = join_all(client, "job", 3);
+    assert_eq!(client.allocate(&ask("job", generation, 0)).status, 200, "a job of the same name begins anew");
+}

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+use evenstep_predictor::store::{Change, Owner, Sharing, Store, StoreError};
 use evenstep_protocol::{JobSpec, JobsView, TelemetryAnswer};
 use evenstep_tests::postgres::Database;
 use evenstep_tests::predictor::without_settings;
@@ -10,7 +12,9 @@ use evenstep_tests::process::Process;
 use evenstep_tests::wait::until;
 use evenstep_tests::{Client, Predictor};
 
-use crate::support::{BINARY, ask, join_all};
+use sqlx::{Connection, Executor, PgConnection};
+
+use crate::support::{BINARY, ask, job_id, join_all};
 
 const FLAGS: [&str; 2] = ["--refit-interval-s=86400", "--lease-s=1"];
 
@@ -81,6 +85,66 @@ fn who_is_told_to_end_gives_its_jobs_up() {
     assert!(pair.first.process.wait().success());
     let second = pair.second.client();
     assert_eq!(second.allocated("shared", 0).body, pair.answer, "at once: no lease has to end");
+}
+
+/// The database would let it, could it be asked: its own clock does not.
+#[test]
+fn who_cannot_renew_its_lease_answers_nothing_from_memory() {
+    let Some(database) = Database::shared("sharing::who_cannot_renew_its_lease_answers_nothing_from_memory")
+    else {
+        return;
+    };
+    let predictor = Predictor::start_over(Path::new(BINARY), &database.url(), &FLAGS);
+    let client = predictor.client();
+    client.put_job("shared", &JobSpec::new(64));
+    join_all(&client, "shared", 2);
+    let answer = client.allocate(&ask("shared", 2, 0)).body;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let connection = runtime.block_on(async {
+        let mut connection = PgConnection::connect(&database.url()).await.unwrap();
+        connection.execute("BEGIN; LOCK TABLE predictor IN ACCESS EXCLUSIVE MODE").await.unwrap();
+        connection
+    });
+    until("it falls silent", || (client.allocated("shared", 0).status == 503).then_some(()));
+    client.allocate(&ask("shared", 2, 0)).problem(503, "unavailable");
+    client.get("/readyz").problem(503, "unavailable");
+    runtime.block_on(connection.close()).unwrap();
+    until("it answers again", || (client.allocated("shared", 0).status == 200).then_some(()));
+    assert_eq!(client.allocated("shared", 0).body, answer);
+}
+
+/// Its own clock would let it: the database does not.
+#[test]
+fn a_commit_of_a_removed_predictor_changes_nothing() {
+    let Some(database) = Database::shared("sharing::a_commit_of_a_removed_predictor_changes_nothing") else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let sharing = Sharing { url: "http://removed.test".into(), lease: Duration::from_secs(300) };
+        let address = database.url().parse().unwrap();
+        let (store, _writer) = Store::open(&address, Some(sharing)).await.unwrap();
+        let job_id = job_id("shared");
+        let create = Change::CreateJob { job_id: job_id.clone(), spec: JobSpec::new(64).into() };
+        store.write(vec![create], 0).await.unwrap();
+        let Some(Owner::Us(registration)) = store.claim(&job_id).await.unwrap() else { panic!("it is free") };
+        let ours = store.of_registration(registration);
+        let answer = |iteration| {
+            let answer = "{}".to_owned();
+            vec![Change::Allocation { job_id: job_id.clone(), iteration, generation: 0, answer }]
+        };
+        ours.write(answer(0), 0).await.unwrap();
+        let url = database.url();
+        let removed = tokio::task::spawn_blocking(move || {
+            evenstep_tests::postgres::rows(&url, "DELETE FROM predictor RETURNING url")
+        });
+        assert_eq!(removed.await.unwrap().len(), 1);
+        let refused = ours.write(answer(1), 0).await;
+        assert!(matches!(refused, Err(StoreError::Fenced)), "{refused:?}");
+        assert_eq!(store.answers(&job_id, 0, 10).await.unwrap().len(), 1);
+        let over = store.registration();
+        assert!(matches!(over, Err(StoreError::Fenced)), "{over:?}: nothing is answered from memory either");
+    });
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod training;
 
 mod outages;
+mod rolling;
 
 mod membership;
 

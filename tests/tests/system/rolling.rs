@@ -1,0 +1,58 @@
+//! Two predictors on one PostgreSQL are restarted in turn under a training run, as when a new version is rolled out.
+
+use evenstep_tests::postgres::Database;
+use evenstep_tests::training::Training;
+use evenstep_tests::{Gate, Predictor, binaries};
+
+/// Times that each predictor is restarted.
+const ROUNDS: usize = 3;
+
+#[test]
+fn a_rolling_restart_costs_no_iteration_its_answer() {
+    let name = "rolling::a_rolling_restart_costs_no_iteration_its_answer";
+    let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
+    let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
+    let Some(database) = Database::shared(name) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    // Each has an address that stays, wherever the process behind it listens.
+    let gates = [Gate::shut(), Gate::shut()];
+    let mut predictors = gates.each_ref().map(|gate| {
+        let url = format!("--url={}", gate.url());
+        let predictor = Predictor::start_over(&binary, &database.url(), &[&url]);
+        gate.open(&predictor.url);
+        predictor
+    });
+    let mut training = Training::start(
+        &trainer,
+        folder.path(),
+        &[
+            "--workers=2",
+            "--pace=1,3",
+            "--pace-unit-ms=4",
+            "--ask=boundary",
+            "--job=job",
+            "--worker-id=w",
+            "--global-batch=50",
+            "--steps=1000000",
+            &format!("--server={},{}", gates[0].url(), gates[1].url()),
+        ],
+    );
+    training.goes_on("evenstep", 500);
+    for _ in 0..ROUNDS {
+        for (predictor, gate) in predictors.iter_mut().zip(&gates) {
+            predictor.process.terminate();
+            assert!(predictor.process.wait().success(), "{}", predictor.process.said());
+            training.goes_on("evenstep", 250);
+            predictor.restart();
+            gate.open(&predictor.url);
+            training.goes_on("evenstep", 250);
+        }
+    }
+    training.process.terminate();
+    training.process.wait();
+    let said = training.process.said();
+    assert!(!said.contains("stays in force"), "an iteration had no answer:\n{said}");
+    let iterations = training.iterations("evenstep");
+    let alone = iterations.iter().filter(|line| line["decision"].is_null()).count();
+    assert_eq!(alone, 0, "of {} iterations", iterations.len());
+}
