@@ -9,8 +9,9 @@
     reason = "a benchmark prints, and ends where its set-up fails"
 )]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+mod support;
+
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -22,6 +23,8 @@ use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::Config;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
+
+use support::{Connected, percentiles};
 
 const WORKERS: usize = 4;
 /// Iterations before anything is counted.
@@ -141,46 +144,6 @@ fn ask(job: &str, iteration: usize) -> String {
     )
 }
 
-/// One kept-alive connection and just enough HTTP for it, so that the client costs little.
-struct Connected {
-    stream: BufReader<TcpStream>,
-}
-
-impl Connected {
-    fn to(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("the server listens");
-        stream.set_nodelay(true).expect("a TCP stream");
-        Self { stream: BufReader::new(stream) }
-    }
-
-    fn call(&mut self, method: &str, path: &str, body: &str) -> String {
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        self.stream.get_mut().write_all(request.as_bytes()).expect("the server reads");
-        let (mut length, mut line, mut status) = (0, String::new(), String::new());
-        loop {
-            line.clear();
-            self.stream.read_line(&mut line).expect("the server answers");
-            if status.is_empty() {
-                status.clone_from(&line);
-            }
-            if line == "\r\n" {
-                break;
-            }
-            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                length = value.trim().parse().expect("a length");
-            }
-        }
-        let mut answer = vec![0; length];
-        self.stream.read_exact(&mut answer).expect("the whole answer");
-        let answer = String::from_utf8(answer).expect("text");
-        assert!(status.contains(" 20"), "{method} {path}: {status}{answer}");
-        answer
-    }
-}
-
 async fn bare_handler(answer: String) -> SocketAddr {
     let answer = Bytes::from(answer);
     let handler = move |body: Bytes| async move {
@@ -222,11 +185,6 @@ fn timed<T>(what: impl FnOnce() -> T) -> f64 {
     let started = Instant::now();
     std::hint::black_box(what());
     started.elapsed().as_secs_f64() * 1e3
-}
-
-fn percentiles(times: &mut [f64]) -> [f64; 2] {
-    times.sort_by(f64::total_cmp);
-    [0.5, 0.99].map(|share| times[((times.len() - 1) as f64 * share) as usize])
 }
 
 fn throughput(address: SocketAddr, method: &str, path: &str, body: &str) -> f64 {

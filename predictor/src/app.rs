@@ -14,6 +14,7 @@ use crate::book::{Book, Pool};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::http::{Api, router};
+use crate::retention::{self, Keep, Record};
 use crate::store::{Address, Sharing, Store};
 
 /// How often leases are looked at, besides at every request.
@@ -30,6 +31,8 @@ pub struct App {
     writer: JoinHandle<()>,
     refit_interval: Duration,
     refit_threads: usize,
+    clock: Clock,
+    keep: Keep,
 }
 
 impl App {
@@ -56,10 +59,12 @@ impl App {
         Ok(Self {
             listener,
             address,
-            book: Arc::new(Book::new(store, clock)),
+            book: Arc::new(Book::new(store, clock.clone())),
             writer,
             refit_interval: Duration::from_secs(config.refit_interval_s),
             refit_threads: config.refit_threads,
+            clock,
+            keep: config.keep(),
         })
     }
 
@@ -75,7 +80,9 @@ impl App {
     pub async fn serve(self, stop: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<()> {
         let draining = Arc::new(AtomicBool::new(false));
         let (drained, mut drain) = tokio::sync::watch::channel(false);
-        let api = Api { book: self.book.clone(), draining: draining.clone() };
+        let record = Record::new(&self.keep);
+        let api = Api { book: self.book.clone(), retention: record.clone(), draining: draining.clone() };
+        let retention = tokio::spawn(retention::run(self.book.clone(), self.clock, self.keep, record));
         let leases = tokio::spawn(watch_leases(self.book.clone()));
         let lease = self.book.clone();
         let lease = tokio::spawn(async move { lease.keep_lease().await });
@@ -100,7 +107,7 @@ impl App {
             served = serving => served?,
             () = timed_out => tracing::warn!(?DRAIN_TIMEOUT, "requests still under way were cut off"),
         }
-        for task in [leases, refits, lease] {
+        for task in [leases, refits, retention, lease] {
             task.abort();
             drop(task.await);
         }

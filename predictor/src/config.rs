@@ -1,5 +1,7 @@
 //! Configuration of the service: flags over `EVENSTEP_*` over a TOML file over defaults.
 
+mod amount;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -8,6 +10,9 @@ use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::retention::Keep;
+pub use amount::{Size, Span};
 
 /// The configuration in force.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,6 +29,14 @@ pub struct Config {
     /// Seconds after which others on the same PostgreSQL take the jobs of a predictor that fell silent, 1 to 300. Default 5.
     #[serde(deserialize_with = "lease")]
     pub lease_s: f64,
+    /// Samples, reports and answers older than this become minutes, unless a job says otherwise. Default 7d.
+    pub keep_raw: Span,
+    /// Minutes older than this become hours. Default 90d.
+    pub keep_minutes: Span,
+    /// Hours older than this go. Default 2y.
+    pub keep_hours: Span,
+    /// Where the store holds more, the oldest raw rows become minutes early. Default: no bound.
+    pub keep_bytes: Option<Size>,
     /// Seconds between two looks at what models have learned: to fit networks and to store models. At least 1. Default 30.
     #[serde(deserialize_with = "at_least_1")]
     pub refit_interval_s: u64,
@@ -92,6 +105,10 @@ impl Default for Config {
             store: "sqlite://evenstep.db".into(),
             url: None,
             lease_s: 5.0,
+            keep_raw: Span::days(7),
+            keep_minutes: Span::days(90),
+            keep_hours: Span::days(730),
+            keep_bytes: None,
             refit_interval_s: 30,
             refit_threads: 1,
             log: "info".into(),
@@ -123,6 +140,22 @@ pub struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_s: Option<f64>,
+    /// Samples, reports and answers older than this become minutes, such as 12h or 7d [env: EVENSTEP_KEEP_RAW] [default: 7d]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_raw: Option<Span>,
+    /// Minutes older than this become hours [env: EVENSTEP_KEEP_MINUTES] [default: 90d]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_minutes: Option<Span>,
+    /// Hours older than this go [env: EVENSTEP_KEEP_HOURS] [default: 2y]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_hours: Option<Span>,
+    /// Where the store holds more, such as 20GiB, the oldest raw rows become minutes early [env: EVENSTEP_KEEP_BYTES]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_bytes: Option<Size>,
     /// Seconds between two looks at what models have learned [env: EVENSTEP_REFIT_INTERVAL_S] [default: 30]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,8 +175,20 @@ pub struct Flags {
 }
 
 /// Variables of the environment that are ours; others of the same prefix belong to other programs of evenstep.
-const VARIABLES: [&str; 8] =
-    ["listen", "store", "url", "lease_s", "refit_interval_s", "refit_threads", "log", "log_format"];
+const VARIABLES: [&str; 12] = [
+    "listen",
+    "store",
+    "url",
+    "lease_s",
+    "keep_raw",
+    "keep_minutes",
+    "keep_hours",
+    "keep_bytes",
+    "refit_interval_s",
+    "refit_threads",
+    "log",
+    "log_format",
+];
 
 impl Config {
     /// Puts the configuration together.
@@ -160,6 +205,24 @@ impl Config {
         }
         figment =
             figment.merge(Env::prefixed("EVENSTEP_").only(&VARIABLES)).merge(Serialized::globals(flags));
-        figment.extract().map_err(|error| anyhow::anyhow!("configuration: {error}"))
+        let config: Self = figment.extract().map_err(|error| anyhow::anyhow!("configuration: {error}"))?;
+        let [raw, minutes, hours] = [config.keep_raw, config.keep_minutes, config.keep_hours];
+        if minutes < raw {
+            anyhow::bail!("configuration: keep_minutes: {minutes} must not be under keep_raw, {raw}");
+        }
+        if hours < minutes {
+            anyhow::bail!("configuration: keep_hours: {hours} must not be under keep_minutes, {minutes}");
+        }
+        Ok(config)
+    }
+
+    /// How long things are kept.
+    pub fn keep(&self) -> Keep {
+        Keep {
+            raw_s: self.keep_raw.seconds(),
+            minutes_s: self.keep_minutes.seconds(),
+            hours_s: self.keep_hours.seconds(),
+            bytes: self.keep_bytes.map(Size::bytes),
+        }
     }
 }

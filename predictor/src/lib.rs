@@ -15,6 +15,8 @@ pub mod book;
 
 pub mod store;
 
+pub mod retention;
+
 pub mod app;
 
 pub mod clock;

@@ -24,7 +24,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Answer over HTTP until told to stop (SIGTERM, Ctrl-C)
-    Serve(Flags),
+    Serve(Box<Flags>),
     Backtest(Box<backtest::Args>),
     Simulate(Box<simulate::Args>),
 }

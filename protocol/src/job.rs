@@ -76,6 +76,10 @@ pub struct JobSpec {
     /// A worker that departed 10 times within 10 minutes may come back after this many seconds only. 0 to 86,400, default 60.
     #[serde(default = "default_flap_cooldown_s")]
     pub flap_cooldown_s: f64,
+    /// Reports and answers older than so many seconds become minutes and hours, but for the last 1,024 iterations; those that
+    /// went are never answered again. 60 to 10^10. Default: as the service says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_s: Option<u64>,
 }
 
 impl JobSpec {
@@ -102,6 +106,7 @@ impl JobSpec {
             min_gain: default_min_gain(),
             calm: Calm::default(),
             flap_cooldown_s: default_flap_cooldown_s(),
+            keep_s: None,
         }
     }
 }

@@ -11,6 +11,7 @@ mod ids;
 mod job;
 mod learning_rate;
 mod problem;
+mod store;
 mod telemetry;
 mod view;
 
@@ -25,6 +26,7 @@ pub use job::{Hedge, JobSpec, JoinAnswer, JoinRequest, OomAnswer, OomReport, Wor
 pub use learning_rate::{LearningRateRule, LearningRateSettings, OptimizerInstruction, Ramp};
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
 pub use servers::Servers;
+pub use store::{LevelView, RetentionView, StoreView};
 pub use telemetry::{
     GpuSample, NodeSample, ProcessSample, Readings, TelemetryAnswer, TelemetryBatch, driver,
 };

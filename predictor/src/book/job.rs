@@ -1,7 +1,7 @@
 //! One job: who may change it, when, and what becomes visible after.
 
 use std::collections::BTreeSet;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use evenstep_core::plan::Unplannable;
 use evenstep_protocol::{AllocateRequest, JobId, JobSpec, JobView, WorkerId, WorkerReport};
@@ -14,7 +14,7 @@ use super::refit::RefitRecord;
 use super::state::JobState;
 use super::{BookError, LOOK_AHEAD_MAX};
 use crate::clock::Clock;
-use crate::store::{Change, MemberEvent, MemberEventKind, Store, StoreError};
+use crate::store::{Change, MemberEvent, MemberEventKind, RollUp, Store, StoreError};
 
 /// A job.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Job {
             return Err(error);
         }
         let known = self.known_answer(&taken.state, request.iteration).await?;
-        let reports = self.news(&request.reports);
+        let reports = self.news(&request.reports, taken.state.kept_from);
 
         let mut changes = Vec::with_capacity(3);
         for report in &request.reports {
@@ -212,12 +212,13 @@ impl Job {
         Ok(())
     }
 
-    /// Reports that were not taken before, each once.
-    fn news(&self, reports: &[WorkerReport]) -> Vec<WorkerReport> {
+    /// Reports that were not taken before, each once. Whether one of an iteration that is gone was, nobody knows any more.
+    fn news(&self, reports: &[WorkerReport], kept_from: u64) -> Vec<WorkerReport> {
         let published = self.published();
         let mut once = BTreeSet::new();
         reports
             .iter()
+            .filter(|report| report.iteration >= kept_from)
             .filter(|report| !published.has_seen(report) && once.insert((&report.worker, report.iteration)))
             .cloned()
             .collect()
@@ -259,6 +260,20 @@ impl Job {
             return Err(BookError::NotAnswered { job_id: self.id.clone(), iteration });
         };
         Ok(Answer { generation: stored.generation, bytes: stored.answer.into() })
+    }
+
+    /// Lets the oldest iterations go. The state is out meanwhile, as for every change: whoever asks next knows what is gone, or
+    /// reads it from the store.
+    pub(super) async fn let_go(&self, roll_up: &RollUp) -> Result<(), BookError> {
+        let mut slot = self.state.lock().await;
+        let state = slot.take();
+        let change = Change::RollUp(Arc::new(roll_up.clone()));
+        self.store.write(vec![change], self.clock.now_unix_ms()).await?;
+        if let (Some(mut state), RollUp::Iterations { keep_from, .. }) = (state, roll_up) {
+            state.kept_from = *keep_from;
+            *slot = Some(state);
+        }
+        Ok(())
     }
 
     /// Changes the job's wishes, from the next unanswered iteration on.

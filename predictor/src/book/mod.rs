@@ -14,6 +14,7 @@ mod models;
 mod optimizer;
 mod parts;
 mod refit;
+mod retention;
 mod state;
 mod views;
 mod words;
@@ -24,12 +25,10 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use evenstep_core::allocate::Infeasible;
 use evenstep_core::membership::Cooling;
-use evenstep_protocol::{
-    JobId, JobSpec, JobView, NodeId, NodeSample, NodeView, TelemetryAnswer, TelemetryBatch, WorkerId,
-};
+use evenstep_protocol::{JobId, JobSpec, JobView, NodeId, NodeSample, NodeView, TelemetryAnswer, WorkerId};
 
 use crate::clock::Clock;
-use crate::store::{Change, Owner, Store, StoreError};
+use crate::store::{Change, Owner, Store, StoreError, TelemetryRows};
 
 use state::JobState;
 
@@ -37,6 +36,7 @@ pub use answers::Answer;
 pub use job::Job;
 pub use models::inputs;
 pub use refit::Pool;
+pub use state::HISTORY_ITERATIONS;
 
 /// Jobs in one predictor.
 pub const JOBS_MAX: usize = 10_000;
@@ -290,11 +290,10 @@ impl Book {
     ///
     /// # Errors
     /// What the store says; then nothing was stored.
-    pub async fn telemetry(&self, batch: TelemetryBatch) -> Result<TelemetryAnswer, BookError> {
-        let count = batch.samples.len() as u64;
-        let (node, boot_id) = (batch.node.clone(), batch.boot_id.clone());
-        let next_sequence = batch.sequence + count;
-        let stored = self.store.write(vec![Change::Telemetry(batch)], self.clock.now_unix_ms()).await?;
+    pub async fn telemetry(&self, rows: TelemetryRows) -> Result<TelemetryAnswer, BookError> {
+        let (node, boot_id) = (rows.node().clone(), rows.boot_id().to_owned());
+        let (count, next_sequence) = (rows.len() as u64, rows.next_sequence());
+        let stored = self.store.write(vec![Change::Telemetry(rows)], self.clock.now_unix_ms()).await?;
         Ok(TelemetryAnswer { node, boot_id, next_sequence, stored, duplicates: count - stored })
     }
 

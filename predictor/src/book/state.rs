@@ -19,12 +19,14 @@ use crate::store::{Store, StoreError, StoredWorker};
 
 /// Iterations whose reports are replayed through the models when a job is read from the store. Without stored models this is
 /// all they learn from: at a forgetting factor of .9985 what is older would have a fifth of the weight of the newest, or less.
-const HISTORY_ITERATIONS: u64 = 1024;
+pub const HISTORY_ITERATIONS: u64 = 1024;
 
 /// The hot state of a job.
 #[derive(Debug)]
 pub struct JobState {
     pub spec: JobSpec,
+    /// Iterations before it are gone, and never planned again.
+    pub kept_from: u64,
     pub members: Members<WorkerId>,
     pub workers: BTreeMap<WorkerId, WorkerState>,
     pub models: Models,
@@ -133,6 +135,7 @@ impl JobState {
             learning_rate,
             stored_global_batch: None,
             spec: stored.spec,
+            kept_from: store.kept_from(job_id).await?,
             members: Members::restore(stored.generation, stored.departed_generation, members),
             workers,
             models,

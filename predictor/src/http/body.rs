@@ -34,8 +34,24 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     }
 }
 
+/// A body as text, for those who keep it as it came.
+#[derive(Debug)]
+pub struct Text(pub String);
+
+impl<S: Send + Sync> FromRequest<S> for Text {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
+        String::from_utf8(bytes.into()).map(Self).map_err(|error| {
+            let detail = format!("the body: {}", error.utf8_error());
+            Refusal::new(StatusCode::BAD_REQUEST, "malformed", "Not UTF-8", detail)
+        })
+    }
+}
+
 /// Where in the body the error is.
-fn locate<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Refusal {
+pub fn locate<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Refusal {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     match serde_path_to_error::deserialize::<_, T>(&mut reader) {
         Ok(_) => refuse("the end", error),

@@ -19,6 +19,7 @@ use super::Api;
         (name = "jobs", description = "What is asked for, and what came of it"),
         (name = "workers", description = "Who takes part"),
         (name = "telemetry", description = "What agents measure"),
+        (name = "store", description = "What is kept, and for how long"),
         (name = "health", description = "For load balancers and service managers"),
     )
 )]

@@ -15,6 +15,8 @@ use crate::book::WORKERS_MAX;
 const GLOBAL_BATCH_MAX: u64 = 1 << 31;
 /// The longest lease, and the longest cooldown: a day.
 const LEASE_S_MAX: f64 = 86_400.0;
+/// The longest that a job's raw history may be kept: three centuries.
+const KEEP_S_MAX: u64 = 10_000_000_000;
 /// Sizes that a job may allow.
 const ALLOWED_SIZES_MAX: u64 = 64;
 /// The longest dwell, and the longest ramp, in iterations.
@@ -100,6 +102,7 @@ fn check(spec: &JobSpec) -> Result<(), Refusal> {
     between("overlap_begins", spec.overlap_begins, 0.0, 1.0)?;
     between("memory_headroom", spec.memory_headroom, 0.0, 0.9)?;
     between("flap_cooldown_s", spec.flap_cooldown_s, 0.0, LEASE_S_MAX)?;
+    spec.keep_s.map_or(Ok(()), |keep_s| within("keep_s", keep_s, 60..=KEEP_S_MAX))?;
     check_calm(&spec.calm)?;
     check_learning_rate(spec)
 }

@@ -2,6 +2,7 @@
 //!
 //! Every error is problem+json (`problem`); every body is bounded and checked (`body`).
 
+mod admission;
 mod allocate;
 mod body;
 mod docs;
@@ -9,6 +10,7 @@ mod health;
 mod jobs;
 mod nodes;
 mod problem;
+mod store;
 mod telemetry;
 mod views;
 mod workers;
@@ -19,12 +21,15 @@ use std::time::Duration;
 
 use axum::error_handling::HandleErrorLayer;
 use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
 use axum::{BoxError, Router};
 use tower::ServiceBuilder;
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::book::Book;
+use crate::retention::Record;
+use admission::{Others, Telemetry};
 
 /// The largest body of a request, in bytes: an ask with reports of 10,000 workers fits.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -38,6 +43,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Api {
     /// The hot state.
     pub book: Arc<Book>,
+    /// What retention does.
+    pub retention: Record,
     /// Set once the service is going down: not ready any more.
     pub draining: Arc<AtomicBool>,
 }
@@ -49,9 +56,11 @@ pub fn router(api: Api) -> Router {
         .merge(jobs::router())
         .merge(workers::router())
         .merge(views::router())
-        .merge(telemetry::router())
         .merge(nodes::router())
+        .merge(store::router())
+        .layer(from_fn_with_state(Others::new(), admission::others))
         .merge(health::router())
+        .merge(telemetry::router().layer(from_fn_with_state(Telemetry::new(), admission::telemetry)))
         .split_for_parts();
     router
         .merge(docs::router(openapi))

@@ -61,7 +61,8 @@ impl Refusal {
         self.retry_after(RETRY_AFTER_S)
     }
 
-    fn retry_after(mut self, seconds: u64) -> Self {
+    /// Worth another try after so many seconds.
+    pub fn retry_after(mut self, seconds: u64) -> Self {
         self.problem.retry_after_s = Some(seconds);
         self
     }

@@ -3,13 +3,16 @@
 use std::fmt::{Arguments, Display};
 
 use axum::extract::State;
-use evenstep_protocol::{NodeSample, Problem, ProcessSample, TelemetryAnswer, TelemetryBatch};
+use evenstep_protocol::{NodeId, NodeSample, Problem, ProcessSample, TelemetryAnswer, TelemetryBatch};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Api;
-use super::body::{INTEGER_MAX, Json, readings, seconds, within};
+use super::body::{INTEGER_MAX, Text, locate, readings, seconds, within};
 use super::problem::Refusal;
+use crate::store::TelemetryRows;
 
 /// Samples in one batch.
 const SAMPLES_MAX: u64 = 1000;
@@ -32,26 +35,46 @@ pub fn router() -> OpenApiRouter<Api> {
         (status = 429, description = "Too much at once; Retry-After says when to send again", body = Problem),
     )
 )]
-async fn post(
-    State(api): State<Api>,
-    Json(batch): Json<TelemetryBatch>,
-) -> Result<axum::Json<TelemetryAnswer>, Refusal> {
-    check(&batch)?;
-    Ok(axum::Json(api.book.telemetry(batch).await?))
+async fn post(State(api): State<Api>, Text(text): Text) -> Result<axum::Json<TelemetryAnswer>, Refusal> {
+    Ok(axum::Json(api.book.telemetry(read(text)?).await?))
 }
 
-fn check(batch: &TelemetryBatch) -> Result<(), Refusal> {
+/// A [`TelemetryBatch`] whose samples are still the text that came.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Batch<'a> {
+    node: NodeId,
+    boot_id: String,
+    sequence: u64,
+    #[serde(borrow)]
+    samples: Vec<&'a RawValue>,
+}
+
+/// Checks a batch. What goes on is its own text: the samples are read to be judged, one at a time, and not kept.
+fn read(text: String) -> Result<TelemetryRows, Refusal> {
+    let misread = |error: serde_json::Error| {
+        // Read again as a whole, for an error that says where in the body it is.
+        let error = serde_json::from_str::<TelemetryBatch>(&text).err().unwrap_or(error);
+        locate::<TelemetryBatch>(text.as_bytes(), &error)
+    };
+    let batch: Batch<'_> = serde_json::from_str(&text).map_err(misread)?;
     within("sequence", batch.sequence, 0..=INTEGER_MAX)?;
     within("number of samples", batch.samples.len() as u64, 0..=SAMPLES_MAX)?;
-    text("boot_id", &batch.boot_id)?;
+    check_text("boot_id", &batch.boot_id)?;
     if batch.boot_id.is_empty() {
         return Err(Refusal::invalid("boot_id: must not be empty"));
     }
-    batch
-        .samples
-        .iter()
-        .enumerate()
-        .try_for_each(|(at, sample)| check_sample(format_args!("samples[{at}]"), sample))
+    let mut samples = Vec::with_capacity(batch.samples.len());
+    for (at, raw) in batch.samples.iter().enumerate() {
+        let sample: NodeSample = serde_json::from_str(raw.get()).map_err(misread)?;
+        check_sample(format_args!("samples[{at}]"), &sample)?;
+        // The raw value is a slice of the text: their addresses say which.
+        let begin = raw.get().as_ptr().addr() - text.as_ptr().addr();
+        samples.push((sample.at_unix_ms, begin..begin + raw.get().len()));
+    }
+    let Batch { node, boot_id, sequence, .. } = batch;
+    TelemetryRows::new(node, boot_id, sequence, text, samples)
+        .ok_or_else(|| Refusal::invalid("samples: must be parts of the body"))
 }
 
 fn check_sample(at: Arguments<'_>, sample: &NodeSample) -> Result<(), Refusal> {
@@ -70,7 +93,7 @@ fn check_sample(at: Arguments<'_>, sample: &NodeSample) -> Result<(), Refusal> {
         readings(format_args!("{at}.readings"), &gpu.readings)?;
         missing(at, &gpu.missing)?;
         for said in gpu.uuid.iter().chain(&gpu.name).chain(&gpu.throttle_reasons) {
-            text(at, said)?;
+            check_text(at, said)?;
         }
         within(
             format_args!("{at}: number of throttle_reasons"),
@@ -94,14 +117,32 @@ fn processes(at: Arguments<'_>, processes: &[ProcessSample]) -> Result<(), Refus
 fn missing(at: Arguments<'_>, missing: &std::collections::BTreeMap<String, String>) -> Result<(), Refusal> {
     within(format_args!("{at}: number of missing readings"), missing.len() as u64, 0..=PARTS_MAX)?;
     missing.iter().try_for_each(|(name, why)| {
-        text(format_args!("{at}.missing"), name)?;
-        text(format_args!("{at}.missing.{name}"), why)
+        check_text(format_args!("{at}.missing"), name)?;
+        check_text(format_args!("{at}.missing.{name}"), why)
     })
 }
 
-fn text(name: impl Display, text: &str) -> Result<(), Refusal> {
-    if text.len() <= TEXT_BYTES_MAX {
-        return Ok(());
+fn check_text(name: impl Display, text: &str) -> Result<(), Refusal> {
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(Refusal::invalid(format!("{name}: {} bytes; at most {TEXT_BYTES_MAX}", text.len())));
     }
-    Err(Refusal::invalid(format!("{name}: {} bytes; at most {TEXT_BYTES_MAX}", text.len())))
+    // PostgreSQL keeps every character but this one.
+    if text.contains('\0') {
+        return Err(Refusal::invalid(format!("{name}: {text:?} must not contain the character 0")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_kept_as_the_bytes_that_came() {
+        let text = "{ \"samples\" : [ {\"at_unix_ms\":7,\n \"readings\": {\"cpu_busy\": 0.50}} ,{\"at_unix_ms\":8, \"missing\": {\"ü\": \"\\u00e9\"}}],\"sequence\":3,\"node\":\"node\",\"boot_id\":\"b\"}";
+        let rows = read(text.to_owned()).unwrap();
+        let rows: Vec<_> = rows.rows().map(|row| (row.sequence, row.at_unix_ms, row.sample)).collect();
+        assert_eq!(rows[0], (3, 7, "{\"at_unix_ms\":7,\n \"readings\": {\"cpu_busy\": 0.50}}"));
+        assert_eq!(rows[1], (4, 8, "{\"at_unix_ms\":8, \"missing\": {\"ü\": \"\\u00e9\"}}"));
+    }
 }

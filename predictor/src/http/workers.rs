@@ -46,6 +46,10 @@ async fn join(
     if device_bytes > DEVICE_BYTES_MAX {
         return Err(Refusal::invalid(format!("device: {device_bytes} bytes; at most {DEVICE_BYTES_MAX}")));
     }
+    // PostgreSQL keeps every character but this one.
+    if let Some(device) = request.device.as_ref().filter(|device| device.contains('\0')) {
+        return Err(Refusal::invalid(format!("device: {device:?} must not contain the character 0")));
+    }
     Ok(axum::Json(api.book.job(&job_id).await?.join(request).await?))
 }
 

@@ -3,7 +3,7 @@
 use super::database::{Connection, run};
 use super::rows::{self, AllocationRow, ReportRow};
 use super::writer::Write;
-use super::{Change, MemberEvent, MemberEventKind, StoreError, integer, json, schema};
+use super::{Change, MemberEvent, MemberEventKind, StoreError, integer, json, roll_up, schema};
 
 /// Kinds of devices whose models are kept: those that learned last.
 const DEVICES_MAX: i64 = 1000;
@@ -102,6 +102,7 @@ pub(super) async fn change(
             Ok(kept)
         }
         Change::Telemetry(batch) => rows::insert_missing_samples(connection, batch).await,
+        Change::RollUp(old) => roll_up::apply(connection, old).await,
         Change::Probe => schema::probe(connection).await,
     }
 }

@@ -50,7 +50,7 @@ async fn try_apply(connection: &mut Connection, group: &[Write]) -> Result<Vec<u
                     });
                 }
                 Change::Telemetry(batch) => {
-                    *count += batch.samples.len() as u64;
+                    *count += batch.len() as u64;
                     batches.push(batch);
                 }
                 // In their order, and before the rows that refer to what they make.

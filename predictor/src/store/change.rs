@@ -1,8 +1,10 @@
 //! What the book asks to be kept.
 
-use evenstep_protocol::{
-    JobId, JobSpec, JoinRequest, TelemetryBatch, WorkerId, WorkerOverride, WorkerReport,
-};
+use std::sync::Arc;
+
+use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerId, WorkerOverride, WorkerReport};
+
+use super::{RollUp, TelemetryRows};
 
 /// One change; a transaction makes several, all or none.
 #[derive(Debug, Clone)]
@@ -89,15 +91,17 @@ pub enum Change {
         state: Vec<u8>,
     },
     /// An agent's samples; those stored before stay as they are.
-    Telemetry(TelemetryBatch),
+    Telemetry(TelemetryRows),
+    /// Old rows go, and what they come to is kept. Fails with [`StoreError::Taken`] where one of them is gone already.
+    RollUp(Arc<RollUp>),
     /// Nothing, written durably: it shows whether the store takes writes.
     Probe,
 }
 
-/// What a sample of an agent takes in memory, roughly.
-const SAMPLE_BYTES: usize = 4096;
 /// What a report takes in memory, roughly.
 const REPORT_BYTES: usize = 1024;
+/// What a row that goes takes in memory, roughly.
+const ROLLED_UP_BYTES: usize = 256;
 /// What any other change takes in memory, roughly.
 const CHANGE_BYTES: usize = 1024;
 
@@ -108,7 +112,10 @@ impl Change {
             Self::Reports { reports, .. } => reports.len() * REPORT_BYTES,
             Self::Allocation { answer, .. } => answer.len(),
             Self::Models { state, .. } | Self::DeviceModel { state, .. } => state.len(),
-            Self::Telemetry(batch) => batch.samples.len() * SAMPLE_BYTES,
+            Self::Telemetry(rows) => rows.bytes(),
+            Self::RollUp(roll_up) => {
+                usize::try_from(roll_up.rows()).unwrap_or(usize::MAX).saturating_mul(ROLLED_UP_BYTES)
+            }
             _ => 0,
         };
         CHANGE_BYTES + more
@@ -116,10 +123,14 @@ impl Change {
 
     /// Whether nobody's training waits for it.
     pub(super) fn can_wait(&self) -> bool {
-        matches!(
-            self,
-            Self::Telemetry(_) | Self::Models { .. } | Self::DeviceModel { .. } | Self::TrimJob { .. }
-        )
+        match self {
+            // A job is held while its iterations go.
+            Self::RollUp(roll_up) => !matches!(**roll_up, RollUp::Iterations { .. }),
+            other => matches!(
+                other,
+                Self::Telemetry(_) | Self::Models { .. } | Self::DeviceModel { .. } | Self::TrimJob { .. }
+            ),
+        }
     }
 }
 

@@ -14,8 +14,13 @@ mod error;
 mod lease;
 mod offline;
 mod read;
+mod retention;
+mod roll_up;
+mod room;
 mod rows;
 mod schema;
+mod summary;
+mod telemetry;
 mod timescale;
 mod writer;
 
@@ -36,6 +41,10 @@ pub use error::{Fault, StoreError};
 pub use lease::{Owner, Sharing};
 pub use offline::read_reports;
 pub use read::{StoredAnswer, StoredJob, StoredReport, StoredWorker};
+pub use retention::{RollUp, SampleKey};
+pub use room::Room;
+pub use summary::{HOUR_S, MINUTE_S, NodeStep, NodeSums, Reading, WorkerStep, WorkerSums, begin_of_step};
+pub use telemetry::{TelemetryRow, TelemetryRows};
 
 /// Writes of each kind that may wait for the writer; more are refused, so that memory stays bounded.
 const QUEUE_MAX: usize = 1024;

@@ -92,7 +92,7 @@ struct WorkerRow {
 /// it is, does not have them.
 #[derive(sqlx::FromRow)]
 pub(super) struct ReportRow {
-    iteration: i64,
+    pub iteration: i64,
     worker: String,
     local_batch: i64,
     compute_time_s: f64,
@@ -194,7 +194,7 @@ impl Store {
         }))
     }
 
-    /// How many reports of each worker of a job are stored.
+    /// How many reports of each worker of a job were stored, those included that live on in summaries.
     ///
     /// # Errors
     /// As [`Store::job`].
@@ -202,7 +202,10 @@ impl Store {
         let counts = rows!(
             &self.readers,
             (String, i64),
-            "SELECT worker, count(*) FROM report WHERE job_id = $1 GROUP BY worker",
+            "SELECT worker, CAST(sum(reports) AS BIGINT) FROM (
+                 SELECT worker, count(*) AS reports FROM report WHERE job_id = $1 GROUP BY worker
+                 UNION ALL SELECT worker, reports FROM worker_summary WHERE job_id = $1) AS counted
+             GROUP BY worker",
             job_id.as_str(),
         )?;
         Ok(counts.into_iter().map(|(worker, reports)| (worker, reports.cast_unsigned())).collect())
@@ -392,7 +395,7 @@ impl ReportRow {
     }
 }
 
-fn id<T: TryFrom<String, Error = InvalidId>>(text: String) -> Result<T, StoreError> {
+pub(super) fn id<T: TryFrom<String, Error = InvalidId>>(text: String) -> Result<T, StoreError> {
     T::try_from(text).map_err(|error| StoreError::Corrupt {
         what: "id",
         source: <serde_json::Error as serde::de::Error>::custom(error),

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_protocol::{TelemetryBatch, WorkerReport};
+use evenstep_protocol::WorkerReport;
 use serde::Serialize;
-use sqlx::PgConnection;
+use sqlx::{AssertSqlSafe, PgConnection, SqliteConnection};
 
-use super::database::{Connection, Either, run};
-use super::{StoreError, integer, json};
+use super::database::{Connection, Either, run, scalar};
+use super::{StoreError, TelemetryRows, integer, json};
 
+/// Samples in one statement of SQLite.
+const VALUES_MAX: usize = 1000;
 /// Bytes that go to PostgreSQL in one message of a COPY.
 const COPY_MESSAGE_BYTES: usize = 256 * 1024;
 
@@ -113,13 +115,13 @@ pub(super) async fn insert_allocations(
 /// Inserts samples of which none is there yet. Fails with [`StoreError::Taken`] where one is.
 pub(super) async fn insert_new_samples(
     connection: &mut Connection,
-    batches: &[&TelemetryBatch],
+    batches: &[&TelemetryRows],
 ) -> Result<(), StoreError> {
     let mut nodes = BTreeMap::new();
     let mut samples = 0;
     for batch in batches {
-        samples += batch.samples.len() as u64;
-        *nodes.entry(batch.node.as_str()).or_insert(0) += batch.samples.len() as u64;
+        samples += batch.len() as u64;
+        *nodes.entry(batch.node().as_str()).or_insert(0) += batch.len() as u64;
     }
     let mut inserted = 0;
     match connection {
@@ -130,7 +132,7 @@ pub(super) async fn insert_new_samples(
         }
         Either::Postgres(connection) => inserted = copy(connection, batches).await?,
     }
-    if inserted < samples {
+    if inserted < samples || any_gone(connection, batches).await? {
         return Err(StoreError::Taken);
     }
     count_samples(connection, &nodes).await
@@ -139,46 +141,120 @@ pub(super) async fn insert_new_samples(
 /// Inserts the samples of a batch that are not there yet; how many those are.
 pub(super) async fn insert_missing_samples(
     connection: &mut Connection,
-    batch: &TelemetryBatch,
+    batch: &TelemetryRows,
 ) -> Result<u64, StoreError> {
     let inserted = insert_samples(connection, batch).await?;
+    let inserted = inserted.saturating_sub(delete_gone(connection, batch).await?);
     if inserted > 0 {
-        count_samples(connection, &BTreeMap::from([(batch.node.as_str(), inserted)])).await?;
+        count_samples(connection, &BTreeMap::from([(batch.node().as_str(), inserted)])).await?;
     }
     Ok(inserted)
 }
 
-async fn insert_samples(connection: &mut Connection, batch: &TelemetryBatch) -> Result<u64, StoreError> {
+/// Whether samples of a batch went before: summed up already, they must not be counted again. Asked after they were inserted,
+/// which waits for whoever lets the same ones go at this moment.
+async fn any_gone(connection: &mut Connection, batches: &[&TelemetryRows]) -> Result<bool, StoreError> {
+    let spans: Vec<_> = batches
+        .iter()
+        .map(|batch| {
+            (
+                batch.node().as_str(),
+                batch.boot_id(),
+                integer(batch.sequence()),
+                integer(batch.next_sequence()),
+            )
+        })
+        .collect();
     let sql = match connection {
         Either::Sqlite(_) => {
-            "INSERT OR IGNORE INTO node_sample (node, boot_id, sequence, at_unix_ms, sample)
-             SELECT $1, $2, $3 + key, value ->> 'at_unix_ms', value FROM json_each($4)"
+            "SELECT 1 FROM json_each($1) AS new WHERE EXISTS (
+                 SELECT 1 FROM node_sample_gone WHERE node = new.value ->> 0 AND boot_id = new.value ->> 1
+                     AND last >= new.value ->> 2 AND first < new.value ->> 3) LIMIT 1"
         }
         Either::Postgres(_) => {
-            "INSERT INTO node_sample (node, boot_id, sequence, at_unix_ms, sample)
-             SELECT $1, $2, $3 + number - 1, (line ->> 'at_unix_ms')::bigint, line
-             FROM jsonb_array_elements($4::jsonb) WITH ORDINALITY AS lines (line, number)
-             ON CONFLICT DO NOTHING"
+            "SELECT 1::bigint FROM json_array_elements($1::json) AS new WHERE EXISTS (
+                 SELECT 1 FROM node_sample_gone WHERE node = new ->> 0 AND boot_id = new ->> 1
+                     AND last >= (new ->> 2)::bigint AND first < (new ->> 3)::bigint) LIMIT 1"
         }
     };
-    let (node, boot_id, sequence) = (batch.node.as_str(), &batch.boot_id, integer(batch.sequence));
-    Ok(run!(connection, sql, node, boot_id, sequence, json(&batch.samples)?)?)
+    Ok(scalar!(&mut *connection, i64, sql, json(&spans)?)?.is_some())
+}
+
+/// Takes samples out again that went before; how many.
+async fn delete_gone(connection: &mut Connection, batch: &TelemetryRows) -> Result<u64, StoreError> {
+    Ok(run!(
+        connection,
+        "DELETE FROM node_sample WHERE node = $1 AND boot_id = $2 AND sequence >= $3 AND sequence < $4
+             AND EXISTS (SELECT 1 FROM node_sample_gone AS gone
+                         WHERE gone.node = $1 AND gone.boot_id = $2 AND gone.first <= node_sample.sequence
+                           AND gone.last >= node_sample.sequence)",
+        batch.node().as_str(),
+        batch.boot_id(),
+        integer(batch.sequence()),
+        integer(batch.next_sequence()),
+    )?)
+}
+
+async fn insert_samples(connection: &mut Connection, batch: &TelemetryRows) -> Result<u64, StoreError> {
+    match connection {
+        Either::Sqlite(connection) => insert_values(connection, batch).await,
+        Either::Postgres(connection) => {
+            let sql = "INSERT INTO node_sample (node, boot_id, sequence, at_unix_ms, sample)
+                       SELECT $1, $2, sequence, at_unix_ms, sample::jsonb
+                       FROM unnest($3::bigint[], $4::bigint[], $5::text[]) AS new (sequence, at_unix_ms, sample)
+                       ON CONFLICT DO NOTHING";
+            let inserted = sqlx::query(sql)
+                .bind(batch.node().as_str())
+                .bind(batch.boot_id())
+                .bind(batch.rows().map(|row| integer(row.sequence)).collect::<Vec<_>>())
+                .bind(batch.rows().map(|row| row.at_unix_ms).collect::<Vec<_>>())
+                .bind(batch.rows().map(|row| row.sample).collect::<Vec<_>>())
+                .execute(connection)
+                .await?;
+            Ok(inserted.rows_affected())
+        }
+    }
+}
+
+/// One statement for many samples: few long ones are what SQLite is fast with.
+async fn insert_values(connection: &mut SqliteConnection, batch: &TelemetryRows) -> Result<u64, StoreError> {
+    let mut stored = 0;
+    let mut left = batch.rows();
+    while left.len() > 0 {
+        let count = left.len().min(VALUES_MAX);
+        let values = vec!["(?,?,?,?,?)"; count].join(",");
+        let insert = format!(
+            "INSERT OR IGNORE INTO node_sample (node, boot_id, sequence, at_unix_ms, sample) VALUES {values}"
+        );
+        // Every value is bound: nothing of a request stands in the statement.
+        let mut query = sqlx::query(AssertSqlSafe(insert));
+        for row in left.by_ref().take(count) {
+            query = query
+                .bind(batch.node().as_str())
+                .bind(batch.boot_id())
+                .bind(integer(row.sequence))
+                .bind(row.at_unix_ms)
+                .bind(row.sample);
+        }
+        stored += query.execute(&mut *connection).await?.rows_affected();
+    }
+    Ok(stored)
 }
 
 /// COPY knows no conflicts: a sample that is there fails it, and the whole transaction with it.
-async fn copy(connection: &mut PgConnection, batches: &[&TelemetryBatch]) -> Result<u64, StoreError> {
+async fn copy(connection: &mut PgConnection, batches: &[&TelemetryRows]) -> Result<u64, StoreError> {
     let mut copy = connection
         .copy_in_raw("COPY node_sample (node, boot_id, sequence, at_unix_ms, sample) FROM STDIN")
         .await?;
     let mut lines = String::with_capacity(COPY_MESSAGE_BYTES);
     for batch in batches {
-        for (sequence, sample) in (batch.sequence..).zip(&batch.samples) {
-            for text in [batch.node.as_str(), &batch.boot_id] {
+        for row in batch.rows() {
+            for text in [batch.node().as_str(), batch.boot_id()] {
                 escape(text, &mut lines);
                 lines.push('\t');
             }
-            lines.push_str(&format!("{sequence}\t{}\t", sample.at_unix_ms));
-            escape(&json(sample)?, &mut lines);
+            lines.push_str(&format!("{}\t{}\t", row.sequence, row.at_unix_ms));
+            escape(row.sample, &mut lines);
             lines.push('\n');
             if lines.len() >= COPY_MESSAGE_BYTES {
                 copy.send(lines.as_bytes()).await?;
@@ -195,15 +271,20 @@ async fn copy(connection: &mut PgConnection, batches: &[&TelemetryBatch]) -> Res
 
 /// A value as the text format of COPY wants it.
 fn escape(text: &str, line: &mut String) {
-    for character in text.chars() {
-        match character {
-            '\\' => line.push_str("\\\\"),
-            '\t' => line.push_str("\\t"),
-            '\n' => line.push_str("\\n"),
-            '\r' => line.push_str("\\r"),
-            other => line.push(other),
-        }
+    let mut plain = 0;
+    for (at, special) in
+        text.bytes().enumerate().filter(|(_, byte)| matches!(byte, b'\\' | b'\t' | b'\n' | b'\r'))
+    {
+        line.push_str(&text[plain..at]);
+        line.push_str(match special {
+            b'\\' => "\\\\",
+            b'\t' => "\\t",
+            b'\n' => "\\n",
+            _ => "\\r",
+        });
+        plain = at + 1;
     }
+    line.push_str(&text[plain..]);
 }
 
 /// In the order of the nodes: two predictors that count the same ones never wait for each other in a circle.

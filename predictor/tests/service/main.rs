@@ -22,9 +22,13 @@ mod refusals;
 
 mod telemetry;
 
+mod admission;
+
 mod restart;
 
 mod models;
+
+mod retention;
 
 mod crashes;
 

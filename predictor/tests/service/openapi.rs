@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Service;
 
 /// Methods and paths of the contract.
-const ROUTES: [(&str, &str); 20] = [
+const ROUTES: [(&str, &str); 21] = [
     ("post", "/allocate"),
     ("get", "/allocate"),
     ("put", "/v1/jobs/{job_id}"),
@@ -24,6 +24,7 @@ const ROUTES: [(&str, &str); 20] = [
     ("post", "/v1/telemetry"),
     ("get", "/v1/nodes"),
     ("get", "/v1/nodes/{node}/samples"),
+    ("get", "/v1/store"),
     ("get", "/healthz"),
     ("get", "/readyz"),
 ];

@@ -95,6 +95,8 @@ fn a_batch_that_breaks_a_rule_is_refused_whole() {
     refused(&with(json!({"at_unix_ms": 1, "readings": {"CPU": 1}})), "CPU");
     refused(&with(json!({"at_unix_ms": 1, "readings": {"cpu": null}})), "samples[1].readings");
     refused(&with(json!({"at_unix_ms": 1, "extra": 1})), "extra");
+    refused(&with(json!({"at_unix_ms": 1, "missing": {"cpu": "none\0"}})), "character 0");
+    refused(&json!({"node": "node", "boot_id": "boot\0", "sequence": 0, "samples": []}), "character 0");
     let text = "x".repeat(257);
     refused(&json!({"node": "node", "boot_id": text, "sequence": 0, "samples": []}), "boot_id");
     refused(&json!({"node": "node", "boot_id": "", "sequence": 0, "samples": []}), "boot_id");

@@ -1,0 +1,72 @@
+//! What the benchmarks share: a client that costs little, and percentiles.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+/// One kept-alive connection and just enough HTTP for it, so that the client costs little.
+pub struct Connected {
+    stream: BufReader<TcpStream>,
+}
+
+/// An answer.
+pub struct Answer {
+    pub status: u16,
+    pub retry_after_s: Option<u64>,
+    pub body: String,
+}
+
+impl Connected {
+    pub fn to(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("the server listens");
+        stream.set_nodelay(true).expect("a TCP stream");
+        Self { stream: BufReader::new(stream) }
+    }
+
+    /// A request that must succeed.
+    pub fn call(&mut self, method: &str, path: &str, body: &str) -> String {
+        let answer = self.send(&request(method, path, body));
+        assert_eq!(answer.status / 100, 2, "{method} {path}: {} {}", answer.status, answer.body);
+        answer.body
+    }
+
+    /// Sends the bytes of a whole request and reads its answer.
+    pub fn send(&mut self, request: &[u8]) -> Answer {
+        self.stream.get_mut().write_all(request).expect("the server reads");
+        let (mut length, mut line) = (0, String::new());
+        let mut answer = Answer { status: 0, retry_after_s: None, body: String::new() };
+        loop {
+            line.clear();
+            assert!(self.stream.read_line(&mut line).expect("the server answers") > 0, "it hung up");
+            let text = line.trim_ascii();
+            if text.is_empty() {
+                break;
+            }
+            if answer.status == 0 {
+                let status = text.split(' ').nth(1).expect("a status line");
+                answer.status = status.parse().expect("a status");
+            } else if let Some((name, value)) = text.split_once(": ") {
+                match name.to_ascii_lowercase().as_str() {
+                    "content-length" => length = value.parse().expect("a length"),
+                    "retry-after" => answer.retry_after_s = Some(value.parse().expect("seconds")),
+                    _ => {}
+                }
+            }
+        }
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes).expect("the whole answer");
+        answer.body = String::from_utf8(bytes).expect("text");
+        answer
+    }
+}
+
+/// The bytes of a request.
+pub fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+/// The middle, and what one in a hundred is above.
+pub fn percentiles(times: &mut [f64]) -> [f64; 2] {
+    times.sort_by(f64::total_cmp);
+    [0.5, 0.99].map(|share| times[((times.len() - 1) as f64 * share) as usize])
+}
