@@ -10,7 +10,7 @@ use evenstep_predictor::backtest;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::{Config, Flags};
 use evenstep_predictor::observability;
-use evenstep_predictor::simulate;
+use evenstep_predictor::{simulate, store_command};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Telemetry in, forecasts and batch allocations out.
@@ -27,6 +27,7 @@ enum Command {
     Serve(Box<Flags>),
     Backtest(Box<backtest::Args>),
     Simulate(Box<simulate::Args>),
+    Store(store_command::Args),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -34,6 +35,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Serve(flags) => start(&flags).map(|()| ExitCode::SUCCESS),
         Command::Backtest(args) => offline(args.check(), || backtest::run(&args)),
         Command::Simulate(args) => offline(args.check(), || simulate::run(&args)),
+        Command::Store(args) => offline(args.check(), || store_command::run(&args)),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::support::{Connected, percentiles, request};
 /// Samples in a batch: the most that the contract allows.
 const SAMPLES: usize = 1000;
 /// Connections that send, for each that was asked for.
-const CROWD: usize = 8;
+const CROWD: usize = 16;
 /// Lines of the table.
 const LINES: u32 = 30;
 /// What the sequence number of a request is written over.
@@ -31,7 +31,7 @@ struct Counts {
     allocate_ms: Mutex<Vec<f64>>,
 }
 
-/// Runs it, with eight times so many connections.
+/// Runs it, with sixteen times so many connections.
 pub fn run(place: &Place, lasts: Duration, connections: usize) {
     let connections = connections * CROWD;
     let (predictor, address) = place.start();

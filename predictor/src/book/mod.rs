@@ -34,7 +34,7 @@ use state::JobState;
 
 pub use answers::Answer;
 pub use job::Job;
-pub use models::inputs;
+pub use models::{FORMAT as MODELS_FORMAT, inputs, learned_of_device, learned_of_job};
 pub use refit::Pool;
 pub use state::HISTORY_ITERATIONS;
 

@@ -22,6 +22,22 @@ pub const FORMAT: u32 = 3;
 /// store takes on loopback (the trainer's example `claims`).
 const CLAIM_BUSY_S: f64 = 2e-5;
 
+/// Whether the stored models of a job can be read; their format must be [`FORMAT`].
+///
+/// # Errors
+/// Why not.
+pub fn learned_of_job(state: &[u8]) -> Result<(), String> {
+    postcard::from_bytes::<Models>(state).map(drop).map_err(|error| error.to_string())
+}
+
+/// The same of what was learned on a kind of device.
+///
+/// # Errors
+/// Why not.
+pub fn learned_of_device(state: &[u8]) -> Result<(), String> {
+    postcard::from_bytes::<Earlier>(state).map(drop).map_err(|error| error.to_string())
+}
+
 /// Forecasts of a job, and what else its reports taught.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Models {

@@ -66,6 +66,22 @@ pub fn put_figures(
     Ok(())
 }
 
+/// Writes text to standard output.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn put_text(text: &str) -> anyhow::Result<()> {
+    put(Path::new(STANDARD), text.as_bytes())
+}
+
+/// Writes a value to standard output, as a line of JSON.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn put_value(value: &impl Serialize) -> anyhow::Result<()> {
+    put_text(&format!("{}\n", serde_json::to_string(value)?))
+}
+
 /// Writes to a file, or to standard output for `-`.
 ///
 /// # Errors

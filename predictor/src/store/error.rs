@@ -34,6 +34,35 @@ pub enum StoreError {
         /// The newest that we know.
         known: i64,
     },
+    /// The database has no schema of ours.
+    #[error("there is no store of evenstep-predictor in it")]
+    Foreign,
+    /// It was to be filled, and it holds something.
+    #[error("it is not empty: it has rows in {0}")]
+    NotEmpty(String),
+    /// Predictors serve it, at these addresses.
+    #[error("it is served by {0}: stop it first")]
+    Served(String),
+    /// Another command has the store for itself.
+    #[error("another command works on it, or it is the same store by another name")]
+    Held,
+    /// A table is not as we know it.
+    #[error("{0}")]
+    Table(String),
+    /// A backup was asked of a store that is no file.
+    #[error("--into backs up SQLite stores; a PostgreSQL database is backed up by pg_dump")]
+    NotAFile,
+    /// A file is there already.
+    #[error("{0}: there is such a file; a backup takes a new name")]
+    Exists(PathBuf),
+    /// A file cannot be written.
+    #[error("{path}: {source}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The queue of writes is full.
     #[error("{QUEUE_MAX} writes or {} MiB are waiting: the store is slower than what comes in", QUEUE_BYTES_MAX >> 20)]
     Busy,

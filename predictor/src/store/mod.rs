@@ -22,7 +22,10 @@ mod schema;
 mod summary;
 mod telemetry;
 mod timescale;
+mod vacuum;
 mod writer;
+
+pub mod tables;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -45,6 +48,7 @@ pub use retention::{RollUp, SampleKey};
 pub use room::Room;
 pub use summary::{HOUR_S, MINUTE_S, NodeStep, NodeSums, Reading, WorkerStep, WorkerSums, begin_of_step};
 pub use telemetry::{TelemetryRow, TelemetryRows};
+pub use vacuum::{back_up, vacuum};
 
 /// Writes of each kind that may wait for the writer; more are refused, so that memory stays bounded.
 const QUEUE_MAX: usize = 1024;

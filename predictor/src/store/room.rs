@@ -58,7 +58,7 @@ impl Store {
             let rows = match &self.readers {
                 Either::Sqlite(pool) => sqlx::query_scalar(table.sqlite_count).fetch_one(pool).await?,
                 Either::Postgres(pool) => {
-                    let sql = "SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = $1::regclass";
+                    let sql = "SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = to_regclass($1)";
                     let count =
                         sqlx::query_scalar::<_, i64>(sql).bind(table.name).fetch_optional(pool).await?;
                     count.unwrap_or(0)
@@ -135,26 +135,26 @@ async fn postgres_room(pool: &PgPool) -> Result<Room, StoreError> {
     for (table, sizes) in [
         (
             "node_sample",
-            "SELECT avg(pg_column_size(some.*))::float8 FROM (SELECT * FROM node_sample LIMIT 500) AS some",
+            "SELECT avg(pg_column_size(seen.*))::float8 FROM (SELECT * FROM node_sample LIMIT 500) AS seen",
         ),
         (
             "report",
-            "SELECT avg(pg_column_size(some.*))::float8 FROM (SELECT * FROM report LIMIT 500) AS some",
+            "SELECT avg(pg_column_size(seen.*))::float8 FROM (SELECT * FROM report LIMIT 500) AS seen",
         ),
         (
             "allocation",
-            "SELECT avg(pg_column_size(some.*))::float8 FROM (SELECT * FROM allocation LIMIT 500) AS some",
+            "SELECT avg(pg_column_size(seen.*))::float8 FROM (SELECT * FROM allocation LIMIT 500) AS seen",
         ),
         (
             "node_summary",
-            "SELECT avg(pg_column_size(some.*))::float8 FROM (SELECT * FROM node_summary LIMIT 500) AS some",
+            "SELECT avg(pg_column_size(seen.*))::float8 FROM (SELECT * FROM node_summary LIMIT 500) AS seen",
         ),
         (
             "worker_summary",
-            "SELECT avg(pg_column_size(some.*))::float8 FROM (SELECT * FROM worker_summary LIMIT 500) AS some",
+            "SELECT avg(pg_column_size(seen.*))::float8 FROM (SELECT * FROM worker_summary LIMIT 500) AS seen",
         ),
     ] {
-        let sql = "SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = $1::regclass";
+        let sql = "SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = to_regclass($1)";
         let rows: Option<i64> = sqlx::query_scalar(sql).bind(table).fetch_optional(pool).await?;
         let size: Option<f64> = sqlx::query_scalar(sizes).fetch_one(pool).await?;
         used += rows.unwrap_or(0) as f64 * (size.unwrap_or(0.0) + POSTGRES_ROW_BYTES);

@@ -1,4 +1,4 @@
-//! The commands that need no service, `evenstep-predictor backtest` and `simulate`, as processes on small tables.
+//! The commands that need no service, `evenstep-predictor backtest`, `simulate` and `store`, as processes on small tables and stores.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -15,3 +15,5 @@ mod identification;
 mod stored;
 
 mod simulate;
+
+mod store;

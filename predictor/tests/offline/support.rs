@@ -24,6 +24,11 @@ impl Folder {
         Self(tempfile::tempdir().unwrap(), "simulate")
     }
 
+    /// For `store`.
+    pub fn of_stores() -> Self {
+        Self(tempfile::tempdir().unwrap(), "store")
+    }
+
     /// A folder with one table, `t.csv`.
     pub fn with(table: &str) -> Self {
         let folder = Self::new();

@@ -321,8 +321,13 @@ fn a_kill_in_the_middle_of_a_roll_up_loses_nothing_and_doubles_nothing() {
     assert_eq!(counted(&service.store), (stay, sent));
     let view: StoreView = service.client.get("/v1/store").json();
     let level = |name: &str| view.levels.iter().find(|level| level.level == name).unwrap();
-    assert_eq!(level("samples").rows, stay);
-    assert!(view.used_bytes > 0 && view.disk_bytes >= view.used_bytes, "{view:?}");
+    assert_eq!(level("worker_hours").rows, 0);
+    assert!(level("node_hours").rows > 0 && view.disk_bytes > 0, "{view:?}");
+    // PostgreSQL only estimates the rest, and some time later.
+    if service.store.file().is_some() {
+        assert_eq!(level("samples").rows, stay);
+        assert!(view.used_bytes > 0 && view.disk_bytes >= view.used_bytes, "{view:?}");
+    }
     assert_eq!(view.retention.keep_raw_s, 60);
 }
 

@@ -74,6 +74,7 @@ impl Load {
                 for rank in 0..ASKERS {
                     scope.spawn(move || client(16 + ASKERS * number + rank).train(job));
                 }
+                scope.spawn(move || client(32 + number).read_along(job));
             }
             scope.spawn(move || client(64).come_and_go(JOBS[0]));
             let outcome = meanwhile();
@@ -184,6 +185,29 @@ impl Asker<'_> {
                     self.ledger.hold(job, old, &reply.body);
                 }
             }
+        }
+    }
+
+    /// A rank that asks for nothing and reads each answer as soon as there is one: before it is durable it must not be there.
+    fn read_along(self, job: &'static str) {
+        while !self.stopped() {
+            let iteration = self.ledger.told().next_iteration(job);
+            let path = format!("/allocate?job_id={job}&iteration={iteration}");
+            let reply = until("there is an answer to read", || match self.client().try_get(&path) {
+                Err(_) => {
+                    self.next();
+                    (self.clients.len() == 1 || self.stopped()).then_some(None)
+                }
+                Ok(reply) if reply.status == 200 => Some(Some(reply)),
+                // Another client may have got it meanwhile, and goes on to the next.
+                Ok(_) if self.stopped() || self.ledger.told().next_iteration(job) > iteration => Some(None),
+                Ok(_) => None,
+            });
+            match reply {
+                Some(reply) => self.ledger.hold(job, iteration, &reply.body),
+                None if self.client().try_get("/healthz").is_err() => return,
+                None => continue,
+            };
         }
     }
 
