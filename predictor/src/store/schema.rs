@@ -66,8 +66,11 @@ pub(super) async fn probe(connection: &mut Connection) -> Result<u64, StoreError
     let sql = match connection {
         // Ours to use, and unused: setting it writes a page.
         Either::Sqlite(_) => "PRAGMA user_version = 0",
-        // With a number of its own a transaction is written to the log.
-        Either::Postgres(_) => "SELECT pg_current_xact_id()",
+        // A change, of no row, is refused where nothing may be written; a transaction with a number is written to the log.
+        Either::Postgres(_) => {
+            "WITH nothing AS (UPDATE job SET kept_from = kept_from WHERE false RETURNING 1)
+             SELECT pg_current_xact_id()"
+        }
     };
     Ok(run!(connection, sql)?)
 }

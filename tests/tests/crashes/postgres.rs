@@ -3,14 +3,16 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 
+use evenstep_tests::wait::until;
 use evenstep_tests::{Database, Postgres, Predictor, Store, binaries};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::audit;
 use crate::disk::Disk;
+use crate::ledger::JOBS;
 use crate::load::Load;
-use crate::service::{PASSWORD, Service, refuses_to_start};
+use crate::service::{PASSWORD, Service, not_ready, refuses_to_start};
 
 /// How often connections are cut.
 const CUTS: u64 = 60;
@@ -89,6 +91,29 @@ fn a_database_that_takes_no_writes_for_a_while() {
     };
     let service = Service::start(&binary, &with_password(&database), &[]);
     service.outlives(|| read_only(true), "the store is read-only", || read_only(false));
+    service.end(&Store::Postgres(database));
+}
+
+#[test]
+fn a_lease_that_ends_meanwhile_hides_no_fault() {
+    let name = "postgres::a_lease_that_ends_meanwhile_hides_no_fault";
+    let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
+    let Some(database) = Database::shared(name) else { return };
+    let service = Service::start(&binary, &database.url(), &["--lease-s=1"]);
+    let client = service.predictor.client();
+    let read_only = |is: bool| {
+        let database_name = database.name();
+        database
+            .administer(&format!("ALTER DATABASE {database_name} SET default_transaction_read_only = {is}"));
+        database.cut();
+    };
+    read_only(true);
+    let path = format!("/v1/jobs/{}", JOBS[0]);
+    until("the lease is over", || client.get(&path).body.contains("lease is over").then_some(()));
+    assert!(not_ready(&client).detail.contains("read-only"), "{:?}", not_ready(&client));
+    read_only(false);
+    until("ready again", || (client.get("/readyz").status == 200).then_some(()));
+    audit::all(&client, &service.ledger);
     service.end(&Store::Postgres(database));
 }
 

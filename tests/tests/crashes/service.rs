@@ -66,7 +66,7 @@ impl Service {
 }
 
 /// What `/readyz` says while it is not.
-fn not_ready(client: &Client) -> Problem {
+pub fn not_ready(client: &Client) -> Problem {
     let reply = until("/readyz says no", || Some(client.get("/readyz")).filter(|reply| reply.status != 200));
     assert!(!reply.body.contains(PASSWORD) && !reply.body.contains("/tmp"), "{reply:?}");
     reply.problem(503, "store-failed")
