@@ -84,7 +84,7 @@ impl Client {
     /// No answer, or a refusal.
     pub fn put_job(&self, spec: &JobSpec) -> Result<(), AskError> {
         let path = format!("/v1/jobs/{}", self.job_id);
-        self.send(Method::PUT, &path, spec).map(|_: Timed<serde::de::IgnoredAny>| ())
+        self.send(&Method::PUT, &path, spec).map(|_: Timed<serde::de::IgnoredAny>| ())
     }
 
     /// Lets a worker take part. Joining again renews its lease.
@@ -93,7 +93,7 @@ impl Client {
     /// No answer, or a refusal.
     pub fn join(&self, request: &JoinRequest) -> Result<JoinAnswer, AskError> {
         let path = format!("/v1/jobs/{}/workers", self.job_id);
-        self.send(Method::POST, &path, request).map(|timed| timed.answer)
+        self.send(&Method::POST, &path, request).map(|timed| timed.answer)
     }
 
     /// Says that a worker leaves.
@@ -112,17 +112,17 @@ impl Client {
     /// # Errors
     /// No answer, or a refusal.
     pub fn allocate(&self, request: &AllocateRequest) -> Result<Timed<AllocateAnswer>, AskError> {
-        self.send(Method::POST, "/allocate", request)
+        self.send(&Method::POST, "/allocate", request)
     }
 
     fn send<T: DeserializeOwned>(
         &self,
-        method: Method,
+        method: &Method,
         path: &str,
         body: &impl Serialize,
     ) -> Result<Timed<T>, AskError> {
         let body = serde_json::to_vec(body).map_err(|error| AskError::Unusable(error.to_string()))?;
-        self.ask(&method, path, Some(&body))
+        self.ask(method, path, Some(&body))
     }
 
     /// Asks whoever answers. All that is asked may be asked again: a server that fell silent may have heard it.
