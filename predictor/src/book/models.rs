@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::parts::{parts, tail_speedup};
 use super::worker_model::{ProfilePart, WorkerModel, signs};
 
-/// Names the layout of [`Models`] and [`Earlier`] in the store; a change of either takes a new number.
+/// Names the layout of `Models` and [`Earlier`] in the store; a change of either takes a new number.
 pub const FORMAT: u32 = 3;
 
 /// How long a counter is busy with one addition, in seconds, where a claim takes no less: 50,000 claims a second, fewer than one

@@ -38,7 +38,7 @@ pub enum Change {
     Membership {
         /// The job.
         job_id: JobId,
-        /// The generation that this change builds on. Fails with [`StoreError::Taken`] where another came in between.
+        /// The generation that this change builds on. Fails with [`super::StoreError::Taken`] where another came in between.
         replaces: u64,
         /// Its generation now.
         generation: u64,
@@ -54,7 +54,7 @@ pub enum Change {
         /// One for each worker and iteration; those stored before stay as they are.
         reports: Vec<WorkerReport>,
     },
-    /// An iteration is answered. Fails with [`StoreError::Taken`] where it was answered in this generation before.
+    /// An iteration is answered. Fails with [`super::StoreError::Taken`] where it was answered in this generation before.
     Allocation {
         /// The job.
         job_id: JobId,
@@ -92,7 +92,7 @@ pub enum Change {
     },
     /// An agent's samples; those stored before stay as they are.
     Telemetry(TelemetryRows),
-    /// Old rows go, and what they come to is kept. Fails with [`StoreError::Taken`] where one of them is gone already.
+    /// Old rows go, and what they come to is kept. Fails with [`super::StoreError::Taken`] where one of them is gone already.
     RollUp(Arc<RollUp>),
     /// Nothing, written durably: it shows whether the store takes writes.
     Probe,
