@@ -105,7 +105,8 @@ fn send(address: SocketAddr, node: usize, until: Instant, counts: &Counts) {
 /// One job that goes on meanwhile.
 fn allocate(address: SocketAddr, until: Instant, counts: &Counts) {
     let mut connected = Connected::to(address);
-    connected.call("PUT", "/v1/jobs/bench", r#"{"global_batch":1024}"#);
+    // Nobody reports: without a long lease the workers would be gone after two minutes.
+    connected.call("PUT", "/v1/jobs/bench", r#"{"global_batch":1024,"lease_s":86400}"#);
     for worker in 0..2 {
         connected.call("POST", "/v1/jobs/bench/workers", &format!(r#"{{"worker":"node/{worker}"}}"#));
     }
