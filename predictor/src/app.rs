@@ -46,7 +46,7 @@ impl App {
         let listener = TcpListener::bind(config.listen).await;
         let listener = listener.with_context(|| format!("listening on {}", config.listen))?;
         let address = listener.local_addr()?;
-        if config.url.is_none() && !config.store.starts_with("sqlite:") && address.ip().is_unspecified() {
+        if config.url.is_none() && matches!(place, Address::Postgres(_)) && address.ip().is_unspecified() {
             anyhow::bail!(
                 "url: must say where clients reach this predictor: it listens on {address}, and others on the same PostgreSQL send them here"
             );

@@ -150,6 +150,11 @@ impl Book {
         Self { store, clock, jobs: RwLock::default(), resigning: tokio::sync::RwLock::default() }
     }
 
+    /// The store that everything is kept in.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// A job by name: one of ours, or free until now.
     ///
     /// # Errors

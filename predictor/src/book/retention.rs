@@ -3,7 +3,7 @@
 use evenstep_protocol::JobId;
 
 use super::{Book, BookError};
-use crate::store::{RollUp, Store};
+use crate::store::RollUp;
 
 impl Book {
     /// Lets the oldest iterations of a job go.
@@ -12,10 +12,5 @@ impl Book {
     /// As [`Book::job`], or what the store says; then nothing went.
     pub async fn let_go(&self, job_id: &JobId, roll_up: &RollUp) -> Result<(), BookError> {
         self.job(job_id).await?.let_go(roll_up).await
-    }
-
-    /// The store that everything is kept in.
-    pub fn store(&self) -> &Store {
-        &self.store
     }
 }

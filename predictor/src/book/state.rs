@@ -131,16 +131,18 @@ impl JobState {
                 source: <serde_json::Error as serde::de::Error>::custom(error),
             })?,
         };
+        let kept_from = store.kept_from(job_id).await?;
         let mut state = Self {
             learning_rate,
             stored_global_batch: None,
             spec: stored.spec,
-            kept_from: store.kept_from(job_id).await?,
+            kept_from,
             members: Members::restore(stored.generation, stored.departed_generation, members),
             workers,
             models,
             in_force: None,
-            next_iteration: stored.last_iteration.map_or(0, |last| last + 1),
+            // Where a deletion was cut off no answer may be left, and what was let go is not planned again.
+            next_iteration: stored.last_iteration.map_or(0, |last| last + 1).max(kept_from),
             last_tail: last_answer.as_ref().map(LastTail::of).unwrap_or_default(),
             last_decision: last_answer.as_ref().map(|last| last.decision.clone()),
         };

@@ -5,7 +5,7 @@ use sqlx::{PgPool, SqlitePool};
 
 use super::database::{Either, rows, scalar};
 use super::summary::{HOUR_S, MINUTE_S};
-use super::{Store, StoreError};
+use super::{Store, StoreError, schema};
 
 /// What a row of PostgreSQL takes beside its columns, in bytes, with its place in the indexes: roughly.
 const POSTGRES_ROW_BYTES: f64 = 120.0;
@@ -33,7 +33,7 @@ impl Store {
     /// # Errors
     /// Where the database cannot be read.
     pub async fn schema(&self) -> Result<i64, StoreError> {
-        let newest = scalar!(&self.readers, Option<i64>, "SELECT max(version) FROM _sqlx_migrations")?;
+        let newest = scalar!(&self.readers, Option<i64>, schema::NEWEST)?;
         Ok(newest.flatten().unwrap_or(0))
     }
 
@@ -57,12 +57,7 @@ impl Store {
         for (level, table, oldest) in RAW {
             let rows = match &self.readers {
                 Either::Sqlite(pool) => sqlx::query_scalar(table.sqlite_count).fetch_one(pool).await?,
-                Either::Postgres(pool) => {
-                    let sql = "SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = to_regclass($1)";
-                    let count =
-                        sqlx::query_scalar::<_, i64>(sql).bind(table.name).fetch_optional(pool).await?;
-                    count.unwrap_or(0)
-                }
+                Either::Postgres(pool) => postgres_rows(pool, table.name).await?,
             };
             let oldest = scalar!(&self.readers, Option<i64>, oldest)?.flatten();
             levels.push(view(level, rows, oldest));
@@ -128,6 +123,12 @@ async fn sqlite_room(pool: &SqlitePool) -> Result<Room, StoreError> {
     Ok(Room { disk_bytes: disk + log, used_bytes: used })
 }
 
+/// The rows of a table as the database counts them by the way: counting them would read them all.
+async fn postgres_rows(pool: &PgPool, table: &str) -> Result<i64, StoreError> {
+    let sql = "SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = to_regclass($1)";
+    Ok(sqlx::query_scalar(sql).bind(table).fetch_optional(pool).await?.unwrap_or(0))
+}
+
 async fn postgres_room(pool: &PgPool) -> Result<Room, StoreError> {
     let disk: i64 = sqlx::query_scalar("SELECT pg_database_size(current_database())").fetch_one(pool).await?;
     // Rows that live, at the size of some of them: what a table takes does not shrink with them.
@@ -154,10 +155,9 @@ async fn postgres_room(pool: &PgPool) -> Result<Room, StoreError> {
             "SELECT avg(pg_column_size(seen.*))::float8 FROM (SELECT * FROM worker_summary LIMIT 500) AS seen",
         ),
     ] {
-        let sql = "SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = to_regclass($1)";
-        let rows: Option<i64> = sqlx::query_scalar(sql).bind(table).fetch_optional(pool).await?;
+        let rows = postgres_rows(pool, table).await?;
         let size: Option<f64> = sqlx::query_scalar(sizes).fetch_one(pool).await?;
-        used += rows.unwrap_or(0) as f64 * (size.unwrap_or(0.0) + POSTGRES_ROW_BYTES);
+        used += rows as f64 * (size.unwrap_or(0.0) + POSTGRES_ROW_BYTES);
     }
     Ok(Room { disk_bytes: disk.cast_unsigned(), used_bytes: used as u64 })
 }

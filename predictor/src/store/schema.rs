@@ -8,6 +8,9 @@ use super::{StoreError, timescale};
 static SQLITE: Migrator = sqlx::migrate!("../migrations/sqlite");
 static POSTGRES: Migrator = sqlx::migrate!("../migrations/postgres");
 
+/// The schema that a database of ours has.
+pub(super) const NEWEST: &str = "SELECT max(version) FROM _sqlx_migrations";
+
 /// The newest schema that this binary knows for a database.
 pub(super) fn known(connection: &Connection) -> i64 {
     let migrator = match connection {
@@ -29,8 +32,7 @@ pub(super) async fn found(connection: &mut Connection) -> Result<Option<i64>, St
     if scalar!(&mut *connection, i64, table)? != Some(1) {
         return Ok(None);
     }
-    let newest = "SELECT max(version) FROM _sqlx_migrations";
-    Ok(scalar!(&mut *connection, Option<i64>, newest)?.flatten())
+    Ok(scalar!(&mut *connection, Option<i64>, NEWEST)?.flatten())
 }
 
 /// Refuses a schema that is newer than what this binary knows.

@@ -164,6 +164,27 @@ fn what_was_let_go_is_never_planned_again() {
     assert_eq!(client.allocate(&ask("job", generation, 4)).status, 200);
 }
 
+/// A deletion lets all go before the job itself: cut off there, nothing is left that says how far the job was.
+#[test]
+fn a_job_whose_deletion_was_cut_off_plans_nothing() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(64));
+    let generation = join_all(&service.client, "job", 2);
+    assert_eq!(service.client.allocate(&ask("job", generation, 0)).status, 200);
+    service.predictor.process.kill();
+    service.store.rows("UPDATE job SET kept_from = 9223372036854775807 RETURNING job_id");
+    service.store.rows("DELETE FROM allocation WHERE true RETURNING job_id");
+    service.predictor.restart();
+    let client = service.predictor.client();
+    for iteration in 0..2 {
+        client.allocate(&ask("job", generation, iteration)).problem(410, "gone");
+    }
+    assert_eq!(client.delete("/v1/jobs/job").status, 204);
+    client.put_job("job", &JobSpec::new(64));
+    let generation = join_all(&client, "job", 2);
+    assert_eq!(client.allocate(&ask("job", generation, 0)).status, 200, "a job of the same name begins anew");
+}
+
 /// More rows than one step of the deletion takes.
 #[test]
 fn a_deleted_job_leaves_nothing_however_long_it_ran() {
