@@ -10,6 +10,7 @@ mod calm;
 mod ids;
 mod job;
 mod learning_rate;
+mod live;
 mod problem;
 mod store;
 mod telemetry;
@@ -24,6 +25,10 @@ pub use calm::Calm;
 pub use ids::{InvalidId, JobId, NodeId, WorkerId};
 pub use job::{Hedge, JobSpec, JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerOverride};
 pub use learning_rate::{LearningRateRule, LearningRateSettings, OptimizerInstruction, Ramp};
+pub use live::{
+    HistoryView, JobLine, LiveView, LogEntry, LogKind, LogView, NodeLine, OperatorView, StepView, StepWorker,
+    WorkerHistory,
+};
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
 pub use servers::Servers;
 pub use store::{LevelView, RetentionView, StoreView};

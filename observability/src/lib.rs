@@ -1,0 +1,14 @@
+//! How the programs of evenstep show themselves: [`logs`] on standard error, [`metrics`] for Prometheus, and both spans
+//! and metrics to a collector over [`otlp`]. What is measured is the matter of each program; `docs/metrics.md` names it.
+//!
+//! There is one truth: the families of a [`Gather`] are what `/metrics` says and what goes out over OTLP.
+
+pub mod logs;
+
+pub mod metrics;
+
+pub mod otlp;
+
+mod translate;
+
+pub use metrics::Gather;
