@@ -61,8 +61,8 @@ pub enum LogError {
     Started(#[from] tracing_subscriber::util::TryInitError),
 }
 
-/// Starts logging. `filter` is a level or a list of `target=level`; it holds for the log. Spans of ours go to `traces` from level `info`
-/// on, whatever the log shows.
+/// Starts logging. `filter` is a level or a list of `target=level`; it holds for the log. Spans of ours go to `traces`,
+/// whatever the log shows.
 ///
 /// # Errors
 /// Where the filter cannot be understood, or logging was started before.
@@ -80,7 +80,7 @@ pub fn start(filter: &str, format: Format, traces: Option<&SdkTracerProvider>) -
     };
     let spans = traces.map(|provider| {
         let ours = tracing_subscriber::filter::filter_fn(|metadata| {
-            metadata.target().starts_with("evenstep") && *metadata.level() <= tracing::Level::INFO
+            metadata.is_span() && metadata.target().starts_with("evenstep")
         });
         tracing_opentelemetry::layer().with_tracer(provider.tracer(SCOPE)).with_filter(ours)
     });

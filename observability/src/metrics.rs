@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
+use prometheus::core::Collector;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
-use prometheus::{Encoder, TextEncoder};
+use prometheus::{Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, Opts, TextEncoder};
 
 pub use prometheus;
 
@@ -38,13 +39,7 @@ impl Family {
 
     /// A series. Labels are pairs of name and value.
     pub fn say<'a>(&mut self, labels: impl IntoIterator<Item = (&'a str, &'a str)>, value: f64) {
-        let label = |(name, value): (&str, &str)| {
-            let mut pair = LabelPair::default();
-            pair.set_name(name.to_owned());
-            pair.set_value(value.to_owned());
-            pair
-        };
-        let mut metric = Metric::from_label(labels.into_iter().map(label).collect());
+        let mut metric = Metric::from_label(labels.into_iter().map(pair).collect());
         if self.kind == MetricType::COUNTER {
             let mut counter = Counter::default();
             counter.set_value(value);
@@ -69,6 +64,64 @@ impl Family {
         family.set_metric(self.series);
         Some(family)
     }
+}
+
+/// A histogram over `bounds`, which rise. Its series are shown by [`collect`].
+#[expect(
+    clippy::expect_used,
+    reason = "names and bounds are constants of ours: wrong ones fail in every test"
+)]
+pub fn histogram(name: &'static str, help: &'static str, bounds: &'static [f64]) -> Histogram {
+    let options = HistogramOpts::new(name, help).buckets(bounds.to_vec());
+    Histogram::with_opts(options).expect("a valid histogram")
+}
+
+/// A histogram over `bounds` for each combination of these labels that occurs; they must be few.
+#[expect(
+    clippy::expect_used,
+    reason = "names and bounds are constants of ours: wrong ones fail in every test"
+)]
+pub fn histograms(
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [&'static str],
+    bounds: &'static [f64],
+) -> HistogramVec {
+    let options = HistogramOpts::new(name, help).buckets(bounds.to_vec());
+    HistogramVec::new(options, labels).expect("a valid histogram")
+}
+
+/// A counter for each combination of these labels that occurs; they must be few.
+#[expect(clippy::expect_used, reason = "names are constants of ours: wrong ones fail in every test")]
+pub fn counters(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> IntCounterVec {
+    IntCounterVec::new(Opts::new(name, help), labels).expect("a valid counter")
+}
+
+/// Adds what an instrument counted to `families`, with more labels; series of one name are put into one family.
+pub fn collect<'a>(
+    families: &mut Vec<MetricFamily>,
+    instrument: &impl Collector,
+    labels: impl IntoIterator<Item = (&'a str, &'a str)>,
+) {
+    let labels: Vec<LabelPair> = labels.into_iter().map(pair).collect();
+    for mut family in instrument.collect() {
+        for series in family.mut_metric() {
+            let mut all = series.take_label();
+            all.extend(labels.iter().cloned());
+            series.set_label(all);
+        }
+        match families.iter_mut().find(|known| known.name() == family.name()) {
+            Some(known) => known.mut_metric().append(family.mut_metric()),
+            None => families.push(family),
+        }
+    }
+}
+
+fn pair((name, value): (&str, &str)) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name(name.to_owned());
+    pair.set_value(value.to_owned());
+    pair
 }
 
 /// Families in the text format of Prometheus, version 0.0.4.

@@ -3,17 +3,19 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use evenstep_observability::otlp::Otlp;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::book::{Book, Pool};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::http::{Api, router};
+use crate::http::{Api, Meter, Streams, Token, router};
+use crate::metrics;
 use crate::retention::{self, Keep, Record};
 use crate::store::{Address, Sharing, Store};
 
@@ -33,6 +35,8 @@ pub struct App {
     refit_threads: usize,
     clock: Clock,
     keep: Keep,
+    operator: Option<Token>,
+    otlp: Option<Otlp>,
 }
 
 impl App {
@@ -65,7 +69,14 @@ impl App {
             refit_threads: config.refit_threads,
             clock,
             keep: config.keep(),
+            operator: config.operator_token.as_ref().map(|token| Token::new(token.reveal())),
+            otlp: None,
         })
+    }
+
+    /// Sends metrics to a collector too.
+    pub fn with_otlp(self, otlp: Option<Otlp>) -> Self {
+        Self { otlp, ..self }
     }
 
     /// Where it listens.
@@ -78,21 +89,38 @@ impl App {
     /// # Errors
     /// Where the listener fails.
     pub async fn serve(self, stop: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<()> {
-        let draining = Arc::new(AtomicBool::new(false));
-        let (drained, mut drain) = tokio::sync::watch::channel(false);
+        let (drain, draining) = watch::channel(false);
+        let (drained, mut drain_begun) = watch::channel(false);
         let record = Record::new(&self.keep);
-        let api = Api { book: self.book.clone(), retention: record.clone(), draining: draining.clone() };
+        let (pool, meter) = (Pool::new(self.refit_threads), Meter::new());
+        let gather = metrics::gather(&self.book, &pool, &meter);
+        let mut otlp = self.otlp;
+        if let Some(otlp) = &mut otlp {
+            otlp.export(gather.clone())?;
+        }
+        let api = Api {
+            book: self.book.clone(),
+            retention: record.clone(),
+            streams: Streams::new(draining.clone()),
+            draining,
+            meter,
+            gather,
+            operator: self.operator,
+            scraping: Arc::default(),
+        };
+        if let Err(error) = self.book.recall_nodes().await {
+            tracing::warn!(%error, "nodes that fell silent before now are not known");
+        }
         let retention = tokio::spawn(retention::run(self.book.clone(), self.clock, self.keep, record));
         let leases = tokio::spawn(watch_leases(self.book.clone()));
         let lease = self.book.clone();
         let lease = tokio::spawn(async move { lease.keep_lease().await });
-        let refits =
-            tokio::spawn(refit(self.book.clone(), self.refit_interval, Pool::new(self.refit_threads)));
+        let refits = tokio::spawn(refit(self.book.clone(), self.refit_interval, pool));
         let leaving = self.book.clone();
         let stopping = async move {
             stop.await;
             tracing::info!("stopping: finishing what was begun");
-            draining.store(true, Ordering::Relaxed);
+            drain.send_replace(true);
             // First of all: from here on other predictors answer for the jobs, while this one ends at its leisure.
             leaving.resign().await;
             drained.send_replace(true);
@@ -100,7 +128,7 @@ impl App {
         let serving = axum::serve(self.listener, router(api)).with_graceful_shutdown(stopping);
         let timed_out = async {
             // The sender lives in `stopping`: an error here means that serving has ended by itself.
-            let _ = drain.wait_for(|drained| *drained).await;
+            let _ = drain_begun.wait_for(|drained| *drained).await;
             tokio::time::sleep(DRAIN_TIMEOUT).await;
         };
         tokio::select! {
@@ -110,6 +138,9 @@ impl App {
         for task in [leases, refits, retention, lease] {
             task.abort();
             drop(task.await);
+        }
+        if let Some(otlp) = otlp {
+            drop(tokio::task::spawn_blocking(|| otlp.end()).await);
         }
         // With the last book the last sender of the writer's queue goes: it commits what waits and closes the file.
         drop(self.book);

@@ -2,10 +2,14 @@
 
 mod amount;
 
+use std::convert::Infallible;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use evenstep_observability::logs;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::de::Error;
@@ -47,6 +51,12 @@ pub struct Config {
     pub log: String,
     /// How it is logged. Default `text`.
     pub log_format: LogFormat,
+    /// What operators must show to override what workers get. Default: everybody may.
+    #[serde(deserialize_with = "token")]
+    pub operator_token: Option<Secret>,
+    /// A collector of OTLP (HTTP) that spans and metrics are sent to. Default: none.
+    #[serde(deserialize_with = "web_address")]
+    pub otlp: Option<String>,
 }
 
 /// Says the value and the rule, which figment's own error does not.
@@ -69,6 +79,19 @@ fn web_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
             Err(D::Error::custom(format!("{url:?} must be http:// or https:// and a host")))
         }
         url => Ok(url),
+    }
+}
+
+fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
+    let token = Option::<String>::deserialize(deserializer)?;
+    // What is wrong with it is not repeated: it is a secret.
+    let rule = "must be 8 to 256 letters, digits or signs, without spaces";
+    let is_one = |token: &String| {
+        (8..=256).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    match token {
+        Some(token) if !is_one(&token) => Err(D::Error::custom(rule)),
+        token => Ok(token.map(Secret)),
     }
 }
 
@@ -96,6 +119,44 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+    /// `key=value` pairs, a line for each event.
+    Logfmt,
+}
+
+impl From<LogFormat> for logs::Format {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Text => Self::Text,
+            LogFormat::Json => Self::Json,
+            LogFormat::Logfmt => Self::Logfmt,
+        }
+    }
+}
+
+/// Something that no log and no error shows.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// What it is.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl FromStr for Secret {
+    type Err = Infallible;
+
+    fn from_str(secret: &str) -> Result<Self, Infallible> {
+        Ok(Self(secret.to_owned()))
+    }
 }
 
 impl Default for Config {
@@ -113,6 +174,8 @@ impl Default for Config {
             refit_threads: 1,
             log: "info".into(),
             log_format: LogFormat::Text,
+            operator_token: None,
+            otlp: None,
         }
     }
 }
@@ -172,10 +235,19 @@ pub struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_format: Option<LogFormat>,
+    /// What operators must show to override what workers get; better in the environment or the file than here, where others on
+    /// the machine see it [env: EVENSTEP_OPERATOR_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operator_token: Option<Secret>,
+    /// Collector that spans and metrics are sent to over OTLP (HTTP), such as http://127.0.0.1:4318 [env: EVENSTEP_OTLP]
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp: Option<String>,
 }
 
 /// Variables of the environment that are ours; others of the same prefix belong to other programs of evenstep.
-const VARIABLES: [&str; 12] = [
+const VARIABLES: [&str; 14] = [
     "listen",
     "store",
     "url",
@@ -188,6 +260,8 @@ const VARIABLES: [&str; 12] = [
     "refit_threads",
     "log",
     "log_format",
+    "operator_token",
+    "otlp",
 ];
 
 impl Config {

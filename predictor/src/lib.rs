@@ -22,7 +22,7 @@ pub mod app;
 
 pub mod clock;
 
-pub mod observability;
+pub mod metrics;
 
 pub mod offline;
 

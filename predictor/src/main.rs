@@ -5,13 +5,15 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use evenstep_observability::logs;
+use evenstep_observability::otlp::Otlp;
 use evenstep_predictor::app::App;
 use evenstep_predictor::backtest;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::{Config, Flags};
-use evenstep_predictor::observability;
 use evenstep_predictor::{simulate, store_command};
 use tokio::signal::unix::{SignalKind, signal};
+use uuid::Uuid;
 
 /// Telemetry in, forecasts and batch allocations out.
 #[derive(Debug, Parser)]
@@ -65,14 +67,18 @@ fn in_words(error: &anyhow::Error) -> String {
 
 fn start(flags: &Flags) -> anyhow::Result<()> {
     let config = Config::load(flags)?;
-    observability::start(&config.log, config.log_format)?;
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(&config))
+    let instance = Uuid::new_v4().to_string();
+    let collector =
+        |endpoint| Otlp::new(endpoint, env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"), &instance);
+    let otlp = config.otlp.as_deref().map(collector).transpose()?;
+    logs::start(&config.log, config.log_format.into(), otlp.as_ref().map(Otlp::spans))?;
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(&config, otlp))
 }
 
-async fn serve(config: &Config) -> anyhow::Result<()> {
+async fn serve(config: &Config, otlp: Option<Otlp>) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let app = App::open(config, Clock::system()).await?;
+    let app = App::open(config, Clock::system()).await?.with_otlp(otlp);
     // For scripts that let the system choose the port: the one line on standard output.
     writeln!(std::io::stdout(), "listening on http://{}", app.address())?;
     app.serve(async move {

@@ -23,6 +23,7 @@ pub struct Client {
     agent: Agent,
     url: String,
     hops: usize,
+    token: Option<String>,
 }
 
 /// What came back.
@@ -77,12 +78,22 @@ impl Client {
             .timeout_recv_response(Some(TIMEOUT))
             .timeout_recv_body(Some(TIMEOUT))
             .build();
-        Self { agent: config.into(), url: url.to_owned(), hops: 0 }
+        Self { agent: config.into(), url: url.to_owned(), hops: 0, token: None }
     }
 
     /// A client that goes where the server sends it.
     pub fn following(url: &str) -> Self {
         Self { hops: HOPS_MAX, ..Self::new(url) }
+    }
+
+    /// The same client with an operator token.
+    pub fn with_token(self, token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..self }
+    }
+
+    /// The token, as a request carries it.
+    fn authorization(&self) -> String {
+        self.token.as_ref().map_or_else(String::new, |token| format!("Bearer {token}"))
     }
 
     /// Asks, and asks again where it is sent.
@@ -109,7 +120,7 @@ impl Client {
     /// # Errors
     /// There was no answer.
     pub fn try_get(&self, path: &str) -> Result<Reply, ureq::Error> {
-        self.ask(path, |url| self.agent.get(url).call())
+        self.ask(path, |url| self.agent.get(url).header("authorization", self.authorization()).call())
     }
 
     /// `DELETE`
@@ -122,13 +133,15 @@ impl Client {
     /// # Errors
     /// There was no answer.
     pub fn try_delete(&self, path: &str) -> Result<Reply, ureq::Error> {
-        self.ask(path, |url| self.agent.delete(url).call())
+        self.ask(path, |url| self.agent.delete(url).header("authorization", self.authorization()).call())
     }
 
     /// `PUT` of JSON.
     pub fn put(&self, path: &str, body: &impl Serialize) -> Reply {
-        self.ask(path, |url| self.agent.put(url).send_json(body))
-            .unwrap_or_else(|error| panic!("PUT {path}: {error}"))
+        self.ask(path, |url| {
+            self.agent.put(url).header("authorization", self.authorization()).send_json(body)
+        })
+        .unwrap_or_else(|error| panic!("PUT {path}: {error}"))
     }
 
     /// `POST` of JSON.

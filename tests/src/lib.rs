@@ -21,6 +21,8 @@ pub mod gate;
 
 pub mod client;
 
+pub mod events;
+
 pub mod postgres;
 
 pub mod store;
@@ -32,6 +34,7 @@ pub mod agent;
 pub mod training;
 
 pub use client::{Client, Reply};
+pub use events::{Event, Events};
 pub use gate::Gate;
 pub use postgres::{Database, Postgres};
 pub use predictor::Predictor;

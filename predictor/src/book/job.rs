@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use evenstep_core::plan::Unplannable;
-use evenstep_protocol::{AllocateRequest, JobId, JobSpec, JobView, WorkerId, WorkerReport};
+use evenstep_protocol::{AllocateAnswer, AllocateRequest, JobId, JobSpec, JobView, WorkerId, WorkerReport};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::answers::{Answer, Published};
 use super::decide::{Undecided, decide};
+use super::live::Live;
 use super::optimizer;
 use super::refit::RefitRecord;
 use super::state::JobState;
@@ -28,6 +29,16 @@ pub struct Job {
     /// Empty until somebody needs it, and after a change that did not become durable.
     state: Mutex<Option<JobState>>,
     refits: RefitRecord,
+    live: Live,
+}
+
+/// What became of a request for an allocation.
+#[derive(Debug)]
+pub struct Asked {
+    /// The answer.
+    pub answer: Answer,
+    /// Whether it was planned for this request; else somebody had asked before.
+    pub is_new: bool,
 }
 
 /// The state of a job, taken out to be changed. Dropped without [`Taken::put_back`], it is read from the store again.
@@ -54,6 +65,7 @@ impl Job {
             published: RwLock::default(),
             state: Mutex::new(None),
             refits: RefitRecord::default(),
+            live: Live::new(),
         }
     }
 
@@ -70,6 +82,11 @@ impl Job {
     /// How its fits went.
     pub(super) fn refits(&self) -> &RefitRecord {
         &self.refits
+    }
+
+    /// What is seen of it while it runs.
+    pub fn live(&self) -> &Live {
+        &self.live
     }
 
     /// Whether it is in memory.
@@ -91,9 +108,10 @@ impl Job {
     ///
     /// # Errors
     /// Any [`BookError`]; then nothing was taken of the request.
-    pub async fn allocate(&self, request: &AllocateRequest) -> Result<Answer, BookError> {
+    #[tracing::instrument(name = "book.allocate", level = "debug", skip_all, fields(job_id = %self.id, iteration = request.iteration))]
+    pub async fn allocate(&self, request: &AllocateRequest) -> Result<Asked, BookError> {
         if let Some(answer) = self.published().answer(request) {
-            return answer;
+            return answer.map(|answer| Asked { answer, is_new: false });
         }
         match self.plan(request).await {
             // An earlier request went away while its answer was being written: now it is there to be read.
@@ -102,7 +120,7 @@ impl Job {
         }
     }
 
-    async fn plan(&self, request: &AllocateRequest) -> Result<Answer, BookError> {
+    async fn plan(&self, request: &AllocateRequest) -> Result<Asked, BookError> {
         let mut taken = self.take().await?;
         if let Err(error) = self.check(&taken.state, request) {
             taken.put_back();
@@ -119,18 +137,23 @@ impl Job {
         if !reports.is_empty() {
             changes.push(Change::Reports { job_id: self.id.clone(), reports: reports.clone() });
         }
-        let decided = known.is_none();
-        let answer = match known {
-            Some(answer) => answer,
+        let is_new = known.is_none();
+        let (answer, planned) = match known {
+            Some(answer) => (answer, None),
             None => {
-                let (answer, change) = self.answer(&mut taken.state, request)?;
-                changes.push(change);
-                answer
+                let (answer, planned) = self.answer(&mut taken.state, request)?;
+                changes.push(Change::Allocation {
+                    job_id: self.id.clone(),
+                    iteration: request.iteration,
+                    generation: answer.generation,
+                    answer: answer.bytes.to_string(),
+                });
+                (answer, Some(Arc::new(planned)))
             }
         };
         // Gradients may come with the reports of an iteration that was answered before.
         if !changes.is_empty()
-            && let Some(state) = taken.state.learning_rate_to_store(decided)?
+            && let Some(state) = taken.state.learning_rate_to_store(is_new)?
         {
             changes.push(Change::LearningRate { job_id: self.id.clone(), state });
         }
@@ -143,8 +166,9 @@ impl Job {
         }
         published.keep(request.iteration, answer.clone());
         drop(published);
+        self.live.asked(&self.id, planned, &reports, taken.now_unix_ms);
         taken.put_back();
-        Ok(answer)
+        Ok(Asked { answer, is_new })
     }
 
     /// Refuses what cannot be answered, before anything is changed.
@@ -224,9 +248,14 @@ impl Job {
             .collect()
     }
 
-    /// Decides an iteration: the answer, and what must become durable before it leaves.
-    fn answer(&self, state: &mut JobState, request: &AllocateRequest) -> Result<(Answer, Change), BookError> {
-        let answer = decide(state, &self.id, request).map_err(|undecided| match undecided {
+    /// Decides an iteration: the answer as bytes, and as what they say.
+    #[tracing::instrument(name = "core.plan", level = "debug", skip_all)]
+    fn answer(
+        &self,
+        state: &mut JobState,
+        request: &AllocateRequest,
+    ) -> Result<(Answer, AllocateAnswer), BookError> {
+        let planned = decide(state, &self.id, request).map_err(|undecided| match undecided {
             Undecided::Unplannable(Unplannable::Infeasible(source)) => {
                 BookError::Infeasible { job_id: self.id.clone(), source }
             }
@@ -236,15 +265,9 @@ impl Job {
             Undecided::LearningRate(error) => BookError::Invalid(error.to_string()),
         })?;
         state.next_iteration = state.next_iteration.max(request.iteration + 1);
-        let bytes = serde_json::to_string(&answer)
+        let bytes = serde_json::to_string(&planned)
             .map_err(|source| StoreError::Corrupt { what: "answer", source })?;
-        let change = Change::Allocation {
-            job_id: self.id.clone(),
-            iteration: request.iteration,
-            generation: answer.generation,
-            answer: bytes.clone(),
-        };
-        Ok((Answer { generation: answer.generation, bytes: bytes.into() }, change))
+        Ok((Answer { generation: planned.generation, bytes: bytes.into() }, planned))
     }
 
     /// The answer that an iteration has, for the other ranks; never plans.
@@ -299,6 +322,8 @@ impl Job {
             let change = Change::PutJob { job_id: self.id.clone(), spec: spec.clone().into() };
             self.store.write(vec![change], taken.now_unix_ms).await?;
             taken.state.spec = spec;
+            self.live.wishes(taken.now_unix_ms);
+            self.live.members(&taken.state);
             if taken.state.next_iteration == 0 {
                 // Nothing was answered: what the job begins with is still open.
                 taken.state.learning_rate = begins;
@@ -345,7 +370,7 @@ impl Job {
                 |worker: &WorkerId| MemberEvent { worker: worker.clone(), kind: MemberEventKind::Expired };
             self.write_membership(&taken, expired.iter().map(event).collect(), true).await?;
             tracing::info!(job_id = %self.id, workers = ?expired, generation = taken.state.members.generation(), "leases ran out");
-            self.publish_generation(&taken.state);
+            self.publish_members(&taken.state);
         }
         Ok(taken)
     }
@@ -364,10 +389,13 @@ impl Job {
         fresh.generation = state.members.generation();
         fresh.departed_generation = state.members.departed_generation();
         *self.published_mut() = fresh;
+        self.live.members(&state);
         Ok(state)
     }
 
-    pub(super) fn publish_generation(&self, state: &JobState) {
+    /// Shows who takes part now, and in which generation.
+    pub(super) fn publish_members(&self, state: &JobState) {
+        self.live.members(state);
         let mut published = self.published_mut();
         published.generation = state.members.generation();
         published.departed_generation = state.members.departed_generation();

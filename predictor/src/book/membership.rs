@@ -116,7 +116,7 @@ impl Job {
                 cap
             }
         };
-        self.publish_generation(&taken.state);
+        self.publish_members(&taken.state);
         let answer = OomAnswer {
             job_id: self.id().clone(),
             worker: worker.clone(),
@@ -160,6 +160,7 @@ impl Job {
         if let Some(known) = taken.state.workers.get_mut(worker) {
             known.operator_override = wanted;
         }
+        self.live().members(&taken.state);
         taken.put_back();
         Ok(())
     }
@@ -187,14 +188,15 @@ impl Job {
             replaces: generation - u64::from(rose),
             generation,
             departed_generation: taken.state.members.departed_generation(),
-            events,
+            events: events.clone(),
         };
         self.store().write(vec![change], taken.now_unix_ms).await?;
+        events.iter().for_each(|event| self.live().member(taken.now_unix_ms, event));
         Ok(())
     }
 
     fn membership_changed(&self, taken: Taken<'_>, worker: WorkerId) -> JoinAnswer {
-        self.publish_generation(&taken.state);
+        self.publish_members(&taken.state);
         let answer = JoinAnswer {
             job_id: self.id().clone(),
             worker,

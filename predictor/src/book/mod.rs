@@ -7,8 +7,11 @@
 mod answers;
 mod bounds;
 mod decide;
+mod heard;
 mod hedge;
+mod history;
 mod job;
+mod live;
 mod membership;
 mod models;
 mod optimizer;
@@ -25,15 +28,22 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use evenstep_core::allocate::Infeasible;
 use evenstep_core::membership::Cooling;
-use evenstep_protocol::{JobId, JobSpec, JobView, NodeId, NodeSample, NodeView, TelemetryAnswer, WorkerId};
+use evenstep_observability::metrics::Family;
+use evenstep_observability::metrics::prometheus::proto::MetricFamily;
+use evenstep_protocol::{
+    JobId, JobLine, JobSpec, JobView, LiveView, NodeId, NodeSample, NodeView, TelemetryAnswer, WorkerId,
+};
 
 use crate::clock::Clock;
 use crate::store::{Change, Owner, Store, StoreError, TelemetryRows};
 
+use heard::Heard;
+use live::{JobFamilies, Live};
 use state::JobState;
 
 pub use answers::Answer;
-pub use job::Job;
+pub use job::{Asked, Job};
+pub use live::{Cursor, News};
 pub use models::{FORMAT as MODELS_FORMAT, inputs, learned_of_device, learned_of_job};
 pub use refit::Pool;
 pub use state::HISTORY_ITERATIONS;
@@ -140,6 +150,7 @@ pub struct Book {
     store: Store,
     clock: Clock,
     jobs: RwLock<BTreeMap<JobId, Arc<Job>>>,
+    heard: Heard,
     /// Held alone while the jobs are given up: whoever asks then hears that it is over when it is, and not before.
     resigning: tokio::sync::RwLock<()>,
 }
@@ -147,7 +158,13 @@ pub struct Book {
 impl Book {
     /// A book over what the store holds; a job is read when somebody asks for it.
     pub fn new(store: Store, clock: Clock) -> Self {
-        Self { store, clock, jobs: RwLock::default(), resigning: tokio::sync::RwLock::default() }
+        Self {
+            store,
+            clock,
+            jobs: RwLock::default(),
+            heard: Heard::default(),
+            resigning: tokio::sync::RwLock::default(),
+        }
     }
 
     /// The store that everything is kept in.
@@ -298,8 +315,63 @@ impl Book {
     pub async fn telemetry(&self, rows: TelemetryRows) -> Result<TelemetryAnswer, BookError> {
         let (node, boot_id) = (rows.node().clone(), rows.boot_id().to_owned());
         let (count, next_sequence) = (rows.len() as u64, rows.next_sequence());
+        let latest = rows.rows().map(|row| row.at_unix_ms).max();
         let stored = self.store.write(vec![Change::Telemetry(rows)], self.clock.now_unix_ms()).await?;
+        if let Some(at_unix_ms) = latest {
+            self.heard.hear(&node, at_unix_ms);
+        }
         Ok(TelemetryAnswer { node, boot_id, next_sequence, stored, duplicates: count - stored })
+    }
+
+    /// Remembers from the store when nodes were heard of: one that fell silent while nobody listened is silent too.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn recall_nodes(&self) -> Result<(), BookError> {
+        for (node, at_unix_ms) in self.store.nodes_heard().await? {
+            self.heard.hear(&node, at_unix_ms);
+        }
+        Ok(())
+    }
+
+    /// Everything at a glance: what is in memory, and the names of what is not.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn live(&self) -> Result<LiveView, BookError> {
+        let registration = self.store.registration()?;
+        let line = |(job_id, url): (JobId, Option<String>)| match self.known(&job_id, registration) {
+            Some(job) if url.is_none() => job.live().line(&job_id),
+            _ => JobLine { url, ..Live::new().line(&job_id) },
+        };
+        let jobs = self.store.owners().await?.into_iter().map(line).collect();
+        let now_unix_ms = self.clock.now_unix_ms();
+        Ok(LiveView { now_unix_ms, jobs, nodes: self.heard.lines(now_unix_ms) })
+    }
+
+    /// Whether a job is still ours, and still there.
+    pub fn has(&self, job: &Arc<Job>) -> bool {
+        let registration = self.store.registration();
+        let known = registration.ok().and_then(|registration| self.known(job.id(), registration));
+        known.is_some_and(|known| Arc::ptr_eq(&known, job))
+    }
+
+    /// The metrics of jobs, workers and nodes. Only what is in memory is looked at, and only for moments.
+    pub fn families(&self) -> Vec<MetricFamily> {
+        let mut of_jobs = JobFamilies::default();
+        for job in self.jobs() {
+            of_jobs.add(job.id(), job.live());
+        }
+        let mut heard = Family::gauge(
+            "evenstep_node_last_sample_timestamp_seconds",
+            "When the latest sample of a node was taken, by its clock.",
+        );
+        for line in self.heard.lines(self.clock.now_unix_ms()) {
+            heard.say([("node", line.node.as_str())], line.at_unix_ms as f64 / 1e3);
+        }
+        let mut families = of_jobs.done();
+        families.extend(heard.done());
+        families
     }
 
     /// Every node with its latest sample.

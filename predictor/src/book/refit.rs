@@ -7,6 +7,9 @@ use std::time::Instant;
 
 use evenstep_core::forecast::batch::Narx;
 use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
+use evenstep_observability::metrics::prometheus::proto::MetricFamily;
+use evenstep_observability::metrics::prometheus::{Histogram, IntCounterVec};
+use evenstep_observability::metrics::{collect, counters, histogram};
 use evenstep_protocol::{RefitView, WorkerId};
 use tokio::sync::Semaphore;
 
@@ -15,20 +18,42 @@ use super::job::Job;
 use super::models::{FORMAT, Models, trainings};
 use crate::store::{Change, StoreError};
 
-/// The threads that fits may take, shared by all jobs.
+/// Durations of fits, in seconds.
+const FITS_S: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+/// The threads that fits may take, shared by all jobs, and how their fits went.
 #[derive(Debug, Clone)]
-pub struct Pool(Arc<Semaphore>);
+pub struct Pool {
+    threads: Arc<Semaphore>,
+    fits: IntCounterVec,
+    durations: Histogram,
+}
 
 impl Pool {
     /// A pool of so many threads, at least one.
     pub fn new(threads: usize) -> Self {
-        Self(Arc::new(Semaphore::new(threads.max(1))))
+        let fits =
+            counters("evenstep_model_refits_total", "Networks fitted in the background.", &["outcome"]);
+        // There from the beginning, so that rates over them are 0 and not absent.
+        for outcome in ["fitted", "failed"] {
+            fits.with_label_values(&[outcome]);
+        }
+        let durations = histogram("evenstep_model_refit_duration_seconds", "Time of one fit.", FITS_S);
+        Self { threads: Arc::new(Semaphore::new(threads.max(1))), fits, durations }
+    }
+
+    /// How fits went.
+    pub fn families(&self) -> Vec<MetricFamily> {
+        let mut families = Vec::new();
+        collect(&mut families, &self.fits, []);
+        collect(&mut families, &self.durations, []);
+        families
     }
 
     /// Runs work beside the async runtime, when there is a thread for it.
     async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         // Neither the semaphore nor the runtime goes away while jobs are refitted: then there is nothing to run for.
-        let _thread = self.0.acquire().await.ok()?;
+        let _thread = self.threads.acquire().await.ok()?;
         tokio::task::spawn_blocking(work).await.ok()
     }
 }
@@ -96,6 +121,9 @@ impl Job {
         }
         let mut taken = self.take().await?;
         let learned = taken.state.models.observations();
+        if !networks.is_empty() {
+            self.live().refitted(taken.now_unix_ms, networks.len());
+        }
         taken.state.models.install(networks);
         let stored = self.refits().stored_observations.load(Ordering::Relaxed);
         let snapshot = (learned != stored).then(|| (taken.state.models.clone(), taken.state.devices()));
@@ -113,6 +141,8 @@ impl Job {
             (fitted, u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX))
         };
         let (fitted, us) = pool.run(fit).await?;
+        pool.durations.observe(us as f64 / 1e6);
+        pool.fits.with_label_values(&[if fitted.is_ok() { "fitted" } else { "failed" }]).inc();
         self.refits().count(worker, fitted, us)
     }
 

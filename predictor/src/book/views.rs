@@ -102,17 +102,21 @@ impl Job {
 }
 
 impl JobState {
+    /// Whether it can be allocated to.
+    pub(super) fn activity(&self) -> JobStateView {
+        let live = self.members.live().count() as u64;
+        if live >= self.spec.min_workers.max(1) { JobStateView::Running } else { JobStateView::Paused }
+    }
+
     pub(super) fn view(&self, job_id: &JobId) -> JobView {
-        let live_workers = self.members.live().count() as u64;
-        let enough = live_workers >= self.spec.min_workers.max(1);
         JobView {
             job_id: job_id.clone(),
             spec: self.spec.clone(),
-            state: if enough { JobStateView::Running } else { JobStateView::Paused },
+            state: self.activity(),
             global_batch: self.global_batch(),
             generation: self.members.generation(),
             next_iteration: self.next_iteration,
-            live_workers,
+            live_workers: self.members.live().count() as u64,
             last_decision: self.last_decision.clone(),
             hedge: self.hedge_view(),
         }

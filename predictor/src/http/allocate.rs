@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, InQuery, Json, readings, seconds, within};
 use super::problem::Refusal;
-use crate::book::{Answer, WORKERS_MAX};
+use crate::book::{Answer, Asked, WORKERS_MAX};
 
 /// Samples whose costs one request may carry.
 const COSTS_MAX: u64 = 65_536;
@@ -43,9 +43,15 @@ pub fn router() -> OpenApiRouter<Api> {
 )]
 async fn ask(State(api): State<Api>, Json(request): Json<AllocateRequest>) -> Result<Response, Refusal> {
     let started = Instant::now();
-    check(&request)?;
-    let answer = api.book.job(&request.job_id).await?.allocate(&request).await?;
-    Ok(respond(&answer, started))
+    let asked = allocate(&api, &request).await;
+    let outcome = asked.as_ref().map_or("refused", |asked| if asked.is_new { "new" } else { "repeated" });
+    api.meter.allocated(outcome, started.elapsed());
+    Ok(respond(&asked?.answer, started))
+}
+
+async fn allocate(api: &Api, request: &AllocateRequest) -> Result<Asked, Refusal> {
+    check(request)?;
+    Ok(api.book.job(&request.job_id).await?.allocate(request).await?)
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

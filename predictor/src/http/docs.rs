@@ -1,8 +1,10 @@
 //! `/openapi.json` and, for people, `/docs`: works without a network.
 
 use axum::Router;
-use utoipa::OpenApi;
+use evenstep_protocol::LogEntry;
 use utoipa::openapi::OpenApi as Document;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_swagger_ui::SwaggerUi;
 
@@ -20,10 +22,22 @@ use super::Api;
         (name = "workers", description = "Who takes part"),
         (name = "telemetry", description = "What agents measure"),
         (name = "store", description = "What is kept, and for how long"),
-        (name = "health", description = "For load balancers and service managers"),
-    )
+        (name = "health", description = "For load balancers, service managers and Prometheus"),
+    ),
+    components(schemas(LogEntry)),
+    modifiers(&OperatorToken)
 )]
 struct Description;
+
+/// The token of `serve --operator-token`.
+struct OperatorToken;
+
+impl Modify for OperatorToken {
+    fn modify(&self, document: &mut Document) {
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        document.components.get_or_insert_default().add_security_scheme("operator", scheme);
+    }
+}
 
 /// The document that every endpoint adds itself to.
 pub fn document() -> OpenApiRouter<Api> {

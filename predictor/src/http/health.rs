@@ -1,7 +1,5 @@
 //! `/healthz`: the process lives. `/readyz`: it can answer.
 
-use std::sync::atomic::Ordering;
-
 use axum::extract::State;
 use axum::http::StatusCode;
 use evenstep_protocol::Problem;
@@ -27,7 +25,7 @@ async fn healthz() -> &'static str {
     responses((status = 200, description = "Ready", body = String), (status = 503, description = "Not ready", body = Problem))
 )]
 async fn readyz(State(api): State<Api>) -> Result<&'static str, Refusal> {
-    if api.draining.load(Ordering::Relaxed) {
+    if *api.draining.borrow() {
         let detail = "the service is going down: it finishes what it has begun";
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "Going down", detail));
     }

@@ -8,7 +8,11 @@ mod body;
 mod docs;
 mod health;
 mod jobs;
+mod live;
+mod meter;
+mod metrics;
 mod nodes;
+mod operator;
 mod problem;
 mod store;
 mod telemetry;
@@ -16,13 +20,14 @@ mod views;
 mod workers;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::error_handling::HandleErrorLayer;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::{BoxError, Router};
+use evenstep_observability::Gather;
+use tokio::sync::{Mutex, watch};
 use tower::ServiceBuilder;
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -30,6 +35,9 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::book::Book;
 use crate::retention::Record;
 use admission::{Others, Telemetry};
+pub use live::Streams;
+pub use meter::Meter;
+pub use operator::Token;
 
 /// The largest body of a request, in bytes: an ask with reports of 10,000 workers fits.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -39,14 +47,24 @@ const REQUESTS_MAX: usize = 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the endpoints share.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Api {
     /// The hot state.
     pub book: Arc<Book>,
     /// What retention does.
     pub retention: Record,
-    /// Set once the service is going down: not ready any more.
-    pub draining: Arc<AtomicBool>,
+    /// True once the service is going down: not ready any more, and streams end.
+    pub draining: watch::Receiver<bool>,
+    /// What requests are counted by.
+    pub meter: Meter,
+    /// What gathers all metrics.
+    pub gather: Gather,
+    /// What operators show; without one everybody is an operator.
+    pub operator: Option<Token>,
+    /// Streams that are open.
+    pub streams: Streams,
+    /// Held by the scrape that is under way.
+    pub scraping: Arc<Mutex<()>>,
 }
 
 /// All endpoints.
@@ -58,10 +76,18 @@ pub fn router(api: Api) -> Router {
         .merge(views::router())
         .merge(nodes::router())
         .merge(store::router())
+        .merge(operator::router())
+        .merge(live::router())
         .layer(from_fn_with_state(Others::new(), admission::others))
         .merge(health::router())
-        .merge(telemetry::router().layer(from_fn_with_state(Telemetry::new(), admission::telemetry)))
+        .merge(metrics::router())
+        .merge(
+            telemetry::router()
+                .layer(from_fn_with_state(Telemetry::new(), admission::telemetry))
+                .layer(from_fn_with_state(api.meter.clone(), meter::rejections)),
+        )
         .split_for_parts();
+    let counting = from_fn_with_state(api.meter.clone(), meter::requests);
     router
         .merge(docs::router(openapi))
         .fallback(problem::unknown_path)
@@ -75,5 +101,6 @@ pub fn router(api: Api) -> Router {
                 .timeout(REQUEST_TIMEOUT),
         )
         .layer(CatchPanicLayer::custom(problem::panicked))
+        .layer(counting)
         .layer(GlobalConcurrencyLimitLayer::new(REQUESTS_MAX))
 }

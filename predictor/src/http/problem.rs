@@ -150,6 +150,9 @@ impl IntoResponse for Refusal {
         if let Some(seconds) = self.problem.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(elsewhere) = self.elsewhere {
             response.extensions_mut().insert(elsewhere);
         }

@@ -36,7 +36,9 @@ pub fn router() -> OpenApiRouter<Api> {
     )
 )]
 async fn post(State(api): State<Api>, Text(text): Text) -> Result<axum::Json<TelemetryAnswer>, Refusal> {
-    Ok(axum::Json(api.book.telemetry(read(text)?).await?))
+    let answer = api.book.telemetry(read(text)?).await?;
+    api.meter.stored(answer.stored);
+    Ok(axum::Json(answer))
 }
 
 /// A [`TelemetryBatch`] whose samples are still the text that came.

@@ -11,6 +11,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, InPath, Json, within};
 use super::jobs::check_bounds;
+use super::operator::Operator;
 use super::problem::Refusal;
 
 /// The longest description of a device, in bytes.
@@ -112,7 +113,7 @@ async fn out_of_memory(
 
 /// Pin, pause or bound a worker, from the next unanswered iteration on.
 #[utoipa::path(
-    put, path = "/v1/jobs/{job_id}/workers/{worker}/override", tag = "workers",
+    put, path = "/v1/jobs/{job_id}/workers/{worker}/override", tag = "workers", security(("operator" = []), ()),
     params(
         ("job_id" = String, Path, description = "The job"),
         ("worker" = String, Path, description = "The worker, with / written as %2F"),
@@ -120,11 +121,13 @@ async fn out_of_memory(
     request_body = WorkerOverride,
     responses(
         (status = 204, description = "It holds until it is lifted"),
+        (status = 401, description = "The service has an operator token, and the request lacks it", body = Problem),
         (status = 404, description = "Unknown job or worker", body = Problem),
         (status = 422, description = "A value breaks a rule", body = Problem),
     )
 )]
 async fn set_override(
+    _operator: Operator,
     State(api): State<Api>,
     InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
     Json(wanted): Json<WorkerOverride>,
@@ -140,17 +143,19 @@ async fn set_override(
 
 /// Lift what an operator wanted of a worker. Lifting nothing changes nothing.
 #[utoipa::path(
-    delete, path = "/v1/jobs/{job_id}/workers/{worker}/override", tag = "workers",
+    delete, path = "/v1/jobs/{job_id}/workers/{worker}/override", tag = "workers", security(("operator" = []), ()),
     params(
         ("job_id" = String, Path, description = "The job"),
         ("worker" = String, Path, description = "The worker, with / written as %2F"),
     ),
     responses(
         (status = 204, description = "Nothing is wanted of it any more"),
+        (status = 401, description = "The service has an operator token, and the request lacks it", body = Problem),
         (status = 404, description = "Unknown job or worker", body = Problem),
     )
 )]
 async fn lift_override(
+    _operator: Operator,
     State(api): State<Api>,
     InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
 ) -> Result<StatusCode, Refusal> {

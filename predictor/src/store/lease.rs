@@ -117,6 +117,11 @@ impl Store {
         self.lease.shared.is_some()
     }
 
+    /// This predictor's name in the database.
+    pub(super) fn instance(&self) -> Result<String, StoreError> {
+        self.lease.held(|held| held.instance.clone())
+    }
+
     /// Takes a job that nobody owns, and says who owns it; `None` where there is no such job.
     ///
     /// # Errors

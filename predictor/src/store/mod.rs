@@ -11,7 +11,9 @@ mod bulk;
 mod change;
 mod database;
 mod error;
+mod glance;
 mod lease;
+mod meter;
 mod offline;
 mod read;
 mod retention;
@@ -33,14 +35,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tracing::Span;
 
 use database::{Readers, scalar};
 use lease::Lease;
+use meter::Meter;
 use writer::{Queue, Write, Writer};
 
 pub use address::Address;
 pub use change::{Change, MemberEvent, MemberEventKind};
 pub use error::{Fault, StoreError};
+pub use glance::{Measured, Thinned};
 pub use lease::{Owner, Sharing};
 pub use offline::read_reports;
 pub use read::{StoredAnswer, StoredJob, StoredReport, StoredWorker};
@@ -66,6 +71,7 @@ pub struct Store {
     registration: Option<u64>,
     /// Whether the latest commit failed.
     failing: Arc<AtomicBool>,
+    meter: Meter,
     /// Held while this process serves an SQLite file.
     _lock: Option<Arc<File>>,
 }
@@ -101,6 +107,7 @@ impl Store {
         schema::update(&mut connection).await?;
         let lease = Arc::new(Lease::new(sharing.zip(database::lease_connections(address))));
         let failing = Arc::new(AtomicBool::new(false));
+        let meter = Meter::new();
         let (urgent, urgent_queue) = Line::new();
         let (bulk, bulk_queue) = Line::new();
         let writer = Writer {
@@ -108,11 +115,20 @@ impl Store {
             connection: Some(connection),
             lease: lease.clone(),
             failing: failing.clone(),
+            meter: meter.clone(),
         };
         let writer = tokio::spawn(writer.run(Queue { urgent: urgent_queue, bulk: bulk_queue }));
         let readers = database::readers(address);
-        let store =
-            Self { urgent, bulk, readers, lease, registration: None, failing, _lock: lock.map(Arc::new) };
+        let store = Self {
+            urgent,
+            bulk,
+            readers,
+            lease,
+            registration: None,
+            failing,
+            meter,
+            _lock: lock.map(Arc::new),
+        };
         store.renew().await?;
         Ok((store, writer))
     }
@@ -127,13 +143,22 @@ impl Store {
     /// # Errors
     /// [`StoreError::Busy`] where too much waits, else what went wrong; then nothing was changed, unless the database fell
     /// silent in the middle.
+    #[tracing::instrument(name = "store.write", level = "debug", skip_all, fields(changes = changes.len()))]
     pub async fn write(&self, changes: Vec<Change>, at_unix_ms: i64) -> Result<u64, StoreError> {
         let line = if changes.iter().any(Change::can_wait) { &self.bulk } else { &self.urgent };
         let bytes = changes.iter().map(Change::bytes).sum::<usize>().min(QUEUE_BYTES_MAX);
         let room = line.room.clone().try_acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
         let room = room.map_err(|_| StoreError::Busy)?;
         let (done, outcome) = oneshot::channel();
-        let write = Write { changes, at_unix_ms, registration: self.registration, bytes, done, _room: room };
+        let write = Write {
+            changes,
+            at_unix_ms,
+            registration: self.registration,
+            bytes,
+            done,
+            span: Span::current(),
+            _room: room,
+        };
         line.writes.try_send(write).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => StoreError::Busy,
             mpsc::error::TrySendError::Closed(_) => StoreError::Closed,

@@ -6,14 +6,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::AssertSqlSafe;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::timeout;
+use tracing::{Instrument, Span};
 
 use super::database::{self, Connection, Either, on};
 use super::lease::{Held, Lease};
+use super::meter::Meter;
 use super::{Address, Change, StoreError, apply, bulk};
 
 /// Writes in one commit.
@@ -35,6 +37,8 @@ pub(super) struct Write {
     pub registration: Option<u64>,
     pub bytes: usize,
     pub done: oneshot::Sender<Result<u64, StoreError>>,
+    /// What asked for it.
+    pub span: Span,
     /// Its share of the queue.
     pub _room: OwnedSemaphorePermit,
 }
@@ -84,6 +88,7 @@ pub(super) struct Writer {
     pub lease: Arc<Lease>,
     /// Whether the latest commit failed, for whoever asks how the store is.
     pub failing: Arc<AtomicBool>,
+    pub meter: Meter,
 }
 
 impl Writer {
@@ -114,10 +119,16 @@ impl Writer {
             return;
         }
         let fence = held.ok().filter(|_| group.iter().any(|write| write.registration.is_some()));
-        let committed = match timeout(COMMIT_TIMEOUT, self.try_commit(group, fence.as_ref())).await {
-            Ok(committed) => committed,
-            Err(_) => Err(StoreError::Silent),
-        };
+        // A commit serves many; its span stands under the first that waits for it.
+        let parent = group.first().map(|write| write.span.clone()).unwrap_or_else(Span::none);
+        let span = tracing::debug_span!(parent: &parent, "store.commit", writes = group.len());
+        let begun = Instant::now();
+        let committing = timeout(COMMIT_TIMEOUT, self.try_commit(group, fence.as_ref()).instrument(span));
+        let committed = committing.await.unwrap_or(Err(StoreError::Silent));
+        match &committed {
+            Ok(_) => self.meter.commits.observe(begun.elapsed().as_secs_f64()),
+            Err(_) => self.meter.failures.with_label_values::<&str>(&[]).inc(),
+        }
         // An empty write shows that the database answers, not that it takes anything.
         if committed.is_err() || group.iter().any(|write| !write.changes.is_empty()) {
             self.failing.store(committed.is_err(), Ordering::Relaxed);

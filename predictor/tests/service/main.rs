@@ -30,6 +30,12 @@ mod models;
 
 mod retention;
 
+mod metrics;
+
+mod live;
+
+mod otlp;
+
 mod crashes;
 
 mod command;

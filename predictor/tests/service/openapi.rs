@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Service;
 
 /// Methods and paths of the contract.
-const ROUTES: [(&str, &str); 21] = [
+const ROUTES: [(&str, &str); 27] = [
     ("post", "/allocate"),
     ("get", "/allocate"),
     ("put", "/v1/jobs/{job_id}"),
@@ -25,6 +25,12 @@ const ROUTES: [(&str, &str); 21] = [
     ("get", "/v1/nodes"),
     ("get", "/v1/nodes/{node}/samples"),
     ("get", "/v1/store"),
+    ("get", "/v1/live"),
+    ("get", "/v1/jobs/{job_id}/live"),
+    ("get", "/v1/jobs/{job_id}/history"),
+    ("get", "/v1/jobs/{job_id}/log"),
+    ("get", "/v1/operator"),
+    ("get", "/metrics"),
     ("get", "/healthz"),
     ("get", "/readyz"),
 ];

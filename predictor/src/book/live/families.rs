@@ -1,0 +1,161 @@
+//! The metrics of jobs and their workers; docs/metrics.md says what each means.
+
+use std::time::Duration;
+
+use evenstep_observability::metrics::prometheus::proto::MetricFamily;
+use evenstep_observability::metrics::{Family, collect};
+use evenstep_protocol::JobId;
+
+use super::tally::Tally;
+use super::{Live, Seen};
+
+/// Workers whose series are shown at once, over all jobs; jobs beyond show only what is the job's own.
+const WORKERS_MAX: usize = 20_000;
+
+/// A family, by the name and the help that it is shown with.
+macro_rules! families {
+    ($($field:ident: $kind:ident $name:literal $help:literal,)*) => {
+        /// The families of all jobs, filled job by job.
+        #[derive(Debug)]
+        pub struct JobFamilies {
+            $($field: Family,)*
+            step_times: Vec<MetricFamily>,
+            workers_shown: usize,
+        }
+
+        impl Default for JobFamilies {
+            fn default() -> Self {
+                Self { $($field: Family::$kind($name, $help),)* step_times: Vec::new(), workers_shown: 0 }
+            }
+        }
+
+        impl JobFamilies {
+            /// All families that have series.
+            pub fn done(self) -> Vec<MetricFamily> {
+                let mut all: Vec<MetricFamily> = [$(self.$field.done(),)*].into_iter().flatten().collect();
+                all.extend(self.step_times);
+                all
+            }
+        }
+    };
+}
+
+families! {
+    speed: gauge "evenstep_worker_speed_samples_per_second"
+        "Measured speed in the latest reported iteration: samples over compute time, without barrier wait.",
+    predicted: gauge "evenstep_worker_predicted_speed_samples_per_second"
+        "Speed that had been predicted for the latest reported iteration.",
+    lower: gauge "evenstep_worker_predicted_speed_samples_per_second_lower"
+        "Lower end of the 90 % interval of the predicted speed.",
+    upper: gauge "evenstep_worker_predicted_speed_samples_per_second_upper"
+        "Upper end of the 90 % interval of the predicted speed.",
+    compute_time: gauge "evenstep_worker_compute_time_seconds"
+        "Forward and backward time in the latest reported iteration.",
+    predicted_compute_time: gauge "evenstep_worker_predicted_compute_time_seconds"
+        "Compute time that had been predicted for the latest reported iteration.",
+    local_batch: gauge "evenstep_worker_local_batch_samples" "Samples given in the latest answer.",
+    last_report: gauge "evenstep_worker_last_report_timestamp_seconds" "When the worker reported last.",
+    info: gauge "evenstep_worker_info" "What the worker computes on.",
+    samples: counter "evenstep_worker_samples_total" "Samples that the worker computed.",
+    compute: counter "evenstep_worker_compute_seconds_total" "Time that the worker computed.",
+    barrier_wait: counter "evenstep_worker_barrier_wait_seconds_total"
+        "Time that the worker waited at the barrier for the slowest.",
+    loader_wait: counter "evenstep_worker_loader_wait_seconds_total" "Time that the worker waited for its data.",
+    comings: counter "evenstep_worker_membership_changes_total" "Workers that joined, left or expired.",
+    workers: gauge "evenstep_job_workers" "Workers by state.",
+    iteration: gauge "evenstep_job_iteration" "The first iteration that nobody has asked for.",
+    global_batch: gauge "evenstep_job_global_batch_samples" "Samples in an iteration.",
+    predicted_step: gauge "evenstep_job_predicted_step_time_seconds"
+        "Expected time of the slowest worker in the latest answer.",
+    even_step: gauge "evenstep_job_even_step_time_seconds"
+        "Expected time of the slowest worker had all got even shares.",
+    tail: gauge "evenstep_job_tail_samples" "Samples of the latest answer that were left to a tail.",
+    learning_rate: gauge "evenstep_job_learning_rate_multiplier_ratio" "What the learning rate is multiplied by.",
+    reallocations: counter "evenstep_reallocations_total" "Answers whose shares differ from those before.",
+    refitted: gauge "evenstep_model_last_refit_timestamp_seconds" "When networks of the job were fitted last.",
+}
+
+fn seconds(unix_ms: i64) -> f64 {
+    Duration::from_millis(unix_ms.max(0).cast_unsigned()).as_secs_f64()
+}
+
+impl JobFamilies {
+    /// Adds the series of a job.
+    pub fn add(&mut self, job_id: &JobId, live: &Live) {
+        let job = job_id.as_str();
+        let guard = live.lock();
+        let seen = &*guard;
+        self.job(job, seen);
+        if self.workers_shown + seen.workers.len() <= WORKERS_MAX {
+            self.workers_shown += seen.workers.len();
+            for (worker, tally) in &seen.workers {
+                self.worker(job, worker.as_str(), tally);
+            }
+            for share in seen.steps.latest_answer().iter().flat_map(|answer| &answer.allocations) {
+                // Whoever left meanwhile is not shown any more.
+                if seen.workers.contains_key(&share.worker) {
+                    let labels = [("job_id", job), ("worker", share.worker.as_str())];
+                    self.local_batch.say(labels, share.local_batch as f64);
+                }
+            }
+        }
+        drop(guard);
+        collect(&mut self.step_times, &live.step_times, [("job_id", job)]);
+    }
+
+    fn job(&mut self, job: &str, seen: &Seen) {
+        let of_job = [("job_id", job)];
+        for (event, count) in seen.log.comings() {
+            self.comings.say([("job_id", job), ("event", event)], *count as f64);
+        }
+        for (reason, count) in seen.log.reallocations() {
+            self.reallocations.say([("job_id", job), ("reason", reason)], *count as f64);
+        }
+        if let Some(glance) = seen.glance {
+            self.workers.say([("job_id", job), ("state", "live")], glance.live as f64);
+            self.workers.say([("job_id", job), ("state", "departed")], glance.departed as f64);
+            self.global_batch.say(of_job, glance.global_batch as f64);
+        }
+        if let Some(at_unix_ms) = seen.refitted_unix_ms {
+            self.refitted.say(of_job, seconds(at_unix_ms));
+        }
+        let Some(answer) = seen.steps.latest_answer() else { return };
+        self.iteration.say(of_job, (answer.iteration + 1) as f64);
+        self.learning_rate.say(of_job, answer.optimizer.lr_multiplier);
+        let tail: u64 = answer.tail.iter().flat_map(|tail| &tail.chunks).sum();
+        self.tail.say(of_job, tail as f64);
+        if let Some(step_time_s) = answer.decision.predicted_step_time_s {
+            self.predicted_step.say(of_job, step_time_s);
+        }
+        if let Some(step_time_s) = answer.decision.even_step_time_s {
+            self.even_step.say(of_job, step_time_s);
+        }
+    }
+
+    fn worker(&mut self, job: &str, worker: &str, tally: &Tally) {
+        let labels = [("job_id", job), ("worker", worker)];
+        self.info.say(
+            [("job_id", job), ("worker", worker), ("device", tally.device.as_deref().unwrap_or(""))],
+            1.0,
+        );
+        let Some(latest) = tally.latest else { return };
+        self.samples.say(labels, tally.samples as f64);
+        self.compute.say(labels, tally.compute_s);
+        self.barrier_wait.say(labels, tally.barrier_wait_s);
+        self.loader_wait.say(labels, tally.loader_wait_s);
+        self.last_report.say(labels, seconds(latest.at_unix_ms));
+        self.compute_time.say(labels, latest.done.compute_time_s);
+        let known = [
+            (&mut self.speed, latest.done.speed()),
+            (&mut self.predicted, latest.predicted.speed),
+            (&mut self.lower, latest.predicted.lower),
+            (&mut self.upper, latest.predicted.upper),
+            (&mut self.predicted_compute_time, latest.predicted.compute_time_s),
+        ];
+        for (family, value) in known {
+            if let Some(value) = value {
+                family.say(labels, value);
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! `GET /v1/live`: everything at a glance, once a second.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Sse;
+use axum::response::sse::Event;
+use evenstep_protocol::{LiveView, Problem};
+use futures_util::{Stream, stream};
+use tokio::sync::{Mutex, OwnedSemaphorePermit};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+
+use super::{ALIVE_EVERY, Api, RETRY_AFTER, Refusal, Streams, event, events};
+use crate::book::{Book, BookError};
+
+/// The time from look to look.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Everything at a glance, as server-sent events `jobs`: at most one a second, at least one every five.
+#[utoipa::path(
+    get, path = "/v1/live", tag = "jobs",
+    responses(
+        (status = 200, description = "Events, until either side ends", content_type = "text/event-stream", body = LiveView),
+        (status = 503, description = "Too many streams", body = Problem),
+    )
+)]
+pub async fn follow(
+    State(api): State<Api>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refusal> {
+    let place = api.streams.enter()?;
+    let mut looks = interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let follower =
+        Follower { book: api.book, streams: api.streams, looks, said: None, begins: true, _place: place };
+    Ok(events(stream::unfold(follower, |mut follower| async {
+        let event = follower.next().await?;
+        Some((Ok(event), follower))
+    })))
+}
+
+/// The latest look, shared by all who follow: however many they are, the store is asked once a second.
+#[derive(Debug, Default)]
+pub struct Feed(Mutex<Option<(Instant, u64, Arc<LiveView>)>>);
+
+impl Feed {
+    /// The view, not older than a look, with a number that rises where anything but the time changed.
+    async fn look(&self, book: &Book) -> Result<(u64, Arc<LiveView>), BookError> {
+        let mut latest = self.0.lock().await;
+        if let Some((at, number, view)) = &*latest
+            && at.elapsed() < LOOK_EVERY
+        {
+            return Ok((*number, view.clone()));
+        }
+        let view = Arc::new(book.live().await?);
+        let number = match &*latest {
+            Some((_, number, before)) if (&before.jobs, &before.nodes) == (&view.jobs, &view.nodes) => {
+                *number
+            }
+            Some((_, number, _)) => number + 1,
+            None => 0,
+        };
+        *latest = Some((Instant::now(), number, view.clone()));
+        Ok((number, view))
+    }
+}
+
+struct Follower {
+    book: Arc<Book>,
+    streams: Streams,
+    looks: Interval,
+    /// What was said last, and when.
+    said: Option<(u64, Instant)>,
+    begins: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Follower {
+    /// The next event; `None` at the end.
+    async fn next(&mut self) -> Option<Event> {
+        if std::mem::take(&mut self.begins) {
+            return Some(Event::default().retry(RETRY_AFTER));
+        }
+        loop {
+            tokio::select! {
+                _ = self.looks.tick() => {}
+                () = self.streams.ended() => return None,
+            }
+            let looked = self.streams.feed.look(&self.book).await;
+            // The store is away: whoever follows sees that the view is old, and the next look may be better.
+            let Ok((number, view)) = looked else { continue };
+            let is_known = self.said.is_some_and(|(said, at)| said == number && at.elapsed() < ALIVE_EVERY);
+            if !is_known {
+                self.said = Some((number, Instant::now()));
+                return Some(event("jobs", &*view));
+            }
+        }
+    }
+}

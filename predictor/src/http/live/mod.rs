@@ -1,0 +1,127 @@
+//! What pages and terminals follow while jobs run: server-sent events, and the past in columns.
+
+mod all;
+mod job;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Sse;
+use axum::response::sse::{Event, KeepAlive};
+use evenstep_protocol::{HistoryView, JobId, LogView, Problem};
+use futures_util::Stream;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Api;
+use super::body::{InPath, InQuery, within};
+use super::problem::Refusal;
+
+/// Streams at once.
+const STREAMS_MAX: usize = 256;
+/// The longest silence of a stream: whoever hears nothing for longer has lost it.
+const ALIVE_EVERY: Duration = Duration::from_secs(5);
+/// How soon whoever lost a stream should come again.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// The longest stretch of history: a year.
+const SINCE_S_MAX: u64 = 366 * 86_400;
+/// Iterations in one history.
+const POINTS_MAX: u64 = 2_000;
+
+pub fn router() -> OpenApiRouter<Api> {
+    OpenApiRouter::new()
+        .routes(routes!(all::follow))
+        .routes(routes!(job::follow))
+        .routes(routes!(history))
+        .routes(routes!(log))
+}
+
+/// The streams that are open.
+#[derive(Debug, Clone)]
+pub struct Streams {
+    places: Arc<Semaphore>,
+    ending: watch::Receiver<bool>,
+    feed: Arc<all::Feed>,
+}
+
+impl Streams {
+    /// None open. They end when `ending` turns true.
+    pub fn new(ending: watch::Receiver<bool>) -> Self {
+        Self { places: Arc::new(Semaphore::new(STREAMS_MAX)), ending, feed: Arc::default() }
+    }
+
+    fn enter(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.places.clone().try_acquire_owned().map_err(|_| {
+            let detail = format!("{STREAMS_MAX} streams are open already");
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            Refusal::new(status, "busy", "Too many streams", detail).retry_after(ALIVE_EVERY.as_secs())
+        })
+    }
+
+    /// Done once the service is going down.
+    async fn ended(&mut self) {
+        // The sender goes away only with the service.
+        let _ = self.ending.wait_for(|ending| *ending).await;
+    }
+}
+
+/// Events of a stream, with comments in between where it is silent.
+fn events<S: Stream<Item = Result<Event, Infallible>> + Send + 'static>(
+    stream: S,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    Sse::new(stream).keep_alive(KeepAlive::new().interval(ALIVE_EVERY))
+}
+
+/// An event with a value; one that cannot be written down says so.
+fn event(name: &str, value: &impl Serialize) -> Event {
+    Event::default()
+        .event(name)
+        .json_data(value)
+        .unwrap_or_else(|error| Event::default().comment(error.to_string()))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Stretch {
+    /// So many seconds back, 1 to a year; default 3600.
+    since_s: Option<u64>,
+    /// At most so many iterations, 1 to 2,000; default 600. Jobs with many workers get fewer.
+    points: Option<u64>,
+}
+
+/// A stretch of a job's past, thin enough for a chart: iterations evenly picked, in columns.
+#[utoipa::path(
+    get, path = "/v1/jobs/{job_id}/history", tag = "jobs",
+    params(("job_id" = String, Path, description = "The job"), Stretch),
+    responses(
+        (status = 200, description = "The past", body = HistoryView),
+        (status = 404, description = "Unknown job", body = Problem),
+        (status = 422, description = "A value breaks a rule", body = Problem),
+    )
+)]
+async fn history(
+    State(api): State<Api>,
+    InPath(job_id): InPath<JobId>,
+    InQuery(stretch): InQuery<Stretch>,
+) -> Result<axum::Json<HistoryView>, Refusal> {
+    let (since_s, points) = (stretch.since_s.unwrap_or(3600), stretch.points.unwrap_or(600));
+    within("since_s", since_s, 1..=SINCE_S_MAX)?;
+    within("points", points, 1..=POINTS_MAX)?;
+    Ok(axum::Json(api.book.job(&job_id).await?.history(since_s, points).await?))
+}
+
+/// What happened to a job lately, in plain words. Steps that changed nothing are not in it.
+#[utoipa::path(
+    get, path = "/v1/jobs/{job_id}/log", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
+    responses((status = 200, description = "The log", body = LogView), (status = 404, description = "Unknown job", body = Problem))
+)]
+async fn log(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<axum::Json<LogView>, Refusal> {
+    let entries = api.book.job(&job_id).await?.live().log();
+    Ok(axum::Json(LogView { job_id, entries }))
+}

@@ -1,0 +1,32 @@
+//! `GET /metrics`: for Prometheus.
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use evenstep_observability::metrics::{CONTENT_TYPE, text};
+use evenstep_protocol::Problem;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Api;
+use super::problem::Refusal;
+
+pub fn router() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(metrics))
+}
+
+/// What is measured, in the text format of Prometheus. Written beside the runtime, one scrape at a time.
+#[utoipa::path(
+    get, path = "/metrics", tag = "health",
+    responses((status = 200, description = "All families", content_type = "text/plain", body = String), (status = 500, description = "A defect of ours", body = Problem))
+)]
+async fn metrics(State(api): State<Api>) -> Result<impl IntoResponse, Refusal> {
+    let _alone = api.scraping.lock().await;
+    let gather = api.gather.clone();
+    let written = tokio::task::spawn_blocking(move || text(&gather()).map_err(|error| error.to_string()));
+    let written = written.await.map_err(|error| error.to_string()).and_then(|text| text);
+    let text = written.map_err(|detail| {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
+    })?;
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text))
+}

@@ -1,0 +1,73 @@
+//! Who may change what workers get: whoever knows the operator token, where the service was given one.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use evenstep_protocol::OperatorView;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Api;
+use super::problem::Refusal;
+
+/// The operator token. Never shown.
+#[derive(Clone)]
+pub struct Token(Arc<str>);
+
+impl Token {
+    /// A token.
+    pub fn new(token: &str) -> Self {
+        Self(token.into())
+    }
+
+    /// Whether a request carries it. Takes as long wherever the first difference is.
+    fn is_in(&self, headers: &HeaderMap) -> bool {
+        let carried = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let Some(carried) = carried.and_then(|value| value.strip_prefix("Bearer ")) else { return false };
+        let (ours, theirs) = (self.0.as_bytes(), carried.trim().as_bytes());
+        let differences = ours.iter().zip(theirs).fold(0, |all, (a, b)| all | (a ^ b));
+        ours.len() == theirs.len() && differences == 0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+pub fn router() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(get))
+}
+
+/// Whether whoever asks may override what workers get.
+#[utoipa::path(
+    get, path = "/v1/operator", tag = "workers", security(("operator" = []), ()),
+    responses((status = 200, description = "Whether a token is needed, and was right", body = OperatorView))
+)]
+async fn get(State(api): State<Api>, headers: HeaderMap) -> axum::Json<OperatorView> {
+    let allowed = api.operator.as_ref().is_none_or(|token| token.is_in(&headers));
+    axum::Json(OperatorView { token_set: api.operator.is_some(), allowed })
+}
+
+/// A request that may change what workers get.
+#[derive(Debug)]
+pub struct Operator;
+
+impl FromRequestParts<Api> for Operator {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Refusal> {
+        let token = State::<Api>::from_request_parts(parts, api).await;
+        let State(Api { operator, .. }) = token.unwrap_or_else(|never: Infallible| match never {});
+        if operator.is_none_or(|token| token.is_in(&parts.headers)) {
+            return Ok(Self);
+        }
+        let detail = "this needs the operator token of the service: Authorization: Bearer TOKEN";
+        Err(Refusal::new(StatusCode::UNAUTHORIZED, "not-operator", "Not an operator", detail).body_unread())
+    }
+}

@@ -1,0 +1,180 @@
+//! What pages follow: the live streams, history and log, and who may act.
+
+use evenstep_protocol::{
+    HistoryView, JobSpec, LiveView, LogEntry, LogKind, LogView, OperatorView, SpeedsView, StepView,
+    WorkerOverride,
+};
+use evenstep_tests::{Client, Events};
+
+use crate::support::{Service, ask_after, join_all};
+
+const SPEEDS: [f64; 2] = [100.0, 150.0];
+
+/// Asks for an iteration, and reports the one before.
+fn step(client: &Client, generation: u64, iteration: u64) {
+    let reply = client.allocate(&ask_after("job", generation, iteration, &SPEEDS));
+    assert_eq!(reply.status, 200, "{reply:?}");
+}
+
+#[test]
+fn a_job_is_followed_step_by_step() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(128));
+    let generation = join_all(client, "job", 2);
+    (0..10).for_each(|iteration| step(client, generation, iteration));
+    let mut events = Events::open(&format!("{}/v1/jobs/job/live", service.predictor.url));
+    // Whoever comes sees the latest step at once, and each new one after.
+    for iteration in 8..14 {
+        let seen: StepView = events.next_of(&["step"]).unwrap().json();
+        assert_eq!(seen.iteration, iteration);
+        assert_eq!(seen.global_batch, 128);
+        assert!((seen.step_time_s.unwrap() - (64.0 / SPEEDS[0] + 0.001)).abs() < 1e-9, "{seen:?}");
+        for (worker, speed) in seen.workers.iter().zip(SPEEDS) {
+            assert!((worker.actual_samples_per_s.unwrap() - speed).abs() < 1e-9, "{worker:?}");
+            assert!((worker.predicted_samples_per_s.unwrap() / speed - 1.0).abs() < 0.05, "{worker:?}");
+            assert_eq!(worker.samples, Some(64));
+        }
+        step(client, generation, iteration + 2);
+    }
+    let pin = WorkerOverride { pinned_local_batch: Some(32), ..WorkerOverride::default() };
+    assert_eq!(client.put("/v1/jobs/job/workers/node%2F1/override", &pin).status, 204);
+    let mut entry = |kind: LogKind| {
+        let entries = std::iter::from_fn(|| events.next_of(&["log"]));
+        entries.map(|event| event.json::<LogEntry>()).find(|entry| entry.kind == kind).unwrap()
+    };
+    assert_eq!(entry(LogKind::Override).text, "node/1 is overridden by an operator: pinned to 32");
+    client.leave("job", "node/1");
+    assert_eq!(entry(LogKind::Left).text, "node/1 left");
+    client.join("job", "node/1");
+    events.next_of(&["changed"]).unwrap();
+    assert_eq!(client.delete("/v1/jobs/job").status, 204);
+    events.next_of(&["gone"]).unwrap();
+    assert_eq!(events.next(), None, "nothing comes after the end");
+}
+
+#[test]
+fn everything_is_seen_at_a_glance() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(128));
+    let generation = join_all(&service.client, "job", 2);
+    (0..10).for_each(|iteration| step(&service.client, generation, iteration));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    let sample =
+        serde_json::json!({"node": "n", "boot_id": "b", "sequence": 0, "samples": [{"at_unix_ms": now}]});
+    assert_eq!(service.client.post("/v1/telemetry", &sample).status, 200);
+    let glance = |service: &Service| -> LiveView {
+        Events::open(&format!("{}/v1/live", service.predictor.url)).next_of(&["jobs"]).unwrap().json()
+    };
+    let seen = glance(&service);
+    let job = &seen.jobs[0];
+    assert_eq!((job.job_id.as_str(), job.live_workers, job.iteration), ("job", 2, Some(8)));
+    assert!((job.step_time_s.unwrap() - 0.641).abs() < 1e-9, "{job:?}");
+    assert!((job.samples_per_s.unwrap() - 128.0 / 0.641).abs() < 1e-6, "{job:?}");
+    assert_eq!((seen.nodes[0].node.as_str(), seen.nodes[0].at_unix_ms), ("n", now as i64));
+    // What is not in memory is there by name; when nodes were heard of is in the store.
+    service.kill_and_restart();
+    let seen = glance(&service);
+    assert_eq!((seen.jobs[0].job_id.as_str(), seen.jobs[0].state), ("job", None));
+    assert_eq!(seen.nodes.len(), 1);
+}
+
+#[test]
+fn streams_end_with_the_service() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(128));
+    let mut streams = ["/v1/live", "/v1/jobs/job/live"]
+        .map(|path| Events::open(&format!("{}{path}", service.predictor.url)));
+    service.predictor.process.terminate();
+    for stream in &mut streams {
+        while stream.next().is_some() {}
+    }
+    assert!(service.predictor.process.wait().success());
+}
+
+#[test]
+fn history_is_the_past_thinned_out() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(128));
+    let generation = join_all(&service.client, "job", 2);
+    (0..101).for_each(|iteration| step(&service.client, generation, iteration));
+    service.client.join("job", "node/late");
+    service.kill_and_restart();
+    let client = &service.client;
+    let history: HistoryView = client.get("/v1/jobs/job/history?since_s=3600&points=11").json();
+    assert_eq!((history.every, history.iterations.len()), (10, 11));
+    assert!(history.iterations.iter().all(|iteration| iteration % 10 == 0));
+    assert_eq!(history.workers.len(), 2);
+    let speeds: SpeedsView = client.get("/v1/jobs/job/speeds?from=50&limit=1").json();
+    for (worker, point) in history.workers.iter().zip(&speeds.speeds) {
+        assert_eq!(worker.worker, point.worker);
+        let close = |seen: Option<f64>, exact: Option<f64>| match (seen, exact) {
+            (Some(seen), Some(exact)) => assert!((seen / exact - 1.0).abs() < 1e-3, "{seen} {exact}"),
+            other => assert_eq!(other.0, other.1),
+        };
+        close(worker.actual_samples_per_s[5], point.actual_samples_per_s);
+        close(worker.predicted_samples_per_s[5], point.predicted_samples_per_s);
+        close(worker.upper_samples_per_s[5], point.upper_samples_per_s);
+        // Asked for, and not yet reported.
+        assert_eq!(worker.actual_samples_per_s[10], None);
+        assert_eq!(worker.local_batch.len(), 11);
+    }
+    let whole: HistoryView = client.get("/v1/jobs/job/history?points=2000").json();
+    assert_eq!((whole.every, whole.iterations.len()), (1, 101));
+    for wrong in ["since_s=0", "points=0", "points=2001", "since=1"] {
+        assert_eq!(client.get(&format!("/v1/jobs/job/history?{wrong}")).status / 100, 4, "{wrong}");
+    }
+    client.put_job("idle", &JobSpec::new(2));
+    let empty: HistoryView = client.get("/v1/jobs/idle/history").json();
+    assert!(empty.iterations.is_empty() && empty.workers.is_empty());
+}
+
+#[test]
+fn the_log_tells_changes_and_no_steps() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(128));
+    let generation = join_all(client, "job", 2);
+    (0..30).for_each(|iteration| step(client, generation, iteration));
+    let log: LogView = client.get("/v1/jobs/job/log").json();
+    let of = |kind: LogKind| log.entries.iter().filter(|entry| entry.kind == kind).count();
+    assert_eq!(of(LogKind::Joined), 2);
+    let reallocated = of(LogKind::Reallocated);
+    assert!((1..10).contains(&reallocated), "of 30 steps only changes: {log:?}");
+    assert_eq!(client.get("/v1/jobs/none/log").status, 404);
+}
+
+#[test]
+fn an_operator_shows_the_token() {
+    let token = "a-token-of-ours";
+    let service = Service::start_with(&["--refit-interval-s=86400", &format!("--operator-token={token}")]);
+    service.client.put_job("job", &JobSpec::new(128));
+    join_all(&service.client, "job", 2);
+    let pin = WorkerOverride { pinned_local_batch: Some(32), ..WorkerOverride::default() };
+    let path = "/v1/jobs/job/workers/node%2F1/override";
+    let wrong = ["another-token", "a-token-of-our", "a-token-of-ourss", ""];
+    let strangers = wrong.map(|token| service.client.clone().with_token(token));
+    for stranger in [service.client.clone()].iter().chain(&strangers) {
+        assert_eq!(
+            stranger.get("/v1/operator").json::<OperatorView>(),
+            OperatorView { token_set: true, allowed: false }
+        );
+        stranger.put(path, &pin).problem(401, "not-operator");
+        stranger.delete(path).problem(401, "not-operator");
+    }
+    let operator = service.client.clone().with_token(token);
+    assert_eq!(
+        operator.get("/v1/operator").json::<OperatorView>(),
+        OperatorView { token_set: true, allowed: true }
+    );
+    assert_eq!(operator.put(path, &pin).status, 204);
+    assert_eq!(operator.delete(path).status, 204);
+    // Training is nobody's secret.
+    assert_eq!(service.client.get("/v1/jobs/job").status, 200);
+
+    let open = Service::start();
+    assert_eq!(
+        open.client.get("/v1/operator").json::<OperatorView>(),
+        OperatorView { token_set: false, allowed: true }
+    );
+}

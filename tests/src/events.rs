@@ -1,0 +1,79 @@
+//! Server-sent events as a test sees them.
+
+use std::io::{BufRead, BufReader};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use ureq::{Agent, Body};
+
+/// No stream of ours is silent for longer.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// An event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Its name.
+    pub name: String,
+    /// What it says.
+    pub data: String,
+}
+
+impl Event {
+    /// What it says, as a value.
+    ///
+    /// # Panics
+    /// Where it says something else.
+    pub fn json<T: DeserializeOwned>(&self) -> T {
+        serde_json::from_str(&self.data).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// A stream of events.
+pub struct Events {
+    lines: BufReader<ureq::BodyReader<'static>>,
+}
+
+impl Events {
+    /// Opens the stream at `url`.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn open(url: &str) -> Self {
+        let config = Agent::config_builder().timeout_recv_body(Some(SILENCE_MAX)).build();
+        let response = Agent::from(config).get(url).call().unwrap_or_else(|error| panic!("{url}: {error}"));
+        let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
+        assert_eq!(content_type, Some("text/event-stream"), "{url}");
+        let body: Body = response.into_body();
+        Self { lines: BufReader::new(body.into_reader()) }
+    }
+
+    /// The next event that is one of these; `None` at the end of the stream.
+    ///
+    /// # Panics
+    /// Where the stream breaks off, or is silent for too long.
+    pub fn next_of(&mut self, names: &[&str]) -> Option<Event> {
+        self.find(|event| names.contains(&event.name.as_str()))
+    }
+}
+
+impl Iterator for Events {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        let (mut name, mut data) = (String::new(), String::new());
+        loop {
+            let mut line = String::new();
+            let read = self.lines.read_line(&mut line).expect("a stream that goes on, or ends");
+            let line = line.trim_end();
+            if read == 0 {
+                return None;
+            } else if let Some(said) = line.strip_prefix("event:") {
+                said.trim_start().clone_into(&mut name);
+            } else if let Some(said) = line.strip_prefix("data:") {
+                data.push_str(said.trim_start());
+            } else if line.is_empty() && !name.is_empty() {
+                return Some(Event { name, data });
+            }
+        }
+    }
+}
