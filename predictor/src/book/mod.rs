@@ -264,8 +264,10 @@ impl Book {
     /// # Errors
     /// [`BookError::UnknownJob`], or what the store says.
     pub async fn delete_job(&self, job_id: &JobId) -> Result<(), BookError> {
-        self.job(job_id).await?.delete().await?;
+        let job = self.job(job_id).await?;
+        job.delete().await?;
         self.write().remove(job_id);
+        job.live().gone();
         Ok(())
     }
 

@@ -193,6 +193,11 @@ impl Live {
         self.changes.send_replace(());
     }
 
+    /// The job is there no more: whoever follows looks again.
+    pub fn gone(&self) {
+        self.changes.send_replace(());
+    }
+
     /// Who takes part now, and with what.
     pub(super) fn members(&self, state: &JobState) {
         let mut guard = self.lock();

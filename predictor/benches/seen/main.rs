@@ -1,0 +1,192 @@
+//! What it costs to be looked at: how long `/metrics` takes with many workers, and what scrapes and followed streams do to the
+//! `/allocate` of a training job that runs meanwhile. In one run on one machine, in turn.
+//!
+//! `cargo bench -p evenstep-predictor --bench seen [-- FLAGS]`: prints milliseconds and ratios. `--help` has the flags.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::expect_used,
+    reason = "a benchmark prints, and ends where its set-up fails"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use evenstep_tests::Predictor;
+
+use support::{Connected, percentiles, request};
+
+/// Workers of each of the jobs that are only looked at.
+const WORKERS: usize = 100;
+/// Workers of the job that asks.
+const ASKING_WORKERS: usize = 4;
+/// Iterations of each job before anything is counted.
+const WARM_UP: usize = 30;
+/// Blocks in turn.
+const BLOCKS: usize = 6;
+
+/// What it costs to be looked at.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Workers over all jobs, 100 in each
+    #[arg(long, default_value_t = 1000)]
+    workers: usize,
+    /// Asks in each block
+    #[arg(long, default_value_t = 400)]
+    asks: usize,
+    /// Scrapes that are timed
+    #[arg(long, default_value_t = 200)]
+    scrapes: usize,
+    /// The time from scrape to scrape while the job asks, in milliseconds: Prometheus scrapes every 15 s, once a second at most
+    #[arg(long, default_value_t = 1000)]
+    every_ms: u64,
+    /// Streams that follow the job while it asks
+    #[arg(long, default_value_t = 8)]
+    streams: usize,
+    /// What cargo adds
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() {
+    let args = Args::parse();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let predictor = Predictor::start(Path::new(env!("CARGO_BIN_EXE_evenstep-predictor")), folder.path());
+    let address: SocketAddr = predictor.url.trim_start_matches("http://").parse().expect("where it listens");
+    for job in 0..args.workers / WORKERS {
+        let mut asker = Asker::new(address, format!("seen-{job}"), WORKERS);
+        (0..WARM_UP).for_each(|_| asker.ask());
+    }
+    let mut scraper = Connected::to(address);
+    let scrape = request("GET", "/metrics", "");
+    let bytes = scraper.send(&scrape).body.len();
+    let mut scrapes: Vec<f64> = (0..args.scrapes).map(|_| timed(|| drop(scraper.send(&scrape)))).collect();
+    let [p50, p99] = percentiles(&mut scrapes);
+    println!(
+        "/metrics, {} workers, {} kB: p50 {p50:.1} ms, p99 {p99:.1} ms   aim: under 50",
+        args.workers,
+        bytes / 1000
+    );
+
+    let mut asker = Asker::new(address, "asking".into(), ASKING_WORKERS);
+    (0..WARM_UP).for_each(|_| asker.ask());
+    let (mut alone, mut seen) = (Vec::new(), Vec::new());
+    for _ in 0..BLOCKS {
+        alone.extend((0..args.asks).map(|_| timed(|| asker.ask())));
+        seen.extend(looked_at(address, &args, || (0..args.asks).map(|_| timed(|| asker.ask())).collect()));
+    }
+    let (alone, seen) = (percentiles(&mut alone), percentiles(&mut seen));
+    println!(
+        "/allocate, {ASKING_WORKERS} workers, p50 / p99: alone {:.3} / {:.3} ms; with a scrape every {} ms and {} streams {:.3} / {:.3} ms; ratio {:.2} / {:.2}",
+        alone[0],
+        alone[1],
+        args.every_ms,
+        args.streams,
+        seen[0],
+        seen[1],
+        seen[0] / alone[0],
+        seen[1] / alone[1],
+    );
+}
+
+/// Does something while others scrape and follow.
+fn looked_at(address: SocketAddr, args: &Args, work: impl FnOnce() -> Vec<f64>) -> Vec<f64> {
+    let (over, open) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut scraper = Connected::to(address);
+            let scrape = request("GET", "/metrics", "");
+            while !over.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                scraper.send(&scrape);
+                open.fetch_add(1, Ordering::Relaxed);
+                while begun.elapsed() < Duration::from_millis(args.every_ms) && !over.load(Ordering::Relaxed)
+                {
+                    std::thread::park_timeout(Duration::from_millis(5));
+                }
+            }
+        });
+        for _ in 0..args.streams {
+            scope.spawn(|| follow(address, &over, &open));
+        }
+        while open.load(Ordering::Relaxed) <= args.streams {
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        let done = work();
+        over.store(true, Ordering::Relaxed);
+        done
+    })
+}
+
+/// Reads what a stream says, until it is over.
+fn follow(address: SocketAddr, over: &AtomicBool, open: &AtomicUsize) {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+    let ask = request("GET", "/v1/jobs/asking/live", "");
+    std::io::Write::write_all(&mut stream, &ask).expect("a request");
+    let (mut buffer, mut is_open) = ([0; 65_536], false);
+    while !over.load(Ordering::Relaxed) {
+        if matches!(stream.read(&mut buffer), Ok(read) if read > 0) && !is_open {
+            is_open = true;
+            open.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Milliseconds.
+fn timed(work: impl FnOnce()) -> f64 {
+    let begun = Instant::now();
+    work();
+    begun.elapsed().as_secs_f64() * 1e3
+}
+
+/// One job's rank 0.
+struct Asker {
+    connected: Connected,
+    job: String,
+    workers: usize,
+    iteration: usize,
+}
+
+impl Asker {
+    fn new(address: SocketAddr, job: String, workers: usize) -> Self {
+        let mut connected = Connected::to(address);
+        connected.call(
+            "PUT",
+            &format!("/v1/jobs/{job}"),
+            &format!(r#"{{"global_batch":{}}}"#, 256 * workers),
+        );
+        for worker in 0..workers {
+            let join = format!(r#"{{"worker":"node/{worker}","device":"cpu"}}"#);
+            connected.call("POST", &format!("/v1/jobs/{job}/workers"), &join);
+        }
+        Self { connected, job, workers, iteration: 0 }
+    }
+
+    /// Asks for the next iteration, with the reports of the one before.
+    fn ask(&mut self) {
+        let report = |worker: usize| {
+            let noise = 1.0 + 0.1 * (((self.iteration * 7 + worker * 13) % 17) as f64 / 17.0 - 0.5);
+            let (before, time) = (self.iteration - 1, 0.1 * noise);
+            format!(
+                r#"{{"worker":"node/{worker}","iteration":{before},"local_batch":256,"compute_time_s":{time},"barrier_wait_s":0.01,"drivers":{{"psi_cpu_some":0.2}}}}"#
+            )
+        };
+        let reported = if self.iteration == 0 { 0 } else { self.workers };
+        let reports = (0..reported).map(report).collect::<Vec<String>>().join(",");
+        let body = format!(
+            r#"{{"job_id":"{}","generation":{},"iteration":{},"reports":[{reports}]}}"#,
+            self.job, self.workers, self.iteration
+        );
+        let answer = self.connected.send(&request("POST", "/allocate", &body));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        self.iteration += 1;
+    }
+}
