@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
+use evenstep_observability::logs::Format as LogFormat;
 use evenstep_protocol::servers::InvalidServers;
 use evenstep_protocol::{DEFAULT_SERVER, InvalidId, NodeId, Servers};
 use figment::Figment;
@@ -33,6 +34,16 @@ pub struct Flags {
     #[serde(skip)]
     pub log: String,
 
+    /// How it is logged: text, json or logfmt.
+    #[arg(long, value_name = "FORMAT", env = "EVENSTEP_LOG_FORMAT", default_value_t = LogFormat::Text)]
+    #[serde(skip)]
+    pub log_format: LogFormat,
+
+    /// Send metrics to this collector, too, over OTLP (HTTP), such as http://127.0.0.1:4318.
+    #[arg(long, value_name = "URL", env = "EVENSTEP_OTLP")]
+    #[serde(skip)]
+    pub otlp: Option<String>,
+
     /// The predictor; several over one store, separated by commas: one that answers is sent to
     /// [default: http://127.0.0.1:7117].
     #[arg(long, value_name = "URL,..", env = "EVENSTEP_SERVER")]
@@ -48,6 +59,12 @@ pub struct Flags {
     #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_AGENT_LISTEN")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
+
+    /// Where /metrics and /healthz are answered, and nothing else, for a Prometheus on another machine, such as 0.0.0.0:7119
+    /// [default: nowhere; both are on --listen].
+    #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_AGENT_METRICS_LISTEN")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics_listen: Option<String>,
 
     /// The time from sample to sample, 20ms to 1h [default: 1s].
     #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_INTERVAL")]
@@ -87,6 +104,7 @@ struct Settings {
     server: String,
     node: Option<String>,
     listen: String,
+    metrics_listen: Option<String>,
     interval: String,
     send_every: String,
     watch_pid: Vec<u32>,
@@ -101,6 +119,7 @@ impl Default for Settings {
             server: DEFAULT_SERVER.to_owned(),
             node: None,
             listen: "127.0.0.1:7118".to_owned(),
+            metrics_listen: None,
             interval: "1s".to_owned(),
             send_every: "5s".to_owned(),
             watch_pid: Vec::new(),
@@ -120,6 +139,8 @@ pub struct Config {
     pub node: NodeId,
     /// Where fresh readings are answered: loopback.
     pub listen: SocketAddr,
+    /// Where metrics are answered for scrapers on other machines.
+    pub metrics_listen: Option<SocketAddr>,
     /// The time from sample to sample.
     pub interval: Duration,
     /// The time from batch to batch.
@@ -211,6 +232,7 @@ impl Config {
                 .map_err(|error: InvalidServers| wrong("server", &error.value, error.rule))?,
             node,
             listen: check_listen(&settings.listen)?,
+            metrics_listen: settings.metrics_listen.as_deref().map(check_metrics_listen).transpose()?,
             interval: check_time("interval", &settings.interval, INTERVAL_MIN)?,
             send_every: check_time("send-every", &settings.send_every, SEND_EVERY_MIN)?,
             watch_pids: settings.watch_pid,
@@ -241,6 +263,10 @@ fn check_listen(listen: &str) -> Result<SocketAddr, ConfigError> {
         }
         Err(_) => Err(wrong("listen", listen, "must be like 127.0.0.1:7118")),
     }
+}
+
+fn check_metrics_listen(listen: &str) -> Result<SocketAddr, ConfigError> {
+    listen.parse().map_err(|_| wrong("metrics-listen", listen, "must be like 0.0.0.0:7119"))
 }
 
 fn check_time(option: &'static str, time: &str, least: Duration) -> Result<Duration, ConfigError> {
@@ -297,6 +323,7 @@ mod tests {
             ("--send-every", "0s"),
             ("--listen", "0.0.0.0:7118"),
             ("--listen", "here"),
+            ("--metrics-listen", "0.0.0.0"),
             ("--server", "127.0.0.1:7117"),
             ("--server", "ftp://predictor"),
             ("--server", "http://a:1;http://b:1"),

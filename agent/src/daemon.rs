@@ -2,15 +2,19 @@
 
 use std::future::{Future, IntoFuture};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use evenstep_observability::serve::{self, Healthy};
+use evenstep_observability::{Gather, otlp};
+
 use crate::clock::unix_ms;
 use crate::config::Config;
 use crate::local::{self, SamplingState, Shared, lock};
+use crate::metrics;
 use crate::sampler::Sampler;
 use crate::source::host::Host;
 use crate::spool::{Life, Spool, SpoolError};
@@ -24,13 +28,18 @@ pub enum AgentError {
     #[error(transparent)]
     Spool(#[from] SpoolError),
     /// The address cannot be listened on.
-    #[error("--listen {address}: {source}")]
+    #[error("--{option} {address}: {source}")]
     Listen {
+        /// By which option.
+        option: &'static str,
         /// Which address.
         address: SocketAddr,
         /// What the system said.
         source: io::Error,
     },
+    /// Metrics cannot be exported.
+    #[error(transparent)]
+    Otlp(#[from] otlp::OtlpError),
     /// The system gave no thread, or the local pages ended.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -58,7 +67,16 @@ impl Part {
     }
 }
 
-/// Runs an agent until `shutdown`; `on_ready` is told what it listens on.
+/// What an agent listens on.
+#[derive(Debug, Clone, Copy)]
+pub struct Listening {
+    /// Its own pages.
+    pub local: SocketAddr,
+    /// Metrics for scrapers on other machines, where that was asked for.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// Runs an agent until `shutdown`; `on_ready` is told what it listens on. Metrics go to `collector`, too, where there is one.
 ///
 /// On the way out the last samples are in the spool, and one last attempt to send them has been made.
 ///
@@ -67,12 +85,16 @@ impl Part {
 pub async fn run(
     config: Config,
     boot: uuid::Uuid,
-    on_ready: impl FnOnce(SocketAddr, &Life),
+    collector: Option<&mut otlp::Otlp>,
+    on_ready: impl FnOnce(Listening, &Life),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
-    let address = config.listen;
-    let listening = tokio::net::TcpListener::bind(address).await;
-    let listener = listening.map_err(|source| AgentError::Listen { address, source })?;
+    let listener = listen("listen", config.listen)?;
+    let scraped = config.metrics_listen.map(|address| listen("metrics-listen", address)).transpose()?;
+    let listening = Listening {
+        local: listener.local_addr()?,
+        metrics: scraped.as_ref().map(TcpListener::local_addr).transpose()?,
+    };
     let life = Life { node: config.node.clone(), boot_id: boot.to_string() };
     let spool = Arc::new(Mutex::new(Spool::open(&config.spool_dir, config.spool_bytes_max, life.clone())?));
     let uplink_state = Arc::new(Mutex::new(UplinkState::default()));
@@ -96,11 +118,22 @@ pub async fn run(
     let sampler = Part::start("sampler", move |stop| sample(&config, &sampled, stop))?;
     let uplink = Part::start("uplink", move |stop| uplink.run(stop))?;
 
-    on_ready(listener.local_addr()?, &shared.life);
+    let gather = metrics::gather(shared.clone());
+    if let Some(collector) = collector {
+        collector.export(gather.clone(), unix_ms)?;
+    }
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    on_ready(listening, &shared.life);
+    let healthy: Healthy = Arc::new({
+        let shared = shared.clone();
+        move || shared.healthy()
+    });
     // No answer takes longer than a reading, so there is nothing to wait for; and a client that holds a connection
     // open must not hold the agent.
     let served = tokio::select! {
-        served = axum::serve(listener, local::router(shared)).into_future() => served,
+        served = axum::serve(listener, local::router(shared, gather.clone())).into_future() => served,
+        served = scrape(scraped, gather, healthy) => served,
         () = shutdown => Ok(()),
     };
     // In the way of the data: what the sampler leaves last, the uplink still tries to send.
@@ -108,6 +141,18 @@ pub async fn run(
     uplink.finish();
     lock(&spool).sync()?;
     Ok(served?)
+}
+
+fn listen(option: &'static str, address: SocketAddr) -> Result<TcpListener, AgentError> {
+    TcpListener::bind(address).map_err(|source| AgentError::Listen { option, address, source })
+}
+
+/// Answers scrapers, where they were given a listener.
+async fn scrape(listener: Option<TcpListener>, gather: Gather, healthy: Healthy) -> io::Result<()> {
+    match listener {
+        Some(listener) => serve::serve(listener, gather, healthy).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Samples at a fixed rate. Where one takes longer than the interval, the moments it ran over are skipped and counted.
@@ -140,6 +185,7 @@ fn sample(config: &Config, shared: &Shared, stop: &Receiver<()>) {
             sampling.last = Some(Instant::now());
             sampling.skipped += u64::from(skipped);
             sampling.missing.clone_from(sampler.missing());
+            sampling.latest = Some(Arc::new(sample));
         }
         let wait = due.saturating_duration_since(Instant::now());
         if stop.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {

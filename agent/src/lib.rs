@@ -13,6 +13,8 @@ pub mod daemon;
 #[cfg(feature = "daemon")]
 pub mod local;
 #[cfg(feature = "daemon")]
+pub mod metrics;
+#[cfg(feature = "daemon")]
 pub mod sampler;
 #[cfg(feature = "daemon")]
 pub mod spool;

@@ -9,7 +9,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use evenstep_protocol::{PROBLEM_CONTENT_TYPE, Problem, Readings};
+use evenstep_observability::{Gather, serve};
+use evenstep_protocol::{NodeSample, PROBLEM_CONTENT_TYPE, Problem, Readings};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::unix_ms;
@@ -48,6 +49,20 @@ pub struct Shared {
     pub sampling: Mutex<SamplingState>,
 }
 
+impl Shared {
+    /// Whether samples are taken. A driver can hang in a call to it, and the sampler with it.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn healthy(&self) -> Result<(), String> {
+        let silent = lock(&self.sampling).last.unwrap_or(self.started).elapsed();
+        if silent <= self.interval + SILENCE_MAX {
+            return Ok(());
+        }
+        Err(format!("no sample was taken for {} s", silent.as_secs()))
+    }
+}
+
 /// How sampling fares.
 #[derive(Debug, Clone, Default)]
 pub struct SamplingState {
@@ -59,6 +74,8 @@ pub struct SamplingState {
     pub skipped: u64,
     /// What was missing in them.
     pub missing: MissingCounts,
+    /// The last one.
+    pub latest: Option<Arc<NodeSample>>,
 }
 
 /// Locks what one thread at a time may touch. A panic elsewhere does not take the readings down with it.
@@ -107,22 +124,28 @@ pub struct Status {
 struct Local {
     shared: Arc<Shared>,
     readers: Arc<Mutex<Readers>>,
+    gather: Gather,
 }
 
-/// The agent's own pages.
-pub fn router(shared: Arc<Shared>) -> Router {
+/// The agent's own pages; `gather` is what `/metrics` shows.
+pub fn router(shared: Arc<Shared>, gather: Gather) -> Router {
     let readers = Arc::new(Mutex::new(Readers::default()));
     Router::new()
         .route("/sample", get(sample))
         .route("/status", get(status))
+        .route("/metrics", get(async |State(local): State<Local>| serve::answer(&local.gather)))
         .route("/healthz", get(health))
         .fallback(async || {
-            problem(StatusCode::NOT_FOUND, "unknown-path", "there are /sample, /status and /healthz")
+            problem(
+                StatusCode::NOT_FOUND,
+                "unknown-path",
+                "there are /sample, /status, /metrics and /healthz",
+            )
         })
         .method_not_allowed_fallback(async || {
             problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "only GET is answered here")
         })
-        .with_state(Local { shared, readers })
+        .with_state(Local { shared, readers, gather })
 }
 
 #[derive(Debug, Deserialize)]
@@ -158,15 +181,11 @@ async fn sample(State(local): State<Local>, query: Result<Query<SampleQuery>, Qu
     Json(FreshSample { at_unix_ms: unix_ms(), pid: query.pid, window_s, readings, missing }).into_response()
 }
 
-/// A driver can hang in a call to it, and the sampler with it: then the agent is not healthy.
 async fn health(State(local): State<Local>) -> Response {
-    let last = lock(&local.shared.sampling).last.unwrap_or(local.shared.started);
-    let silent = last.elapsed();
-    if silent <= local.shared.interval + SILENCE_MAX {
-        return "ok\n".into_response();
+    match local.shared.healthy() {
+        Ok(()) => "ok\n".into_response(),
+        Err(why) => problem(StatusCode::SERVICE_UNAVAILABLE, "not-sampling", &why),
     }
-    let detail = format!("no sample was taken for {} s", silent.as_secs());
-    problem(StatusCode::SERVICE_UNAVAILABLE, "not-sampling", &detail)
 }
 
 async fn status(State(local): State<Local>) -> Json<Status> {

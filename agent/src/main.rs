@@ -1,15 +1,15 @@
 //! The agent's command.
 
-use std::io::{self, IsTerminal, Write};
-use std::net::SocketAddr;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
 use evenstep_agent::config::{Config, Flags, state_directory};
-use evenstep_agent::daemon;
+use evenstep_agent::daemon::{self, Listening};
 use evenstep_agent::spool::Life;
+use evenstep_observability::logs;
+use evenstep_observability::otlp::Otlp;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -23,16 +23,16 @@ fn main() -> ExitCode {
 }
 
 fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
-    let filter = EnvFilter::try_new(&flags.log).map_err(|error| format!("--log {:?}: {error}", flags.log))?;
-    let ansi = io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(io::stderr).init();
     let config = Config::new(
         flags,
         sysinfo::System::host_name().ok(),
         state_directory(|name| std::env::var_os(name)),
     )?;
+    let collector = |url| Otlp::new(url, "evenstep-agent", env!("CARGO_PKG_VERSION"), config.node.as_str());
+    let mut collector = flags.otlp.as_deref().map(collector).transpose()?;
+    logs::start(&flags.log, flags.log_format, None)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let ran = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let shutdown = async move {
@@ -42,13 +42,22 @@ fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
             }
             tracing::info!("stopping: sending what is left");
         };
-        Ok(daemon::run(config, uuid::Uuid::new_v4(), announce, shutdown).await?)
-    })
+        let boot = uuid::Uuid::new_v4();
+        Ok(daemon::run(config, boot, collector.as_mut(), announce, shutdown).await?)
+    });
+    if let Some(collector) = collector {
+        collector.end();
+    }
+    ran
 }
 
 /// One line of JSON for whoever started the agent: with port 0 only it says which one was taken.
-fn announce(address: SocketAddr, life: &Life) {
-    let line = serde_json::json!({ "listening": address, "node": life.node, "boot_id": life.boot_id });
+fn announce(listening: Listening, life: &Life) {
+    let mut line =
+        serde_json::json!({ "listening": listening.local, "node": life.node, "boot_id": life.boot_id });
+    if let Some(address) = listening.metrics {
+        line["metrics"] = serde_json::json!(address);
+    }
     if let Err(error) = writeln!(io::stdout(), "{line}") {
         tracing::warn!(%error, "standard output is closed");
     }

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Agent {
     child: Child,
     pub listening: SocketAddr,
+    /// Where metrics are answered for others, if so.
+    pub metrics: Option<SocketAddr>,
     pub boot_id: String,
 }
 
@@ -32,15 +35,30 @@ impl Agent {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap();
         let text = |name: &str| ready[name].as_str().unwrap().to_owned();
-        Self { child, listening: text("listening").parse().unwrap(), boot_id: text("boot_id") }
+        let metrics = ready["metrics"].as_str().map(|address| address.parse().unwrap());
+        Self { child, listening: text("listening").parse().unwrap(), metrics, boot_id: text("boot_id") }
     }
 
     /// Status and JSON of one of its pages.
     pub fn get(&self, path: &str) -> (u16, Value) {
+        self.get_from(self.listening, path)
+    }
+
+    /// The same from one of the addresses that it listens on.
+    pub fn get_from(&self, address: SocketAddr, path: &str) -> (u16, Value) {
         let client: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
-        let mut answer = client.get(format!("http://{}{path}", self.listening)).call().unwrap();
+        let mut answer = client.get(format!("http://{address}{path}")).call().unwrap();
         let text = answer.body_mut().read_to_string().unwrap();
         (answer.status().as_u16(), serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    /// Its metrics as series and their values.
+    pub fn metrics(&self) -> BTreeMap<String, f64> {
+        let (status, text) = self.get("/metrics");
+        assert_eq!(status, 200, "{text}");
+        let lines = text.as_str().unwrap().lines().filter(|line| !line.starts_with('#'));
+        let series = lines.map(|line| line.rsplit_once(' ').unwrap());
+        series.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
     }
 
     pub fn status(&self) -> Value {

@@ -1,0 +1,275 @@
+//! What the agent measures and how it fares, for Prometheus: `docs/metrics.md` has the names.
+//!
+//! A scrape reads nothing of the machine: it shows the latest sample. What that sample does not have has no series.
+
+mod names;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use evenstep_observability::Gather;
+use evenstep_observability::metrics::Family;
+use evenstep_observability::metrics::prometheus::proto::MetricFamily;
+use evenstep_protocol::{GpuSample, NodeSample, ProcessSample, Readings};
+
+use crate::local::{Shared, lock};
+use names::{GPU, GPU_PROCESS, HOST, PROCESS, Shown};
+
+/// What gathers the metrics of an agent.
+pub fn gather(shared: Arc<Shared>) -> Gather {
+    Arc::new(move || families(&shared))
+}
+
+fn families(shared: &Shared) -> Vec<MetricFamily> {
+    let mut families = Families { node: shared.life.node.as_str(), by_name: BTreeMap::new() };
+    machine(&mut families, shared);
+    fares(&mut families, shared);
+    let latest = lock(&shared.sampling).latest.clone();
+    if let Some(sample) = latest {
+        families.sample(&sample);
+    }
+    families.by_name.into_values().filter_map(Family::done).collect()
+}
+
+/// Families by name, each series with the node that it is of.
+struct Families<'a> {
+    node: &'a str,
+    by_name: BTreeMap<&'static str, Family>,
+}
+
+impl Families<'_> {
+    fn gauge(&mut self, name: &'static str, help: &'static str, labels: &[(&str, &str)], value: f64) {
+        let family = self.by_name.entry(name).or_insert_with(|| Family::gauge(name, help));
+        family.say([("node", self.node)].into_iter().chain(labels.iter().copied()), value);
+    }
+
+    fn counter(&mut self, name: &'static str, help: &'static str, labels: &[(&str, &str)], value: u64) {
+        let family = self.by_name.entry(name).or_insert_with(|| Family::counter(name, help));
+        family.say([("node", self.node)].into_iter().chain(labels.iter().copied()), value as f64);
+    }
+
+    fn sample(&mut self, sample: &NodeSample) {
+        self.readings(&HOST, &[], &sample.readings);
+        for process in &sample.processes {
+            self.readings(&PROCESS, &[("pid", &process.pid.to_string())], &process.readings);
+        }
+        for gpu in &sample.gpus {
+            self.gpu(gpu, &sample.processes);
+        }
+    }
+
+    /// A GPU, and what of it the watched processes use: others on it are only counted, as nothing bounds how many come and go.
+    fn gpu(&mut self, gpu: &GpuSample, watched: &[ProcessSample]) {
+        let index = gpu.index.to_string();
+        let known = [("uuid", &gpu.uuid), ("name", &gpu.name)];
+        let known = known.iter().filter_map(|(label, value)| Some((*label, value.as_deref()?)));
+        let labels: Vec<_> = [("gpu", index.as_str())].into_iter().chain(known).collect();
+        self.gauge("evenstep_gpu_info", "A GPU of the node.", &labels, 1.0);
+        self.readings(&GPU, &[("gpu", &index)], &gpu.readings);
+        for reason in &gpu.throttle_reasons {
+            let help = "Clocks are lowered for this reason.";
+            self.gauge("evenstep_gpu_throttled", help, &[("gpu", &index), ("reason", reason)], 1.0);
+        }
+        if !gpu.missing.contains_key("processes") {
+            let help = "Processes that compute on it.";
+            self.gauge("evenstep_gpu_processes", help, &[("gpu", &index)], gpu.processes.len() as f64);
+        }
+        let is_watched = |process: &&ProcessSample| watched.iter().any(|other| other.pid == process.pid);
+        for process in gpu.processes.iter().filter(is_watched) {
+            let labels = [("pid", &*process.pid.to_string()), ("gpu", &index)];
+            self.readings(&GPU_PROCESS, &labels, &process.readings);
+        }
+    }
+
+    fn readings(&mut self, shown: &[Shown], labels: &[(&str, &str)], readings: &Readings) {
+        for shown in shown {
+            if let Some(value) = readings.get(shown.reading) {
+                let labels: Vec<_> = labels.iter().chain(shown.labels).copied().collect();
+                self.gauge(shown.name, shown.help, &labels, value * shown.unit);
+            }
+        }
+    }
+}
+
+fn machine(families: &mut Families<'_>, shared: &Shared) {
+    let (cores, cpu) = &shared.cores;
+    let source = if shared.synthetic { "demo" } else { "machine" };
+    let cpu = cpu.as_deref().map(|cpu| ("cpu", cpu));
+    let labels: Vec<_> = [("source", source)].into_iter().chain(cpu).collect();
+    families.gauge("evenstep_node_info", "The node, and where its readings come from.", &labels, 1.0);
+    if let Some(cores) = cores {
+        families.gauge("evenstep_node_cores", "Cores of the node.", &[], *cores as f64);
+    }
+}
+
+/// How the agent itself fares.
+fn fares(families: &mut Families<'_>, shared: &Shared) {
+    let version = [("version", env!("CARGO_PKG_VERSION"))];
+    families.gauge("evenstep_agent_info", "The agent that runs.", &version, 1.0);
+    let interval = shared.interval.as_secs_f64();
+    families.gauge("evenstep_agent_interval_seconds", "The time from sample to sample.", &[], interval);
+    let watched = lock(&shared.watch).pids().count();
+    families.gauge("evenstep_agent_processes_watched", "Processes that are watched.", &[], watched as f64);
+    {
+        let sampling = lock(&shared.sampling);
+        if let Some(sample) = &sampling.latest {
+            let (name, help) =
+                ("evenstep_agent_last_sample_timestamp_seconds", "When the latest sample was taken.");
+            families.gauge(name, help, &[], sample.at_unix_ms as f64 / 1e3);
+        }
+        families.counter("evenstep_agent_samples_taken_total", "Samples taken.", &[], sampling.taken);
+        let help = "Moments at which a sample was due and the one before was not done.";
+        families.counter("evenstep_agent_samples_skipped_total", help, &[], sampling.skipped);
+        for missing in sampling.missing.list() {
+            let labels = [("source", missing.source), ("name", &missing.name)];
+            let help = "Readings that could not be had.";
+            families.counter("evenstep_agent_readings_missing_total", help, &labels, missing.count);
+        }
+    }
+    let spool = lock(&shared.spool).state();
+    let gauges = [
+        ("evenstep_agent_spool_samples", "Samples that wait to be sent.", spool.waiting),
+        ("evenstep_agent_spool_bytes", "Bytes of samples on disk.", spool.bytes),
+        ("evenstep_agent_spool_limit_bytes", "The room for samples on disk.", spool.bytes_max),
+    ];
+    for (name, help, value) in gauges {
+        families.gauge(name, help, &[], value as f64);
+    }
+    for (reason, count) in [
+        ("full", spool.dropped_full),
+        ("unwritable", spool.dropped_unwritable),
+        ("damaged", spool.damaged_lines),
+    ] {
+        let help = "Samples that are lost.";
+        families.counter("evenstep_agent_samples_dropped_total", help, &[("reason", reason)], count);
+    }
+    let uplink = lock(&shared.uplink).clone();
+    for (name, help, count) in [
+        (
+            "evenstep_agent_samples_sent_total",
+            "Samples that the predictor acknowledged.",
+            uplink.samples_acknowledged,
+        ),
+        (
+            "evenstep_agent_samples_duplicate_total",
+            "Samples sent that the predictor had already.",
+            uplink.duplicates,
+        ),
+        (
+            "evenstep_agent_samples_rejected_total",
+            "Samples in batches that were refused.",
+            spool.rejected_samples,
+        ),
+        (
+            "evenstep_agent_batches_sent_total",
+            "Batches that the predictor acknowledged.",
+            uplink.batches_acknowledged,
+        ),
+        (
+            "evenstep_agent_batches_rejected_total",
+            "Batches that were refused for their content.",
+            spool.rejected_batches,
+        ),
+        (
+            "evenstep_agent_send_failures_total",
+            "Attempts to send that led to nothing.",
+            uplink.failed_attempts,
+        ),
+    ] {
+        families.counter(name, help, &[], count);
+    }
+    if uplink.batches_acknowledged + uplink.failed_attempts + spool.rejected_batches > 0 {
+        let up = f64::from(u8::from(uplink.last_failure.is_none()));
+        families.gauge("evenstep_agent_uplink_up", "Whether the latest attempt was answered.", &[], up);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use evenstep_observability::metrics::text;
+
+    use super::*;
+    use crate::sampler::Sampler;
+    use crate::watch::Watch;
+
+    fn shown(sample: &NodeSample) -> String {
+        let mut families = Families { node: "node-a", by_name: BTreeMap::new() };
+        families.sample(sample);
+        text(&families.by_name.into_values().filter_map(Family::done).collect::<Vec<_>>()).unwrap()
+    }
+
+    /// Two samples of this very machine and process: what they read, and nothing they missed.
+    #[test]
+    fn all_that_is_read_is_shown_and_nothing_else() {
+        let mut sampler = Sampler::of_machine();
+        let mut watch = Watch::default();
+        watch.ask(std::process::id());
+        let start = Instant::now();
+        sampler.sample(start, 1, &mut watch);
+        let sample = sampler.sample(start + Duration::from_secs(1), 2, &mut watch);
+        let known = |table: &[Shown], readings: &Readings| {
+            let unknown =
+                readings.keys().find(|reading| table.iter().all(|shown| shown.reading != reading.as_str()));
+            assert_eq!(unknown, None, "is read and not shown");
+        };
+        known(&HOST, &sample.readings);
+        known(&PROCESS, &sample.processes[0].readings);
+        sample.gpus.iter().for_each(|gpu| known(&GPU, &gpu.readings));
+        let text = shown(&NodeSample { gpus: Vec::new(), ..sample.clone() });
+        let series = text.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(series, sample.readings.len() + sample.processes[0].readings.len(), "{text}");
+    }
+
+    #[test]
+    fn a_missing_reading_has_no_series() {
+        let sample = NodeSample {
+            readings: [("cpu_busy".to_owned(), 0.25)].into(),
+            missing: [("memory_used".to_owned(), "broken".to_owned())].into(),
+            ..NodeSample::default()
+        };
+        let expected = "# HELP evenstep_node_cpu_ratio Share of the time of all cores.\n\
+             # TYPE evenstep_node_cpu_ratio gauge\n\
+             evenstep_node_cpu_ratio{node=\"node-a\",mode=\"busy\"} 0.25\n";
+        assert_eq!(shown(&sample), expected);
+    }
+
+    #[test]
+    fn gpus_are_in_base_units_and_strangers_on_them_are_counted() {
+        let readings = |pairs: &[(&str, f64)]| -> Readings {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+        };
+        let process = |pid| ProcessSample {
+            pid,
+            readings: readings(&[("gpu_memory_bytes", 7.0)]),
+            ..ProcessSample::default()
+        };
+        let gpu = GpuSample {
+            index: 1,
+            uuid: Some("GPU-1".into()),
+            name: Some("H200".into()),
+            readings: readings(&[("sm_clock_mhz", 1980.0), ("gpu_power_w", 350.5)]),
+            throttle_reasons: vec!["sw_power_cap".into()],
+            processes: vec![process(10), process(11)],
+            ..GpuSample::default()
+        };
+        let text = shown(&NodeSample {
+            processes: vec![ProcessSample { pid: 10, ..ProcessSample::default() }],
+            gpus: vec![gpu],
+            ..NodeSample::default()
+        });
+        let series: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            series,
+            [
+                "evenstep_gpu_clock_hertz{node=\"node-a\",gpu=\"1\",clock=\"sm\"} 1980000000",
+                "evenstep_gpu_info{node=\"node-a\",gpu=\"1\",uuid=\"GPU-1\",name=\"H200\"} 1",
+                "evenstep_gpu_power_watts{node=\"node-a\",gpu=\"1\"} 350.5",
+                "evenstep_gpu_processes{node=\"node-a\",gpu=\"1\"} 2",
+                "evenstep_gpu_throttled{node=\"node-a\",gpu=\"1\",reason=\"sw_power_cap\"} 1",
+                "evenstep_process_gpu_memory_bytes{node=\"node-a\",pid=\"10\",gpu=\"1\"} 7",
+            ]
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! What Prometheus is told by a real agent.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::agent::Agent;
+use support::promtool::complaints;
+use support::receiver::{Receiver, refuse, take};
+
+/// The names, and what they mean.
+const NAMES: &str = include_str!("../../docs/metrics.md");
+/// Longer than any healthy test waits.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "never happened: {what}");
+    }
+}
+
+fn name(series: &str) -> &str {
+    series.split('{').next().unwrap()
+}
+
+#[test]
+fn metrics_are_named_as_documented_and_clean() {
+    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
+    let own = std::process::id().to_string();
+    let agent = Agent::start(&receiver.url(), spool.path(), &["--watch-pid", &own]);
+    let series = until("everything is read and sent", || {
+        let series = agent.metrics();
+        let all = [
+            "evenstep_node_cpu_ratio{node=\"node-a\",mode=\"busy\"}".to_owned(),
+            format!("evenstep_process_cpu_cores{{node=\"node-a\",pid=\"{own}\"}}"),
+            "evenstep_agent_uplink_up{node=\"node-a\"}".to_owned(),
+        ];
+        all.iter().all(|name| series.contains_key(name)).then_some(series)
+    });
+    let names: BTreeSet<&str> = series.keys().map(|series| name(series)).collect();
+    let documented = |name: &&str| NAMES.contains(&format!("`{name}`"));
+    let unknown: Vec<_> = names.iter().filter(|name| !documented(name)).collect();
+    assert!(unknown.is_empty(), "not in docs/metrics.md: {unknown:?}");
+    assert!(series.keys().all(|series| series.contains("node=\"node-a\"")), "{series:#?}");
+    assert_eq!(series["evenstep_agent_uplink_up{node=\"node-a\"}"], 1.0);
+
+    // The same as in its own account, taken a little later: counters only rise.
+    let status = agent.status();
+    let count = |name: &str| series[&format!("{name}{{node=\"node-a\"}}")];
+    for (name, now) in [
+        ("evenstep_agent_samples_taken_total", &status["samples_taken"]),
+        ("evenstep_agent_samples_sent_total", &status["uplink"]["samples_acknowledged"]),
+    ] {
+        assert!((1.0..=now.as_f64().unwrap()).contains(&count(name)), "{name}: {} {now}", count(name));
+    }
+    assert!(count("evenstep_node_memory_size_bytes") > count("evenstep_node_memory_available_bytes"));
+    let missing = "evenstep_agent_readings_missing_total{node=\"node-a\",source=\"host\",name=\"cpu_busy\"}";
+    assert!(series[missing] >= 1.0);
+
+    let (_, text) = agent.get("/metrics");
+    if let Some(complaints) = complaints("metrics_are_named_as_documented_and_clean", text.as_str().unwrap())
+    {
+        assert_eq!(complaints, "");
+    }
+}
+
+#[test]
+fn series_of_a_process_end_with_it() {
+    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
+    let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let agent = Agent::start(&receiver.url(), spool.path(), &["--watch-pid", &child.id().to_string()]);
+    let pid = format!("pid=\"{}\"", child.id());
+    let is_shown = || agent.metrics().keys().any(|series| series.contains(&pid));
+    until("the process is shown", || is_shown().then_some(()));
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    until("its series are gone", || (!is_shown()).then_some(()));
+}
+
+#[test]
+fn a_predictor_that_is_away_is_seen() {
+    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(|_, _| refuse(503)));
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    let up = || agent.metrics().get("evenstep_agent_uplink_up{node=\"node-a\"}").copied();
+    assert_eq!(until("an attempt was made", up), 0.0);
+    let series = agent.metrics();
+    assert!(series["evenstep_agent_send_failures_total{node=\"node-a\"}"] >= 1.0);
+    assert!(series["evenstep_agent_spool_samples{node=\"node-a\"}"] >= 1.0);
+}
+
+#[test]
+fn scrapers_elsewhere_get_metrics_and_nothing_else() {
+    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
+    let agent = Agent::start(&receiver.url(), spool.path(), &["--metrics-listen", "0.0.0.0:0"]);
+    let mut address = agent.metrics.unwrap();
+    address.set_ip([127, 0, 0, 1].into());
+    let (status, text) = agent.get_from(address, "/metrics");
+    assert!(status == 200 && text.as_str().unwrap().contains("evenstep_agent_info{"), "{text}");
+    assert_eq!(agent.get_from(address, "/healthz"), (200, Value::from("ok\n")));
+    for page in ["/sample", "/status", "/"] {
+        assert_eq!(agent.get_from(address, page).0, 404, "{page}");
+    }
+    assert_eq!(Agent::start(&receiver.url(), tempfile::tempdir().unwrap().path(), &[]).metrics, None);
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenstep-agent"));
+    command.args(["--listen", "127.0.0.1:0", "--metrics-listen", &taken, "--spool-dir"]).arg(spool.path());
+    let said = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    assert!(said.contains(&format!("--metrics-listen {taken}: ")), "{said}");
+}
+
+#[test]
+fn a_collector_gets_the_same_names() {
+    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
+    let agent = Agent::start(&receiver.url(), spool.path(), &["--otlp", &receiver.url()]);
+    agent.wait_until("sampled", |status| status["samples_taken"].as_u64().unwrap() >= 1);
+    // The last export is made on the way out.
+    assert!(agent.terminate().success());
+    receiver.wait_until("an export arrives", |store| !store.exports.is_empty());
+    let export = receiver.look(|store| store.exports[0].clone());
+    let text = String::from_utf8_lossy(&export);
+    for said in
+        ["evenstep-agent", "node-a", "evenstep_node_memory_size_bytes", "evenstep_agent_samples_taken_total"]
+    {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+}

@@ -1,0 +1,198 @@
+//! A listener for scrapers on other machines: it answers `/metrics` and `/healthz`, and nothing else.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::Gather;
+use crate::metrics;
+
+/// Connections at once, at most: whoever is beyond waits. A scraper has one.
+const CONNECTIONS_MAX: usize = 32;
+
+/// What says whether the program does its work, and if not, why.
+pub type Healthy = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// The answer of `/metrics`.
+pub fn answer(gather: &Gather) -> Response {
+    match metrics::text(&gather()) {
+        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "metrics could not be written");
+            (StatusCode::INTERNAL_SERVER_ERROR, "metrics could not be written\n").into_response()
+        }
+    }
+}
+
+/// Answers on `listener` for ever.
+///
+/// # Errors
+/// The listener cannot be used.
+pub async fn serve(listener: TcpListener, gather: Gather, healthy: Healthy) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let listener = Bounded { listener, room: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
+    axum::serve(listener, router(gather, healthy)).await
+}
+
+fn router(gather: Gather, healthy: Healthy) -> Router {
+    let health = async move || match healthy() {
+        Ok(()) => "ok\n".into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    };
+    Router::new()
+        .route("/metrics", get(async move || answer(&gather)))
+        .route("/healthz", get(health))
+        .fallback(async || (StatusCode::NOT_FOUND, "there are /metrics and /healthz\n"))
+}
+
+/// The same for a program without a runtime, on a thread of its own; it ends when this goes out of scope.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens on `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The address cannot be listened on, or the system gives no thread.
+    pub fn start(address: SocketAddr, gather: Gather, healthy: Healthy) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        let address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let run = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    served = serve(listener, gather, healthy) => if let Err(error) = served {
+                        tracing::error!(%error, "metrics are served no longer");
+                    },
+                    _ = stopped => {}
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("metrics".into()).spawn(run)?;
+        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that serves metrics panicked");
+        }
+    }
+}
+
+/// A listener that has so many connections at once.
+struct Bounded {
+    listener: tokio::net::TcpListener,
+    room: Arc<Semaphore>,
+}
+
+impl axum::serve::Listener for Bounded {
+    type Io = Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Connection, SocketAddr) {
+        // Never closed: where it were, nothing would be bounded, and nothing lost.
+        let permit = self.room.clone().acquire_owned().await.ok();
+        let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
+        (Connection { stream, _permit: permit }, address)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection that gives its place back when it ends.
+struct Connection {
+    stream: TcpStream,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::metrics::Family;
+
+    fn get(server: &Server, path: &str) -> (u16, String) {
+        let client: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let mut answer = client.get(format!("http://{}{path}", server.address())).call().unwrap();
+        (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+    }
+
+    #[test]
+    fn a_scraper_gets_metrics_and_health_and_nothing_else() {
+        let gather: Gather = Arc::new(|| {
+            let mut workers = Family::gauge("evenstep_workers", "Workers.");
+            workers.say([], 4.0);
+            workers.done().into_iter().collect()
+        });
+        let server =
+            Server::start(([127, 0, 0, 1], 0).into(), gather, Arc::new(|| Err("asleep".into()))).unwrap();
+        let (status, text) = get(&server, "/metrics");
+        assert_eq!((status, text.lines().last()), (200, Some("evenstep_workers 4")));
+        assert_eq!(get(&server, "/healthz"), (503, "asleep\n".into()));
+        assert_eq!(get(&server, "/sample").0, 404);
+        // Those that say nothing keep nobody from being answered, as long as there is room.
+        let silent: Vec<_> =
+            (1..CONNECTIONS_MAX).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+        assert_eq!(get(&server, "/metrics").0, 200);
+        let address = server.address();
+        drop(server);
+        assert!(TcpStream::connect(address).is_err(), "it ends with its owner");
+        drop(silent);
+    }
+}
