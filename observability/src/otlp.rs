@@ -5,7 +5,7 @@
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -78,7 +78,7 @@ impl Otlp {
             Resource::builder_empty().with_service_name(service).with_attributes(attributes).build();
         let spans =
             SdkTracerProvider::builder().with_resource(resource).with_batch_exporter(exporter).build();
-        let origin = Origin { service, version, instance: instance.to_owned(), since: SystemTime::now() };
+        let origin = Origin { service, version, instance: instance.to_owned() };
         Ok(Self { endpoint, origin, spans, metrics: None })
     }
 
@@ -87,20 +87,26 @@ impl Otlp {
         &self.spans
     }
 
-    /// Exports metrics from now on, on a thread of its own: every ten seconds, and once more at the end.
+    /// Exports metrics from now on, on a thread of its own: every ten seconds, and once more at the end. `now_unix_ms` is the clock, in
+    /// milliseconds since 1970.
     ///
     /// # Errors
     /// Where the thread cannot be started.
-    pub fn export(&mut self, gather: Gather) -> Result<(), OtlpError> {
+    pub fn export(
+        &mut self,
+        gather: Gather,
+        now_unix_ms: impl Fn() -> i64 + Send + 'static,
+    ) -> Result<(), OtlpError> {
         let (stop, stopped) = mpsc::channel();
         let (client, origin) = (Client::new(), self.origin.clone());
         let endpoint = format!("{}/v1/metrics", self.endpoint);
         let run = move || {
-            let mut failing = false;
+            let (mut failing, since_unix_ms) = (false, now_unix_ms());
             loop {
                 let is_last = !matches!(stopped.recv_timeout(EVERY), Err(RecvTimeoutError::Timeout));
-                let body = request(&gather(), &origin, SystemTime::now()).encode_to_vec();
-                match client.post(&endpoint, body) {
+                let times = since_unix_ms..now_unix_ms();
+                let body = request(&gather(), &origin, times).encode_to_vec();
+                match client.post(&endpoint, &body) {
                     Ok(()) => failing = false,
                     // Said once: a collector that is away is away for long.
                     Err(error) if !failing => {
@@ -143,8 +149,8 @@ impl Client {
         Self(config.http_status_as_error(false).build().into())
     }
 
-    fn post(&self, url: &str, body: Vec<u8>) -> Result<(), String> {
-        let answer = self.0.post(url).content_type("application/x-protobuf").send(&body);
+    fn post(&self, url: &str, body: &[u8]) -> Result<(), String> {
+        let answer = self.0.post(url).content_type("application/x-protobuf").send(body);
         let status = answer.map_err(|error| error.to_string())?.status();
         if status.is_success() { Ok(()) } else { Err(format!("the collector said {status}")) }
     }

@@ -1,6 +1,6 @@
 //! Families of Prometheus in the messages of OTLP: the same names, labels and values.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::ops::Range;
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
@@ -20,13 +20,15 @@ pub struct Origin {
     pub version: &'static str,
     /// What tells this process from others.
     pub instance: String,
-    /// What counters count from.
-    pub since: SystemTime,
 }
 
-/// All families as one request.
-pub fn request(families: &[MetricFamily], origin: &Origin, now: SystemTime) -> ExportMetricsServiceRequest {
-    let times = Times { since: nanoseconds(origin.since), now: nanoseconds(now) };
+/// All families as one request. Counters count from the begin of `unix_ms`, milliseconds since 1970; now is its end.
+pub fn request(
+    families: &[MetricFamily],
+    origin: &Origin,
+    unix_ms: Range<i64>,
+) -> ExportMetricsServiceRequest {
+    let times = Times { since: nanoseconds(unix_ms.start), now: nanoseconds(unix_ms.end) };
     let attributes = [
         ("service.name", origin.service),
         ("service.version", origin.version),
@@ -126,9 +128,8 @@ fn attribute(key: &str, value: &str) -> KeyValue {
     KeyValue { key: key.to_owned(), value: Some(value), ..KeyValue::default() }
 }
 
-fn nanoseconds(at: SystemTime) -> u64 {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+fn nanoseconds(unix_ms: i64) -> u64 {
+    u64::try_from(unix_ms).unwrap_or(0).saturating_mul(1_000_000)
 }
 
 #[cfg(test)]
@@ -145,8 +146,8 @@ mod tests {
         for seconds in [0.05, 0.5, 0.5, 7.0] {
             durations.with_label_values(&["/x"]).observe(seconds);
         }
-        let origin = Origin { service: "s", version: "1", instance: "i".into(), since: UNIX_EPOCH };
-        let request = request(&durations.collect(), &origin, UNIX_EPOCH);
+        let origin = Origin { service: "s", version: "1", instance: "i".into() };
+        let request = request(&durations.collect(), &origin, 1..2);
         let metric = &request.resource_metrics[0].scope_metrics[0].metrics[0];
         let Some(Data::Histogram(histogram)) = &metric.data else { panic!("{metric:?}") };
         let point = &histogram.data_points[0];

@@ -92,11 +92,12 @@ impl App {
         let (drain, draining) = watch::channel(false);
         let (drained, mut drain_begun) = watch::channel(false);
         let record = Record::new(&self.keep);
-        let (pool, meter) = (Pool::new(self.refit_threads), Meter::new());
+        let (pool, meter) = (Pool::new(self.refit_threads), Meter::default());
         let gather = metrics::gather(&self.book, &pool, &meter);
         let mut otlp = self.otlp;
         if let Some(otlp) = &mut otlp {
-            otlp.export(gather.clone())?;
+            let clock = self.clock.clone();
+            otlp.export(gather.clone(), move || clock.now_unix_ms())?;
         }
         let api = Api {
             book: self.book.clone(),

@@ -29,9 +29,9 @@ pub struct Meter {
     rejected: IntCounterVec,
 }
 
-impl Meter {
+impl Default for Meter {
     /// Nothing counted yet. What may happen is there from the beginning, so that a rate over it is 0 and not absent.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let samples = counters("evenstep_telemetry_samples_total", "Samples of nodes that were stored.", &[]);
         samples.with_label_values::<&str>(&[]);
         let rejected = counters(
@@ -54,7 +54,9 @@ impl Meter {
         let requests = counters("evenstep_http_requests_total", "Requests.", &["route", "status"]);
         Self { requests, allocates, samples, rejected }
     }
+}
 
+impl Meter {
     /// What was counted.
     pub fn families(&self) -> Vec<MetricFamily> {
         let mut families = Vec::new();

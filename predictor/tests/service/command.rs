@@ -88,6 +88,46 @@ fn what_cannot_be_used_is_named_and_ends_it() {
     refused(&folder, &["--listen=127.0.0.1:0", "--log=loud=1=2"], &[], "loud");
     refused(&folder, &["--listen=127.0.0.1:0", "--log-format=xml"], &[], "xml");
     refused(&folder, &["--port=1"], &[], "--port");
+    refused(&folder, &["--listen=127.0.0.1:0", "--otlp=127.0.0.1:4318"], &[], "127.0.0.1:4318");
+}
+
+#[test]
+fn a_wrong_token_is_refused_and_not_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    for token in ["tiny-7", "with a space", "\u{fc}mlauts-are-none"] {
+        let mut process = Process::start(&mut serve(
+            &folder,
+            &["--listen=127.0.0.1:0"],
+            &[("EVENSTEP_OPERATOR_TOKEN", token)],
+        ));
+        assert!(!process.wait().success());
+        let said = process.said();
+        assert!(
+            said.to_lowercase().contains("operator_token")
+                && said.contains("8 to 256")
+                && !said.contains(token),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn logs_are_for_people_or_for_machines() {
+    let folder = tempfile::tempdir().unwrap();
+    for (format, begins, says) in [
+        ("text", "20", "INFO evenstep_predictor::app: listening address=127.0.0.1:"),
+        ("json", "{\"timestamp\":\"20", "\"message\":\"listening\",\"address\":\"127.0.0.1:"),
+        ("logfmt", "ts=20", "level=info target=evenstep_predictor::app message=listening address=127.0.0.1:"),
+    ] {
+        let mut process =
+            accepted(&folder, &["--listen=127.0.0.1:0", &format!("--log-format={format}")], &[]);
+        process.terminate();
+        assert!(process.wait().success());
+        let said = process.said();
+        let line =
+            said.lines().find(|line| line.contains(says)).unwrap_or_else(|| panic!("{format}: {said}"));
+        assert!(line.starts_with(begins), "{format}: {line}");
+    }
 }
 
 #[test]

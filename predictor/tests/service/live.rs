@@ -1,5 +1,6 @@
 //! What pages follow: the live streams, history and log, and who may act.
 
+use evenstep_predictor::clock::Clock;
 use evenstep_protocol::{
     HistoryView, JobSpec, LiveView, LogEntry, LogKind, LogView, OperatorView, SpeedsView, StepView,
     WorkerOverride,
@@ -59,7 +60,7 @@ fn everything_is_seen_at_a_glance() {
     service.client.put_job("job", &JobSpec::new(128));
     let generation = join_all(&service.client, "job", 2);
     (0..10).for_each(|iteration| step(&service.client, generation, iteration));
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    let now = Clock::system().now_unix_ms().cast_unsigned();
     let sample =
         serde_json::json!({"node": "n", "boot_id": "b", "sequence": 0, "samples": [{"at_unix_ms": now}]});
     assert_eq!(service.client.post("/v1/telemetry", &sample).status, 200);

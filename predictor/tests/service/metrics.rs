@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use evenstep_predictor::clock::Clock;
 use evenstep_protocol::{JobSpec, JoinRequest, SpeedsView};
 use evenstep_tests::Client;
 
@@ -141,7 +142,7 @@ fn every_name_is_documented_and_every_documented_name_is_there() {
 fn telemetry_and_requests_are_counted() {
     let service = Service::start();
     let client = &service.client;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    let now = Clock::system().now_unix_ms().cast_unsigned();
     let sample = serde_json::json!({"node": "n", "boot_id": "b", "sequence": 0,
         "samples": [{"at_unix_ms": now}, {"at_unix_ms": now + 1}]});
     assert_eq!(client.post("/v1/telemetry", &sample).status, 200);

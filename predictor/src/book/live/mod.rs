@@ -9,7 +9,7 @@ mod log;
 mod steps;
 mod tally;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenstep_core::membership::State;
@@ -50,6 +50,8 @@ struct Seen {
     /// How often workers, wishes or overrides changed.
     changed: u64,
     refitted_unix_ms: Option<i64>,
+    /// Changes of the plan that the service's log knows of, and when it was told last.
+    said: u64,
     said_unix_ms: i64,
 }
 
@@ -159,17 +161,21 @@ impl Live {
         for step_time_s in seen.steps.close() {
             self.step_times.observe(step_time_s);
         }
+        let mut said = None;
         if let Some(answer) = answer {
             seen.log.answered(now_unix_ms, seen.steps.latest_answer(), &answer);
             let changes = seen.log.reallocations().values().sum::<u64>();
-            if changes > 0 && now_unix_ms - seen.said_unix_ms >= SAY_EVERY_MS {
-                seen.said_unix_ms = now_unix_ms;
-                let (iteration, reason) = (answer.iteration, &answer.decision.reason);
-                tracing::info!(%job_id, iteration, changes, reason, "the plan in force");
+            if changes > seen.said && now_unix_ms - seen.said_unix_ms >= SAY_EVERY_MS {
+                said = Some((answer.clone(), changes - seen.said));
+                (seen.said, seen.said_unix_ms) = (changes, now_unix_ms);
             }
             seen.steps.answered(answer);
         }
         drop(guard);
+        if let Some((answer, changes)) = said {
+            let (iteration, reason) = (answer.iteration, &answer.decision.reason);
+            tracing::info!(%job_id, iteration, changes, reason, "the plan changed");
+        }
         self.changes.send_replace(());
     }
 
@@ -202,18 +208,25 @@ impl Live {
     pub(super) fn members(&self, state: &JobState) {
         let mut guard = self.lock();
         let seen = &mut *guard;
-        let mut tallies = std::mem::take(&mut seen.workers);
+        let mut live = 0;
         for (rank, worker) in state.members.live().enumerate() {
-            let mut tally = tallies.remove(worker).unwrap_or_default();
-            tally.rank = rank;
-            tally.device = state.workers.get(worker).and_then(|known| known.request.device.clone());
-            seen.workers.insert(worker.clone(), tally);
+            if !seen.workers.contains_key(worker) {
+                seen.workers.insert(worker.clone(), Tally::default());
+            }
+            if let Some(tally) = seen.workers.get_mut(worker) {
+                tally.rank = rank;
+                tally.device = state.workers.get(worker).and_then(|known| known.request.device.clone());
+            }
+            live += 1;
         }
-        let live = seen.workers.len() as u64;
+        if seen.workers.len() > live {
+            let live: BTreeSet<&WorkerId> = state.members.live().collect();
+            seen.workers.retain(|worker, _| live.contains(worker));
+        }
         let departed = state.members.all().iter().filter(|member| member.state != State::Live).count();
         seen.glance = Some(Glance {
             state: state.activity(),
-            live,
+            live: live as u64,
             departed: departed as u64,
             global_batch: state.global_batch(),
         });

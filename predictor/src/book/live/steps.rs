@@ -222,3 +222,89 @@ impl Step {
         self.at_unix_ms
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer of so many workers, each with ten samples at 100 a second.
+    fn answer(iteration: u64, workers: usize) -> Arc<AllocateAnswer> {
+        let share = |rank: usize| {
+            serde_json::json!({"worker": format!("w/{rank}"), "rank": rank, "local_batch": 10, "offset": 10 * rank,
+                "gradient_weight": 1.0 / workers as f64, "predicted_speed_samples_per_s": 100.0})
+        };
+        let answer = serde_json::json!({
+            "job_id": "job", "generation": 1, "iteration": iteration, "global_batch": 10 * workers,
+            "allocations": (0..workers).map(share).collect::<Vec<_>>(),
+            "optimizer": {"rule": "none", "lr_multiplier": 1.0, "momentum_buffer_scale": 1.0, "ramp": null},
+            "decision": {"kind": "held", "reason": "a test"},
+        });
+        Arc::new(serde_json::from_value(answer).unwrap())
+    }
+
+    /// A worker's report: it computed for so long, and waited for as long as is left of .3 s.
+    fn report(worker: usize, iteration: u64, compute_time_s: f64) -> WorkerReport {
+        let worker = evenstep_protocol::WorkerId::new(format!("w/{worker}")).unwrap();
+        WorkerReport {
+            barrier_wait_s: Some(0.3 - compute_time_s),
+            ..WorkerReport::new(worker, iteration, 10, compute_time_s)
+        }
+    }
+
+    #[test]
+    fn a_step_is_over_when_all_have_reported_or_a_later_one_is_reported() {
+        let mut steps = Steps::default();
+        (0..4).for_each(|iteration| steps.answered(answer(iteration, 2)));
+        assert!(steps.reported(&report(0, 0, 0.1), 1, 0).is_some());
+        assert!(steps.close().is_empty() && steps.latest().is_none());
+        // A wrong guess of the rank changes nothing.
+        assert_eq!(steps.reported(&report(1, 0, 0.2), 2, 0).unwrap().rank, 1);
+        assert_eq!(steps.close(), [0.3]);
+        // One that only one worker reported is over with the next; one that nobody reported never is.
+        steps.reported(&report(0, 1, 0.1), 3, 0);
+        steps.reported(&report(0, 3, 0.1), 4, 0);
+        assert_eq!(steps.close().len(), 1);
+        assert_eq!(steps.latest().unwrap().iteration(), 1);
+        assert!(steps.close().is_empty(), "each is closed once");
+        assert!(steps.reported(&report(0, 9, 0.1), 5, 0).is_none(), "nobody asked for it");
+    }
+
+    #[test]
+    fn means_are_those_of_the_reports() {
+        let mut steps = Steps::default();
+        steps.answered(answer(0, 2));
+        steps.reported(&report(0, 0, 0.1), 1, 0);
+        steps.reported(&report(1, 0, 0.2), 1, 1);
+        steps.close();
+        let means = steps.means().unwrap();
+        assert!((means.samples_per_s - 20.0 / 0.3).abs() < 1e-9);
+        assert!((means.waiting_share.unwrap() - 0.3 / 0.6).abs() < 1e-9);
+        // 100 and 50 samples a second, where 100 had been predicted.
+        assert!((means.error_ratio.unwrap() - 0.25).abs() < 1e-9);
+        let view = steps.latest().unwrap().view();
+        assert_eq!(view.workers[1].actual_samples_per_s, Some(50.0));
+    }
+
+    #[test]
+    fn an_answer_given_anew_takes_the_place_of_the_one_before() {
+        let mut steps = Steps::default();
+        steps.answered(answer(0, 3));
+        steps.answered(answer(1, 3));
+        steps.reported(&report(2, 0, 0.1), 1, 2);
+        steps.answered(answer(0, 2));
+        assert!(steps.reported(&report(2, 0, 0.1), 1, 2).is_none(), "it has no share any more");
+        assert_eq!(steps.latest_answer().unwrap().iteration, 1);
+    }
+
+    #[test]
+    fn wide_jobs_keep_fewer_steps() {
+        for (workers, kept) in [(2, STEPS_MAX), (1024, 64), (SHARES_MAX, STEPS_MIN)] {
+            let mut steps = Steps::default();
+            let one = answer(0, workers);
+            for iteration in 0..2 * kept as u64 {
+                steps.answered(Arc::new(AllocateAnswer { iteration, ..(*one).clone() }));
+            }
+            assert_eq!(steps.0.len(), kept, "{workers} workers");
+        }
+    }
+}
