@@ -3,7 +3,7 @@
 //! Modules follow the way of the data: [`http`] takes requests apart, [`book`] keeps the hot state of each job and asks
 //! the pure core, [`store`] makes things durable before an answer leaves. Beside the service, [`backtest`] judges forecasts
 //! on what was recorded, and [`simulate`] ways of sharing out the batch; [`offline`] is what the two have in common. [`store_command`]
-//! looks after a store: checks, exports, moves and backs it up.
+//! looks after a store: checks, exports, moves and backs it up; [`top`] shows jobs as they run in a terminal.
 //!
 //! Invariants: only [`store`] names sqlx; only [`http`] knows status codes; no handler fits a model; an allocation is
 //! durable before it is answered and never changes after; every queue, body and batch has a bound.
@@ -31,3 +31,5 @@ pub mod backtest;
 pub mod simulate;
 
 pub mod store_command;
+
+pub mod top;

@@ -1,6 +1,7 @@
 //! The command line, and the rules that its values must keep together.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -57,6 +58,12 @@ pub struct LaunchArgs {
     /// With --elastic: a worker that dies is started again, so many times in the whole run
     #[arg(long, default_value_t = 10, requires = "elastic", env = "EVENSTEP_MAX_RESTARTS")]
     pub max_restarts: u32,
+    /// Answer /metrics for Prometheus here, such as 127.0.0.1:7120; port 0 takes a free one, which is said [default: nowhere]
+    #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_TRAINER_METRICS_LISTEN")]
+    pub metrics_listen: Option<SocketAddr>,
+    /// Send metrics to this collector over OTLP (HTTP), such as http://127.0.0.1:4318
+    #[arg(long, value_name = "URL", env = "EVENSTEP_OTLP")]
+    pub otlp: Option<String>,
     /// What is trained, and how.
     #[command(flatten)]
     pub train: TrainArgs,
@@ -83,6 +90,9 @@ pub struct JoinArgs {
     /// How often the launcher started this worker before
     #[arg(long, hide = true)]
     pub life: Option<u32>,
+    /// Tell of each iteration on standard input, which is a socket of the launcher's
+    #[arg(long, hide = true)]
+    pub tells: bool,
     /// Say in the record that the machine was loaded on purpose, and how
     #[arg(long, hide = true)]
     pub contended: Option<LoadKind>,

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::board::{Board, Processes, Shown};
 use crate::cli::{Cli, LaunchArgs};
 use crate::contend::clock_s;
 use crate::load::Load;
@@ -68,6 +69,8 @@ pub fn run(args: &LaunchArgs, matches: &ArgMatches) -> Result<Ended> {
             cores.as_deref().unwrap_or(&[])
         ));
     }
+    let shown = Shown::start(args, &output)?;
+    let board = shown.as_ref().map(|shown| shown.board.clone()).unwrap_or_default();
     let passed = passed_on(matches);
     let worker = |rank: usize, life: Option<u32>| -> Result<Command> {
         let mut command = Command::new(std::env::current_exe().context("finding this program")?);
@@ -76,7 +79,11 @@ pub fn run(args: &LaunchArgs, matches: &ArgMatches) -> Result<Ended> {
         command.args(cores.as_ref().map(|cores| format!("--core={}", cores[rank])));
         command.args(life.map(|life| format!("--life={life}")));
         command.args(&loaded);
-        command.args(&passed).stdin(Stdio::null()).env(TIED, "1");
+        command.args(&passed).env(TIED, "1");
+        match &shown {
+            Some(shown) => command.arg("--tells").stdin(shown.voice()?),
+            None => command.stdin(Stdio::null()),
+        };
         if std::env::var_os("TORCH_CPP_LOG_LEVEL").is_none() {
             // c10d's own log repeats, with C++ frames, what our errors say.
             command.env("TORCH_CPP_LOG_LEVEL", "FATAL");
@@ -86,13 +93,13 @@ pub fn run(args: &LaunchArgs, matches: &ArgMatches) -> Result<Ended> {
     if args.train.elastic {
         let bounds = Bounds { max_restarts: args.max_restarts, min_workers: args.train.min_workers as usize };
         let next = |slot, life| worker(slot, Some(life));
-        return Supervisor::start(workers, &next, &store, bounds, &output)?.watch(&signals);
+        return Supervisor::start(workers, &next, &store, bounds, &output, &board)?.watch(&signals);
     }
     let mut crew = Crew::default();
     for rank in 0..workers {
         crew.start(worker(rank, None)?)?;
     }
-    crew.watch(&signals, &output)
+    crew.watch(&signals, &output, &board)
 }
 
 /// Set for processes that must not outlive the one that started them.
@@ -179,7 +186,7 @@ impl Crew {
     }
 
     /// Waits for all; when one fails the others get a moment for their last words.
-    fn watch(&mut self, signals: &Receiver<i32>, output: &Output) -> Result<Ended> {
+    fn watch(&mut self, signals: &Receiver<i32>, output: &Output, board: &Board) -> Result<Ended> {
         let mut failed: Option<(usize, ExitStatus)> = None;
         let mut deadline: Option<Instant> = None;
         let mut stopped: Option<i32> = None;
@@ -207,8 +214,9 @@ impl Crew {
                     output.say(&format!("rank {rank} (pid {pid}) {}; ending the others", describe(status)));
                 }
             }
-            let all_ended = self.0.iter().all(|member| member.ended.is_some());
-            if all_ended || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            let running = self.0.iter().filter(|member| member.ended.is_none()).count();
+            board.set_processes(Processes { running, waiting: 0, ended: self.0.len() - running });
+            if running == 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 break;
             }
         }

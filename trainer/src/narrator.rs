@@ -10,6 +10,7 @@ use crate::ask::Backlog;
 use crate::cli::Policy;
 use crate::collective::Reduced;
 use crate::figures::Tally;
+use crate::news::{Teller, What};
 use crate::output::{Output, Progress};
 use crate::planner::{Planned, queue_reports};
 use crate::record::{EndLine, IterationLine, Line, Recorder, RegroupLine, WorkerLine};
@@ -44,6 +45,8 @@ pub struct Narrator {
     pub output: Output,
     /// Micro-batches so far, by rank, that were slower than an imposed pace allows.
     pub pace_missed: Vec<u64>,
+    /// The launcher's ear, where it listens.
+    pub teller: Option<Teller>,
     /// The iterations of each policy, counted.
     pub tallies: Vec<(Policy, Tally)>,
 }
@@ -100,6 +103,7 @@ impl Narrator {
         if let Some((_, tally)) = self.tallies.iter_mut().find(|(policy, _)| *policy == arm.policy) {
             tally.add(&line);
         }
+        self.tell_launcher(arm.policy, What::Iteration((&line).into()));
         if let Some(recorder) = &mut self.recorder {
             recorder.write(&Line::Iteration(Box::new(line)))?;
         }
@@ -126,9 +130,17 @@ impl Narrator {
     ///
     /// # Errors
     /// The record cannot be written.
-    pub fn regrouped(&mut self, line: RegroupLine) -> Result<()> {
+    pub fn regrouped(&mut self, policy: Policy, line: RegroupLine) -> Result<()> {
+        self.tell_launcher(policy, What::Regrouped);
         self.recorder.as_mut().map_or(Ok(()), |recorder| recorder.write(&Line::Regroup(line)))?;
         Ok(())
+    }
+
+    fn tell_launcher(&mut self, policy: Policy, what: What) {
+        if let Some(teller) = &mut self.teller {
+            let asking = self.asking.iter().find(|asking| asking.policy == policy);
+            teller.tell(policy, asking.map(|asking| &asking.job_id), what);
+        }
     }
 
     /// Tells how a policy's training ended.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use evenstep_protocol::{JobId, JobSpec, WorkerId};
 
 use crate::ask::{Backlog, Begin, Client, Registration};
@@ -14,6 +14,7 @@ use crate::figures::Tally;
 use crate::identity::{default_job_id, job_of};
 use crate::load::{Load, LoadKind, Timeline};
 use crate::narrator::{Asking, Narrator};
+use crate::news::Teller;
 use crate::output::{Output, Progress};
 use crate::record::{Recorder, RunLine, Scenario};
 use crate::rule::RuleChoice;
@@ -103,6 +104,7 @@ fn narrator(
         progress,
         output,
         pace_missed: Vec::new(),
+        teller: worker.args.tells.then(Teller::open).transpose().context("--tells")?,
         tallies,
     })
 }

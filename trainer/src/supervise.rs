@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use evenstep_c10d::Store;
 use rustix::process::Signal;
 
+use crate::board::{Board, Processes};
 use crate::elastic::{self, Ending};
 use crate::launch::{Ended, STOP_GRACE, describe, send};
 use crate::output::Output;
@@ -39,6 +40,7 @@ pub struct Supervisor<'a> {
     bounds: Bounds,
     restarts: u32,
     output: &'a Output,
+    board: &'a Board,
 }
 
 #[derive(Debug)]
@@ -66,9 +68,11 @@ impl<'a> Supervisor<'a> {
         store: &Store,
         bounds: Bounds,
         output: &'a Output,
+        board: &'a Board,
     ) -> Result<Self> {
         let store = store.prefix(elastic::PREFIX)?;
-        let mut crew = Self { slots: Vec::new(), command, store, bounds, restarts: 0, output };
+        board.set_restarts_left(u64::from(bounds.max_restarts));
+        let mut crew = Self { slots: Vec::new(), command, store, bounds, restarts: 0, output, board };
         for slot in 0..workers {
             crew.slots.push(Slot { state: State::Over, life: 0, short_lives: 0 });
             crew.begin_life(slot)?;
@@ -100,6 +104,7 @@ impl<'a> Supervisor<'a> {
             for slot in 0..self.slots.len() {
                 self.look_at(slot, now, stopped.is_some(), &mut deadline)?;
             }
+            self.board.set_processes(self.processes());
             if deadline.is_some_and(|deadline| now >= deadline) {
                 break;
             }
@@ -110,6 +115,15 @@ impl<'a> Supervisor<'a> {
             (_, Some(signal)) => Ok(Ended::Stopped(signal)),
             (Some(Ending::Finished | Ending::Stopped), None) => Ok(Ended::Finished),
             (None, None) => bail!("every worker ended before the training was done"),
+        }
+    }
+
+    fn processes(&self) -> Processes {
+        let count = |is: fn(&State) -> bool| self.slots.iter().filter(|slot| is(&slot.state)).count();
+        Processes {
+            running: count(|state| matches!(state, State::Lives { .. })),
+            waiting: count(|state| matches!(state, State::Waits { .. })),
+            ended: count(|state| matches!(state, State::Over)),
         }
     }
 
@@ -152,6 +166,7 @@ impl<'a> Supervisor<'a> {
         }
         if self.restarts < self.bounds.max_restarts {
             self.restarts += 1;
+            self.board.restarted();
             let again = &mut self.slots[slot];
             again.short_lives = if lived < SHORT_LIFE { again.short_lives + 1 } else { 0 };
             let wait = match again.short_lives {

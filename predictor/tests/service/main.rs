@@ -34,6 +34,8 @@ mod metrics;
 
 mod live;
 
+mod top;
+
 mod otlp;
 
 mod crashes;

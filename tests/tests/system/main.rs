@@ -16,3 +16,5 @@ mod elastic;
 mod hedged;
 
 mod delivery;
+
+mod metrics;

@@ -372,7 +372,10 @@ impl Life<'_> {
         ));
         let at_s = narrator.started.elapsed().as_secs_f64();
         let workers = members.workers();
-        narrator.regrouped(RegroupLine { round, iteration, at_s, regroup_s, gone, joined, workers })
+        narrator.regrouped(
+            self.arm.policy,
+            RegroupLine { round, iteration, at_s, regroup_s, gone, joined, workers },
+        )
     }
 
     /// The end of the run, as rank 0 declares it and the others wait for it; none where rank 0 died before it did.

@@ -1,0 +1,101 @@
+//! When each worker finished: bars on one scale of time, so that a good plan is a straight edge.
+
+use evenstep_protocol::{StepView, StepWorker};
+use ratatui::text::{Line, Span};
+
+use super::{Theme, words};
+
+/// Parts of a character cell, from an eighth to the whole.
+const EIGHTHS: [&str; 8] = ["▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"];
+/// Waiting for the slowest.
+const WAIT: &str = "░";
+/// When it was expected to finish.
+const EXPECTED: &str = "┃";
+
+/// From the begin of the step to its end, over so many cells.
+pub(super) struct Scale {
+    longest_s: f64,
+    width: u16,
+}
+
+impl Scale {
+    /// The longest that any worker took or was expected to takes the whole width.
+    pub(super) fn of(step: &StepView, width: u16) -> Self {
+        let took = |worker: &StepWorker| {
+            let took_s = worker.compute_time_s.unwrap_or(0.0) + worker.barrier_wait_s.unwrap_or(0.0);
+            took_s.max(worker.predicted_compute_time_s.unwrap_or(0.0))
+        };
+        let longest_s = step.workers.iter().map(took).fold(0.0, f64::max);
+        Self { longest_s, width }
+    }
+
+    /// What the bars show, and how long the longest is.
+    pub(super) fn head(&self) -> String {
+        let width = usize::from(self.width);
+        let longest = words::time((self.longest_s > 0.0).then_some(self.longest_s));
+        let words = format!("computes, waits {WAIT}, expected {EXPECTED}");
+        let words = if words.chars().count() + longest.len() < width { words } else { "finish".to_owned() };
+        let gap = width.saturating_sub(words.chars().count() + longest.len());
+        format!("{words}{}{longest}", " ".repeat(gap))
+    }
+
+    /// Cells that a time takes, in eighths.
+    fn eighths(&self, time_s: f64) -> usize {
+        if self.longest_s <= 0.0 {
+            return 0;
+        }
+        let all = f64::from(self.width) * 8.0;
+        (time_s / self.longest_s * all).round().clamp(0.0, all) as usize
+    }
+
+    /// One worker's step.
+    pub(super) fn bar(&self, theme: Theme, worker: &StepWorker) -> Line<'static> {
+        let compute_s = worker.compute_time_s.unwrap_or(0.0);
+        let computed = self.eighths(compute_s);
+        let ended = self.eighths(compute_s + worker.barrier_wait_s.unwrap_or(0.0)).div_ceil(8);
+        let expected =
+            worker.predicted_compute_time_s.map(|time_s| self.eighths(time_s).saturating_sub(1) / 8);
+        let cells = (0..usize::from(self.width)).map(|cell| {
+            let filled = computed.saturating_sub(cell * 8).min(8);
+            if expected == Some(cell) {
+                Span::styled(EXPECTED, theme.predicted())
+            } else if filled > 0 {
+                Span::styled(EIGHTHS[filled - 1], theme.actual())
+            } else if cell < ended {
+                Span::styled(WAIT, theme.waiting())
+            } else {
+                Span::raw(" ")
+            }
+        });
+        Line::from(cells.collect::<Vec<_>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::state::tests::step;
+    use super::*;
+
+    fn text(line: &Line<'_>) -> String {
+        line.spans.iter().map(|span| span.content.as_ref()).collect()
+    }
+
+    #[test]
+    fn bars_share_one_scale() {
+        let step = step(1, 2);
+        let scale = Scale::of(&step, 21);
+        // 0.21 s over 21 cells, expected after 0.20; the second computes for 0.20 and waits for 0.01.
+        assert_eq!(text(&scale.bar(Theme::new(false), &step.workers[0])), format!("{}┃█", "█".repeat(19)));
+        assert_eq!(text(&scale.bar(Theme::new(false), &step.workers[1])), format!("{}┃░", "█".repeat(19)));
+    }
+
+    #[test]
+    fn what_was_not_reported_is_no_bar() {
+        let mut step = step(1, 1);
+        let worker = &mut step.workers[0];
+        (worker.compute_time_s, worker.barrier_wait_s, worker.predicted_compute_time_s) = (None, None, None);
+        let scale = Scale::of(&step, 8);
+        assert_eq!(text(&scale.bar(Theme::new(false), &step.workers[0])), " ".repeat(8));
+        assert_eq!(scale.head(), "finish -");
+    }
+}

@@ -1,0 +1,187 @@
+//! One job: the step in a line, its workers, the chosen one's past, and what happened.
+
+use evenstep_protocol::{StepView, StepWorker, WorkerState};
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::{Cell, Paragraph, Row, StatefulWidget, Table, TableState, Widget, Wrap};
+
+use super::super::state::OpenJob;
+use super::{Picture, bars, chart, log, words};
+
+/// Rows that the chart and the log take where there are enough, and without which they are left out.
+const LOWER_HEIGHT: u16 = 12;
+const LOWER_HEIGHT_MIN: u16 = 5;
+/// Rows of workers that stay where room is short.
+const WORKERS_MIN: u16 = 3;
+/// From this width on chart and log stand side by side.
+const SIDE_BY_SIDE: u16 = 100;
+/// A bar shorter than this tells nothing.
+const BAR_MIN: u16 = 12;
+
+/// Columns of numbers: head, width, and the width of the screen from which they are there.
+const COLUMNS: [(&str, u16, u16); 7] = [
+    ("batch", 9, 0),
+    ("share", 7, 100),
+    ("predicted", 9, 84),
+    ("actual", 9, 60),
+    ("error", 8, 46),
+    ("compute", 8, 110),
+    ("wait", 8, 66),
+];
+
+pub(super) fn draw(picture: &Picture<'_>, open: &OpenJob, area: Rect, buffer: &mut Buffer) {
+    let theme = picture.theme;
+    if open.gone {
+        say(picture, format!("There is no job {} here.", open.job_id), area, buffer);
+        return;
+    }
+    let Some(step) = &open.step else {
+        let [words, rest] = Layout::vertical([Constraint::Length(3), Constraint::Min(0)]).areas(area);
+        say(picture, "No worker has reported a step since this was opened.".to_owned(), words, buffer);
+        log::draw(picture, open, rest, buffer);
+        return;
+    };
+    let [summary, rest] = Layout::vertical([Constraint::Length(3), Constraint::Min(0)]).areas(area);
+    let lines = vec![
+        figures(picture, open, step, summary.width),
+        Line::from(vec![Span::styled(" decision ", theme.faint()), Span::raw(step.reason.clone())]),
+    ];
+    Paragraph::new(Text::from(lines)).render(summary, buffer);
+
+    let workers = u16::try_from(step.workers.len() + 1).unwrap_or(u16::MAX);
+    let lower = rest
+        .height
+        .saturating_sub(workers.min(rest.height.saturating_sub(LOWER_HEIGHT)).max(WORKERS_MIN + 1));
+    let lower = if lower < LOWER_HEIGHT_MIN { 0 } else { lower };
+    let [table, lower] = Layout::vertical([Constraint::Min(0), Constraint::Length(lower)]).areas(rest);
+    draw_workers(picture, open, step, table, buffer);
+    if lower.height == 0 {
+        return;
+    }
+    if lower.width >= SIDE_BY_SIDE {
+        let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(lower);
+        chart::draw(picture, open, left, buffer);
+        log::draw(picture, open, right, buffer);
+    } else if lower.height >= 2 * LOWER_HEIGHT_MIN {
+        let [top, bottom] = Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(lower);
+        chart::draw(picture, open, top, buffer);
+        log::draw(picture, open, bottom, buffer);
+    } else {
+        log::draw(picture, open, lower, buffer);
+    }
+}
+
+fn say(picture: &Picture<'_>, words: String, area: Rect, buffer: &mut Buffer) {
+    let lines = vec![Line::default(), Line::styled(words, picture.theme.faint())];
+    Paragraph::new(Text::from(lines)).centered().wrap(Wrap { trim: true }).render(area, buffer);
+}
+
+/// The latest step, and the mean of the latest steps, in a line; what matters most first, as what has no room is left out.
+fn figures(picture: &Picture<'_>, open: &OpenJob, step: &StepView, width: u16) -> Line<'static> {
+    let (theme, plain) = (picture.theme, Style::new());
+    let line = picture.state.jobs().iter().find(|job| job.job_id == open.job_id);
+    let mut said = vec![
+        ("iteration", words::whole(step.iteration), theme.strong()),
+        ("step", words::time(step.step_time_s), theme.strong()),
+        ("expected", words::time(step.predicted_step_time_s), plain),
+        ("even shares", words::time(step.even_step_time_s), plain),
+    ];
+    if let Some(line) = line {
+        let error = theme.error(line.error_ratio.unwrap_or(0.0));
+        said.push(("samples/s", words::speed(line.samples_per_s), theme.strong()));
+        said.push(("waiting", words::share(line.waiting_share), plain));
+        said.push(("error", words::share(line.error_ratio), error));
+    }
+    said.push(("batch", words::whole(step.global_batch), plain));
+    if step.tail_samples > 0 {
+        said.push(("tail", words::whole(step.tail_samples), plain));
+    }
+    if step.lr_multiplier != 1.0 {
+        said.push(("learning rate", format!("x{:.3}", step.lr_multiplier), plain));
+    }
+    if let Some(age_s) = picture.age_s(step.at_unix_ms) {
+        said.push(("reported", format!("{} ago", words::age(age_s)), plain));
+    }
+    said.push(("generation", step.generation.to_string(), plain));
+    let mut figures = Line::default();
+    for (name, value, style) in said {
+        let more =
+            [Span::styled(format!(" {name} "), theme.faint()), Span::styled(value, style), Span::raw(" ")];
+        // A number that is cut off is another number.
+        if figures.width() + more.iter().map(Span::width).sum::<usize>() > usize::from(width) {
+            break;
+        }
+        figures.spans.extend(more);
+    }
+    figures
+}
+
+fn draw_workers(picture: &Picture<'_>, open: &OpenJob, step: &StepView, area: Rect, buffer: &mut Buffer) {
+    let theme = picture.theme;
+    let longest = step.workers.iter().map(|worker| worker.worker.as_str().len()).max().unwrap_or(0);
+    // One more, for a mark.
+    let name_width = u16::try_from(longest + 1).unwrap_or(u16::MAX).clamp(6, 6.max(area.width / 4));
+    let shown: Vec<usize> = (0..COLUMNS.len()).filter(|column| area.width >= COLUMNS[*column].2).collect();
+    let taken = 2 + name_width + shown.iter().map(|column| COLUMNS[*column].1 + 1).sum::<u16>();
+    let bar_width = area.width.saturating_sub(taken + 2);
+    let scale = bars::Scale::of(step, bar_width);
+
+    let mut widths = vec![Constraint::Length(name_width)];
+    widths.extend(shown.iter().map(|column| Constraint::Length(COLUMNS[*column].1)));
+    let mut head = vec![Cell::from("worker")];
+    head.extend(shown.iter().map(|column| Cell::from(Line::from(COLUMNS[*column].0).right_aligned())));
+    let with_bars = bar_width >= BAR_MIN;
+    if with_bars {
+        widths.push(Constraint::Length(bar_width));
+        head.push(Cell::from(scale.head()));
+    }
+    let rows = step.workers.iter().map(|worker| {
+        let mut cells = vec![name(picture, open, worker)];
+        let mut numbers = numbers(picture, step, worker);
+        cells.extend(shown.iter().map(|column| std::mem::take(&mut numbers[*column])));
+        if with_bars {
+            cells.push(Cell::from(scale.bar(theme, worker)));
+        }
+        Row::new(cells)
+    });
+    let table = Table::new(rows.collect::<Vec<_>>(), widths)
+        .header(Row::new(head).style(theme.faint()))
+        .column_spacing(1)
+        .row_highlight_style(theme.strong())
+        .highlight_symbol("> ");
+    let mut chosen = TableState::default().with_selected(Some(open.chosen));
+    StatefulWidget::render(table, area, buffer, &mut chosen);
+}
+
+/// Its id; marked where it is slow for long, or gone.
+fn name(picture: &Picture<'_>, open: &OpenJob, worker: &StepWorker) -> Cell<'static> {
+    let id = worker.worker.to_string();
+    match open.worker(worker) {
+        Some(known) if known.state != WorkerState::Live => Cell::from(id).style(picture.theme.faint()),
+        Some(known) if known.straggler.is_some() => {
+            Cell::from(format!("!{id}")).style(picture.theme.warning())
+        }
+        _ => Cell::from(id),
+    }
+}
+
+fn numbers(picture: &Picture<'_>, step: &StepView, worker: &StepWorker) -> [Cell<'static>; 7] {
+    let number = |text: String| Cell::from(Line::from(text).right_aligned());
+    let samples = worker.samples.unwrap_or(worker.local_batch);
+    let claimed = samples.saturating_sub(worker.local_batch);
+    let batch = words::whole(worker.local_batch);
+    let batch = if claimed > 0 { format!("{batch}+{}", words::whole(claimed)) } else { batch };
+    let share = (step.global_batch > 0).then(|| samples as f64 / step.global_batch as f64);
+    let error = words::error(worker.actual_samples_per_s, worker.predicted_samples_per_s);
+    [
+        number(batch),
+        number(words::share(share)),
+        number(words::speed(worker.predicted_samples_per_s)),
+        number(words::speed(worker.actual_samples_per_s)),
+        number(words::signed(error)).style(picture.theme.error(error.unwrap_or(0.0))),
+        number(words::time(worker.compute_time_s)),
+        number(words::time(worker.barrier_wait_s)),
+    ]
+}

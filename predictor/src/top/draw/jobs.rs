@@ -1,0 +1,122 @@
+//! All jobs, and the nodes.
+
+use evenstep_protocol::{JobLine, JobState};
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Cell, Paragraph, Row, StatefulWidget, Table, TableState, Widget, Wrap};
+
+use super::{Picture, nodes, words};
+
+/// Without a report for longer than this a running job is marked as silent, in seconds.
+const SILENT_S: f64 = 30.0;
+
+/// Columns by the width from which they are there: what matters most stays longest.
+const COLUMNS: [(&str, u16, u16); 9] = [
+    ("job", 0, 0),
+    ("state", 10, 0),
+    ("workers", 7, 50),
+    ("iteration", 11, 70),
+    ("step", 9, 0),
+    ("samples/s", 10, 60),
+    ("waiting", 8, 80),
+    ("error", 8, 90),
+    ("latest decision", 0, 110),
+];
+
+const NO_JOBS: [&str; 5] = [
+    "",
+    "There are no jobs yet.",
+    "",
+    "evenstep-trainer launch --workers 4 starts one; any program can by PUT /v1/jobs/ID.",
+    "",
+];
+
+pub(super) fn draw(picture: &Picture<'_>, area: Rect, buffer: &mut Buffer) {
+    let state = picture.state;
+    let Some((live, _)) = &state.live else {
+        say(&["", "Waiting for the predictor's first words."], picture, area, buffer);
+        return;
+    };
+    let wanted = if live.jobs.is_empty() { NO_JOBS.len() } else { live.jobs.len() + 1 };
+    let wanted = u16::try_from(wanted).unwrap_or(u16::MAX);
+    let nodes_height = nodes::height(live.nodes.len());
+    let (table, rest) = if area.height > wanted + nodes_height {
+        let [table, _, rest] = Layout::vertical([
+            Constraint::Length(wanted),
+            Constraint::Length(1),
+            Constraint::Length(nodes_height),
+        ])
+        .areas(area);
+        (table, Some(rest))
+    } else {
+        (area, None)
+    };
+    if live.jobs.is_empty() {
+        say(&NO_JOBS, picture, table, buffer);
+    } else {
+        draw_jobs(picture, &live.jobs, table, buffer);
+    }
+    if let Some(rest) = rest.filter(|rest| rest.height > 0) {
+        nodes::draw(picture, &live.nodes, rest, buffer);
+    }
+}
+
+fn say(words: &[&str], picture: &Picture<'_>, area: Rect, buffer: &mut Buffer) {
+    let lines: Vec<Line<'_>> = words.iter().map(|line| Line::styled(*line, picture.theme.faint())).collect();
+    Paragraph::new(Text::from(lines)).centered().wrap(Wrap { trim: true }).render(area, buffer);
+}
+
+fn draw_jobs(picture: &Picture<'_>, jobs: &[JobLine], area: Rect, buffer: &mut Buffer) {
+    let longest = jobs.iter().map(|job| job.job_id.as_str().len()).max().unwrap_or(0).clamp(8, 40);
+    let shown: Vec<usize> = (0..COLUMNS.len()).filter(|column| area.width >= COLUMNS[*column].2).collect();
+    let widths = shown.iter().map(|&column| match COLUMNS[column] {
+        ("job", ..) => Constraint::Length(u16::try_from(longest).unwrap_or(40)),
+        (_, 0, _) => Constraint::Fill(1),
+        (_, width, _) => Constraint::Length(width),
+    });
+    let head = Row::new(shown.iter().map(|&column| right(column, COLUMNS[column].0.to_owned())));
+    let rows = jobs.iter().map(|job| {
+        let mut cells = cells(picture, job);
+        Row::new(shown.iter().map(|&column| std::mem::take(&mut cells[column])))
+    });
+    let table = Table::new(rows.collect::<Vec<_>>(), widths.collect::<Vec<_>>())
+        .header(head.style(picture.theme.faint()))
+        .column_spacing(1)
+        .row_highlight_style(picture.theme.chosen())
+        .highlight_symbol("> ");
+    let mut chosen = TableState::default().with_selected(picture.state.chosen_at());
+    StatefulWidget::render(table, area, buffer, &mut chosen);
+}
+
+/// Numbers stand on the right of their column.
+fn right(column: usize, text: String) -> Cell<'static> {
+    let is_number = (2..=7).contains(&column);
+    if is_number { Cell::from(Line::from(text).right_aligned()) } else { Cell::from(text) }
+}
+
+fn cells(picture: &Picture<'_>, job: &JobLine) -> [Cell<'static>; 9] {
+    let theme = picture.theme;
+    let silent = job.at_unix_ms.and_then(|at| picture.age_s(at)).filter(|age_s| *age_s > SILENT_S);
+    let state = match (job.state, silent) {
+        (None, _) => Cell::from("stored").style(theme.faint()),
+        (Some(JobState::Paused), _) => Cell::from("! paused").style(theme.warning()),
+        (Some(JobState::Running), _) if job.live_workers == 0 => Cell::from("idle").style(theme.faint()),
+        (Some(JobState::Running), Some(age_s)) => {
+            Cell::from(format!("! {}", words::age(age_s))).style(theme.warning())
+        }
+        (Some(JobState::Running), None) => Cell::from("running").style(theme.good()),
+    };
+    let iteration = job.iteration.map_or_else(|| words::UNKNOWN.to_owned(), words::whole);
+    [
+        Cell::from(job.job_id.to_string()),
+        state,
+        right(2, job.live_workers.to_string()),
+        right(3, iteration),
+        right(4, words::time(job.step_time_s)),
+        right(5, words::speed(job.samples_per_s)),
+        right(6, words::share(job.waiting_share)),
+        right(7, words::share(job.error_ratio)).style(theme.error(job.error_ratio.unwrap_or(0.0))),
+        Cell::from(job.reason.clone().unwrap_or_default()).style(theme.faint()),
+    ]
+}

@@ -1,0 +1,34 @@
+//! What happened to a job, the newest first.
+
+use evenstep_protocol::{LogEntry, LogKind};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::{Block, Paragraph, Widget, Wrap};
+
+use super::super::state::OpenJob;
+use super::{Picture, words};
+
+pub(super) fn draw(picture: &Picture<'_>, open: &OpenJob, area: Rect, buffer: &mut Buffer) {
+    let theme = picture.theme;
+    let block = Block::bordered().border_style(theme.faint()).title(" what happened ");
+    let lines: Vec<Line<'_>> = if open.log.is_empty() {
+        vec![Line::styled("nothing yet", theme.faint())]
+    } else {
+        // Each takes a row at least.
+        open.log.iter().rev().take(usize::from(area.height)).map(|entry| line(picture, entry)).collect()
+    };
+    Paragraph::new(Text::from(lines)).block(block).wrap(Wrap { trim: true }).render(area, buffer);
+}
+
+fn line<'a>(picture: &Picture<'_>, entry: &'a LogEntry) -> Line<'a> {
+    let theme = picture.theme;
+    let age = picture.age_s(entry.at_unix_ms).map_or_else(|| words::UNKNOWN.to_owned(), words::age);
+    let style = match entry.kind {
+        LogKind::Expired | LogKind::OutOfMemory => theme.bad(),
+        LogKind::Left | LogKind::Override | LogKind::Changed => theme.warning(),
+        LogKind::Joined => theme.good(),
+        LogKind::Reallocated | LogKind::Refitted => ratatui::style::Style::new(),
+    };
+    Line::from(vec![Span::styled(format!("{age:>6}  "), theme.faint()), Span::styled(&entry.text, style)])
+}

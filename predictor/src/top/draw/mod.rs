@@ -1,0 +1,130 @@
+//! The picture of a state: a function of the state, the time and the room there is.
+
+mod bars;
+
+mod chart;
+
+mod help;
+
+mod job;
+
+mod jobs;
+
+mod log;
+
+mod nodes;
+
+mod theme;
+
+mod words;
+
+use std::time::Duration;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Widget;
+
+use super::state::{Link, State};
+pub use theme::Theme;
+use words::age;
+
+/// In less room than this nothing can be read.
+const WIDTH_MIN: u16 = 30;
+const HEIGHT_MIN: u16 = 5;
+
+/// Draws it into `area`.
+pub fn draw(state: &State, now: Duration, theme: Theme, area: Rect, buffer: &mut Buffer) {
+    if area.width < WIDTH_MIN || area.height < HEIGHT_MIN {
+        let small = format!("{}x{} is too small", area.width, area.height);
+        Line::from(small).render(area, buffer);
+        return;
+    }
+    let [head, rest, foot] =
+        Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)]).areas(area);
+    draw_head(state, now, theme, head, buffer);
+    let picture = Picture { state, now, theme };
+    match &state.open {
+        Some(open) => job::draw(&picture, open, rest, buffer),
+        None => jobs::draw(&picture, rest, buffer),
+    }
+    draw_foot(state, theme, foot, buffer);
+    if state.help {
+        help::draw(theme, rest, buffer);
+    }
+}
+
+/// What every part of the picture is drawn from.
+struct Picture<'a> {
+    state: &'a State,
+    now: Duration,
+    theme: Theme,
+}
+
+impl Picture<'_> {
+    /// How long ago something was by the service's clock, in seconds.
+    fn age_s(&self, at_unix_ms: i64) -> Option<f64> {
+        let service = self.state.service_unix_ms(self.now)?;
+        Some(service.saturating_sub(at_unix_ms).max(0) as f64 / 1e3)
+    }
+}
+
+fn draw_head(state: &State, now: Duration, theme: Theme, area: Rect, buffer: &mut Buffer) {
+    let (jobs, nodes) = (state.jobs().len(), state.live.as_ref().map_or(0, |(live, _)| live.nodes.len()));
+    let mut left = vec![Span::styled(" evenstep ", theme.title())];
+    match &state.open {
+        Some(open) => left.push(Span::styled(format!("job {}", open.job_id), theme.strong())),
+        None if state.live.is_some() => {
+            left.push(Span::raw(format!("{}, {}", words::count(jobs, "job"), words::count(nodes, "node"))));
+        }
+        None => {}
+    }
+    let link = match &state.open {
+        Some(open) if state.link.silent_for(now).is_none() => &open.link,
+        _ => &state.link,
+    };
+    let right = match (link, link.silent_for(now)) {
+        (Link::Connecting, _) => Span::styled("connecting ", theme.faint()),
+        (Link::Lost(..), Some(silent)) => {
+            Span::styled(format!("! lost {} ago ", age(silent.as_secs_f64())), theme.bad())
+        }
+        (_, Some(silent)) => {
+            Span::styled(format!("! silent for {} ", age(silent.as_secs_f64())), theme.bad())
+        }
+        (_, None) => Span::styled("live ", theme.good()),
+    };
+    let server = Span::styled(format!("{}  ", state.server), theme.faint());
+    let left = Line::from(left);
+    let wide = Line::from(vec![server, right.clone()]);
+    // The address gives way first.
+    let right = if left.width() + wide.width() < area.width as usize { wide } else { Line::from(right) };
+    left.render(area, buffer);
+    let width = u16::try_from(right.width()).unwrap_or(u16::MAX).min(area.width);
+    right.render(Rect { x: area.right() - width, width, ..area }, buffer);
+}
+
+fn draw_foot(state: &State, theme: Theme, area: Rect, buffer: &mut Buffer) {
+    let lost = match (&state.link, &state.open) {
+        (Link::Lost(_, why), _) => Some(why),
+        (_, Some(open)) => match &open.link {
+            Link::Lost(_, why) => Some(why),
+            _ => None,
+        },
+        _ => None,
+    };
+    if let Some(why) = lost.or(state.notice.as_ref()) {
+        Line::styled(format!(" {why}"), theme.bad()).render(area, buffer);
+        return;
+    }
+    let keys: &[(&str, &str)] = match &state.open {
+        Some(_) => &[("j k", "choose a worker"), ("Esc", "all jobs"), ("?", "help"), ("q", "quit")],
+        None => &[("j k", "choose"), ("Enter", "open"), ("?", "help"), ("q", "quit")],
+    };
+    let said = keys.iter().flat_map(|(key, what)| {
+        [Span::styled(format!(" {key} "), theme.strong()), Span::styled(format!("{what} "), theme.faint())]
+    });
+    Line::from(said.collect::<Vec<_>>()).render(area, buffer);
+}
+
+#[cfg(test)]
+mod tests;

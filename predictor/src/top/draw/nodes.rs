@@ -1,0 +1,81 @@
+//! The nodes: when they were heard of, and what their latest samples say.
+
+use evenstep_protocol::{NodeLine, NodeSample, driver};
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Rect};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Row, Table, Widget};
+
+use super::{Picture, words};
+
+/// Nodes that are shown, at most.
+const SHOWN_MAX: usize = 12;
+/// A node that was not heard of for so long is marked, in seconds.
+const SILENT_S: f64 = 15.0;
+
+/// Rows that so many nodes take, with their head.
+pub(super) fn height(nodes: usize) -> u16 {
+    if nodes == 0 { 0 } else { u16::try_from(nodes.min(SHOWN_MAX)).unwrap_or(0) + 1 }
+}
+
+pub(super) fn draw(picture: &Picture<'_>, nodes: &[NodeLine], area: Rect, buffer: &mut Buffer) {
+    let theme = picture.theme;
+    let rows = nodes.iter().take(SHOWN_MAX).map(|node| {
+        let age_s = picture.age_s(node.at_unix_ms);
+        let heard =
+            age_s.map_or_else(|| words::UNKNOWN.to_owned(), |age_s| format!("{} ago", words::age(age_s)));
+        let heard = match age_s {
+            Some(age_s) if age_s > SILENT_S => Cell::from(format!("! {heard}")).style(theme.warning()),
+            _ => Cell::from(heard),
+        };
+        let known = picture.state.nodes.as_ref();
+        let sample = known.and_then(|known| known.nodes.iter().find(|view| view.node == node.node));
+        let sample = sample.map(|view| &view.latest);
+        let reading = |name: &str| words::share(sample.and_then(|sample| sample.readings.get(name).copied()));
+        let number = |text: String| Cell::from(Line::from(text).right_aligned());
+        Row::new([
+            Cell::from(node.node.to_string()),
+            heard,
+            number(reading(driver::CPU_BUSY)),
+            number(reading(driver::PSI_CPU_SOME)),
+            number(reading(driver::MEMORY_USED)),
+            number(gpus(sample)),
+            Cell::from(if sample.is_some_and(|sample| sample.synthetic) { "made up" } else { "" })
+                .style(theme.faint()),
+        ])
+    });
+    let longest = nodes.iter().map(|node| node.node.as_str().len()).max().unwrap_or(0).clamp(8, 40);
+    let more = nodes.len().saturating_sub(SHOWN_MAX);
+    let name = if more > 0 { format!("node (+{more})") } else { "node".to_owned() };
+    let number = |text: &'static str| Cell::from(Line::from(text).right_aligned());
+    let head = [
+        Cell::from(name),
+        Cell::from("heard of"),
+        number("cpu"),
+        number("cpu waits"),
+        number("memory"),
+        number("gpu"),
+        Cell::from(""),
+    ];
+    let widths = [
+        Constraint::Length(u16::try_from(longest).unwrap_or(40)),
+        Constraint::Length(14),
+        Constraint::Length(8),
+        Constraint::Length(9),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(7),
+    ];
+    let inner = Rect { x: area.x + 2, width: area.width.saturating_sub(2), ..area };
+    Table::new(rows.collect::<Vec<_>>(), widths)
+        .header(Row::new(head).style(theme.faint()))
+        .column_spacing(1)
+        .render(inner, buffer);
+}
+
+/// The busiest of its GPUs.
+fn gpus(sample: Option<&NodeSample>) -> String {
+    let busy =
+        sample.iter().flat_map(|sample| &sample.gpus).filter_map(|gpu| gpu.readings.get(driver::GPU_BUSY));
+    words::share(busy.copied().reduce(f64::max))
+}

@@ -1,0 +1,182 @@
+use std::time::Duration;
+
+use evenstep_protocol::{LogEntry, LogKind, LogView, NodeId, NodeLine};
+use ratatui::style::Color;
+
+use super::super::state::tests::{job_id, live, step};
+use super::super::state::{Heard, Key, News};
+use super::*;
+
+const NOW: Duration = Duration::from_secs(1);
+
+fn drawn(state: &State, now: Duration, width: u16, height: u16, theme: Theme) -> Buffer {
+    let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
+    draw(state, now, theme, buffer.area, &mut buffer);
+    buffer
+}
+
+fn text(state: &State, now: Duration, width: u16, height: u16) -> String {
+    let buffer = drawn(state, now, width, height, Theme::new(true));
+    let rows = buffer.content().chunks(usize::from(width.max(1)));
+    rows.map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>() + "\n").collect()
+}
+
+/// Two jobs and a node; a job of four workers is open where `open` says so.
+fn state(open: bool) -> State {
+    let mut state = State::new("http://a:1".into(), open.then(|| job_id("night-run")));
+    let mut all = live(&["night-run", "other"]);
+    all.nodes.push(NodeLine { node: NodeId::new("node-a").unwrap(), at_unix_ms: 9_000 });
+    state.hear(News::All(Heard::Jobs(all), "http://a:1".into()), NOW);
+    if open {
+        let mut hear = |heard| state.hear(News::Job(job_id("night-run"), heard), NOW);
+        (0..40).for_each(|iteration| hear(Heard::Step(Box::new(step(iteration, 4)))));
+        let entry = LogEntry {
+            at_unix_ms: 8_000,
+            kind: LogKind::Reallocated,
+            iteration: Some(30),
+            worker: None,
+            text: "node-a/0 gets 100 instead of 128 samples".into(),
+        };
+        hear(Heard::Logs(LogView { job_id: job_id("night-run"), entries: vec![entry] }));
+    }
+    state
+}
+
+#[test]
+fn jobs_and_nodes_are_at_a_glance() {
+    let text = text(&state(false), NOW, 160, 20);
+    for said in [
+        "2 jobs, 1 node",
+        "night-run",
+        "1,233",
+        "212 ms",
+        "2,413",
+        "3.1 %",
+        "the shares follow the forecast",
+        "node-a",
+        "1 s ago",
+        "http://a:1  live",
+        "quit",
+    ] {
+        assert!(text.contains(said), "{said:?} in\n{text}");
+    }
+}
+
+#[test]
+fn a_job_shows_its_workers_their_finish_and_why() {
+    let text = text(&state(true), NOW, 140, 30);
+    for said in [
+        "job night-run",
+        "iteration 39",
+        "210 ms",
+        "even shares 340 ms",
+        "tail 16",
+        "a change would gain 0.4 %, less than 2 %",
+        "node-a/3",
+        "-5.0 %",
+        "+0.0 %",
+        "475.0",
+        "19.5 %",
+        "┃",
+        "what happened",
+        "2 s  node-a/0 gets 100 instead of 128 samples",
+        "predicted (dots)",
+    ] {
+        assert!(text.contains(said), "{said:?} in\n{text}");
+    }
+    // The bars of all workers end at the same column.
+    let ends: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains('┃') && line.contains("node-a/"))
+        .map(|line| line.chars().collect::<Vec<_>>().iter().rposition(|c| "█░".contains(*c)).unwrap())
+        .collect();
+    assert!(ends.len() == 4 && ends.iter().all(|end| *end == ends[0]), "{ends:?} in\n{text}");
+}
+
+#[test]
+fn a_share_of_a_tail_is_told_apart_and_no_number_is_cut() {
+    let mut state = state(true);
+    let mut with_tail = step(40, 2);
+    with_tail.workers[1].samples = Some(136);
+    state.hear(News::Job(job_id("night-run"), Heard::Step(Box::new(with_tail))), NOW);
+    let whole = text(&state, NOW, 140, 30);
+    assert!(whole.contains("120+16") && whole.contains("26.6 %"), "{whole}");
+    for width in 30..140 {
+        let text = text(&state, NOW, width, 30);
+        let figures = text.lines().nth(1).unwrap().trim();
+        let all = " iteration 40  step 210 ms  expected 205 ms  even shares 340 ms  samples/s 2,413  waiting 3.1 %  error 2.0 %  batch 512 ";
+        assert!(
+            all.contains(&format!(" {figures} ")) || figures.contains(all.trim()),
+            "{width}: {figures:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let nothing = State::new("http://a:1".into(), None);
+    assert!(text(&nothing, NOW, 80, 20).contains("connecting"));
+    let mut none = State::new("http://a:1".into(), None);
+    none.hear(News::All(Heard::Jobs(live(&[])), "http://a:1".into()), NOW);
+    assert!(text(&none, NOW, 100, 20).contains("There are no jobs yet"));
+    let mut gone = state(true);
+    gone.hear(News::Job(job_id("night-run"), Heard::Gone), NOW);
+    assert!(text(&gone, NOW, 80, 20).contains("There is no job night-run here"));
+    let text_of_none = text(&none, NOW, 100, 20);
+    assert!(!text_of_none.contains("heard of"), "{text_of_none}");
+    let mut waiting = live(&[]);
+    waiting.nodes.push(NodeLine { node: NodeId::new("node-a").unwrap(), at_unix_ms: 9_000 });
+    none.hear(News::All(Heard::Jobs(waiting), "http://a:1".into()), NOW);
+    assert!(text(&none, NOW, 100, 20).contains("node-a"), "nodes are there before jobs are");
+    let mut idle = State::new("http://a:1".into(), Some(job_id("idle")));
+    idle.hear(News::Job(job_id("idle"), Heard::Linked), NOW);
+    assert!(text(&idle, NOW, 80, 20).contains("No worker has reported a step"));
+}
+
+#[test]
+fn a_lost_connection_is_said_and_what_was_known_stays() {
+    let mut state = state(true);
+    let now = Duration::from_secs(60);
+    assert!(text(&state, now, 140, 30).contains("! silent for 59 s"));
+    state.hear(News::All(Heard::Lost("http://a:1: connection refused".into()), "http://a:1".into()), NOW);
+    let text = text(&state, now, 140, 30);
+    for said in ["! lost 59 s ago", "connection refused", "node-a/3"] {
+        assert!(text.contains(said), "{said:?} in\n{text}");
+    }
+}
+
+#[test]
+fn help_is_over_the_rest() {
+    let mut state = state(true);
+    state.key(Key::Help);
+    let text = text(&state, NOW, 120, 40);
+    assert!(text.contains("is a straight edge: all finish at once."), "{text}");
+}
+
+#[test]
+fn there_is_a_picture_in_any_room() {
+    let mut many = state(true);
+    many.hear(News::Job(job_id("night-run"), Heard::Step(Box::new(step(99, 300)))), NOW);
+    many.key(Key::Last);
+    let mut helped = state(false);
+    helped.key(Key::Help);
+    for state in [&state(false), &state(true), &many, &helped] {
+        for width in [1, 2, 29, 30, 31, 45, 60, 80, 99, 100, 120, 250, 400] {
+            for height in [1, 2, 4, 5, 6, 7, 9, 12, 16, 24, 50, 120] {
+                drawn(state, NOW, width, height, Theme::new(true));
+            }
+        }
+    }
+    assert!(text(&many, NOW, 80, 24).contains("node-a/299"), "the chosen worker is scrolled to");
+    assert!(text(&many, NOW, 10, 2).contains("10x2 is to"));
+}
+
+#[test]
+fn without_colours_there_are_none() {
+    let mut state = state(true);
+    state.hear(News::All(Heard::Lost("refused".into()), "http://a:1".into()), NOW);
+    let plain = drawn(&state, NOW, 140, 30, Theme::new(false));
+    assert!(plain.content().iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
+    let coloured = drawn(&state, NOW, 140, 30, Theme::new(true));
+    assert!(coloured.content().iter().any(|cell| cell.fg == Color::Red));
+}

@@ -1,0 +1,93 @@
+//! Numbers for people: three digits or so, with their unit; what is not known is a dash.
+
+/// What is not known.
+pub(super) const UNKNOWN: &str = "-";
+
+/// A number of things.
+pub(super) fn count(count: usize, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
+}
+
+/// A whole number in groups of three digits.
+pub(super) fn whole(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// A stretch of time.
+pub(super) fn time(seconds: Option<f64>) -> String {
+    match seconds {
+        None => UNKNOWN.to_owned(),
+        Some(seconds) if seconds < 0.000_95 => format!("{:.0} us", seconds * 1e6),
+        Some(seconds) if seconds < 0.009_95 => format!("{:.1} ms", seconds * 1e3),
+        Some(seconds) if seconds < 0.9995 => format!("{:.0} ms", seconds * 1e3),
+        Some(seconds) if seconds < 99.95 => format!("{seconds:.2} s"),
+        Some(seconds) => format!("{seconds:.0} s"),
+    }
+}
+
+/// How long ago something was.
+pub(super) fn age(seconds: f64) -> String {
+    match seconds {
+        s if s < 60.0 => format!("{s:.0} s"),
+        s if s < 3600.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.0} h", s / 3600.0),
+        s => format!("{:.0} d", s / 86_400.0),
+    }
+}
+
+/// A speed in samples per second.
+pub(super) fn speed(samples_per_s: Option<f64>) -> String {
+    match samples_per_s {
+        None => UNKNOWN.to_owned(),
+        Some(speed) if speed < 9.995 => format!("{speed:.2}"),
+        Some(speed) if speed < 999.5 => format!("{speed:.1}"),
+        // Beyond 2^64 the cast stays at the most there is, which nobody reads.
+        Some(speed) => whole(speed.round() as u64),
+    }
+}
+
+/// A share, 0 to 1.
+pub(super) fn share(share: Option<f64>) -> String {
+    share.map_or_else(|| UNKNOWN.to_owned(), |share| format!("{:.1} %", share * 100.0))
+}
+
+/// A share that may be above or below.
+pub(super) fn signed(share: Option<f64>) -> String {
+    share.map_or_else(|| UNKNOWN.to_owned(), |share| format!("{:+.1} %", share * 100.0))
+}
+
+/// (actual - predicted) / predicted.
+pub(super) fn error(actual: Option<f64>, predicted: Option<f64>) -> Option<f64> {
+    Some(actual? / predicted.filter(|predicted| *predicted > 0.0)? - 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_keep_their_meaning() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(whole), ["0", "999", "1,000", "1,234,567"]);
+        let times = [0.000_02, 0.0015, 0.2125, 1.5, 250.0].map(|time_s| time(Some(time_s)));
+        assert_eq!(times, ["20 us", "1.5 ms", "212 ms", "1.50 s", "250 s"]);
+        assert_eq!([2.0, 90.0, 7200.0, 864_000.0].map(age), ["2 s", "2 min", "2 h", "10 d"]);
+        assert_eq!([1.234, 123.45, 2413.4].map(|s| speed(Some(s))), ["1.23", "123.5", "2,413"]);
+        assert_eq!([signed(Some(-0.051)), share(Some(0.25)), time(None)], ["-5.1 %", "25.0 %", "-"]);
+        assert_eq!(
+            [
+                error(Some(90.0), Some(100.0)).map(|e| e < 0.0),
+                error(None, Some(1.0)).map(|_| true),
+                error(Some(1.0), Some(0.0)).map(|_| true)
+            ],
+            [Some(true), None, None]
+        );
+    }
+}

@@ -1,0 +1,136 @@
+//! One frame as text, for scripts and pipes.
+
+use std::io::{self, Write};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use evenstep_protocol::servers::Route;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use super::Args;
+use super::draw::{Theme, draw};
+use super::feed::Feed;
+use super::state::{Heard, Link, News, State};
+
+/// What the predictor has to say must come within this time.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The latest step of a job comes first on its stream: where none came within this time there is none.
+const STEP_PATIENCE: Duration = Duration::from_secs(1);
+/// The width where nobody says one.
+const WIDTH: u16 = 120;
+const WIDTH_MAX: u16 = 1000;
+/// Rows, at most.
+const HEIGHT_MAX: u16 = 2000;
+/// Rows around workers: the head, the step in figures, the heads of tables, the chart and the log.
+const HEIGHT_OF_A_JOB: usize = 20;
+/// Rows around jobs and nodes.
+const HEIGHT_OF_JOBS: usize = 6;
+
+/// Writes one frame to standard output.
+///
+/// # Errors
+/// No predictor answers, there is no such job, or standard output is closed.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let (mut feed, news) = Feed::start(args.server.clone())?;
+    let mut state = State::new(Route::new(args.server.clone()).first(), args.job.clone());
+    if let Some(job) = &args.job {
+        feed.follow(job.clone()).map_err(anyhow::Error::msg)?;
+    }
+    let now = listen(&mut state, &news)?;
+    let text = text(&state, now, width());
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// Takes news in until all that is asked for is there.
+fn listen(state: &mut State, news: &Receiver<News>) -> anyhow::Result<Duration> {
+    let started = Instant::now();
+    let mut step_due = None;
+    loop {
+        if let Link::Lost(_, why) = &state.link {
+            bail!("no predictor answers: {why}");
+        }
+        if let Some(open) = &state.open {
+            if open.gone {
+                bail!("there is no job {}", open.job_id);
+            }
+            if let Link::Lost(_, why) = &open.link {
+                bail!("the job {} cannot be followed: {why}", open.job_id);
+            }
+            if open.workers.is_some() && step_due.is_none() {
+                step_due = Some(Instant::now() + STEP_PATIENCE);
+            }
+        }
+        let has_step = state.open.as_ref().is_none_or(|open| {
+            open.workers.is_some()
+                && (open.step.is_some() || step_due.is_some_and(|due| Instant::now() >= due))
+        });
+        if state.nodes.is_some() && state.live.is_some() && has_step {
+            return Ok(started.elapsed());
+        }
+        let left = PATIENCE.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            bail!("{} did not say all of it in {} s", state.server, PATIENCE.as_secs());
+        }
+        let wait = step_due.map_or(left, |due| due.saturating_duration_since(Instant::now()).min(left));
+        if let Ok(news) = news.recv_timeout(wait.max(Duration::from_millis(1))) {
+            let signs_of_life = matches!(news, News::All(Heard::Alive, _) | News::Job(_, Heard::Alive));
+            if !signs_of_life {
+                state.hear(news, started.elapsed());
+            }
+        }
+    }
+}
+
+fn width() -> u16 {
+    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    said.unwrap_or(WIDTH).clamp(1, WIDTH_MAX)
+}
+
+/// A frame with room for all of it, without the keys and without the room that was not needed.
+fn text(state: &State, now: Duration, width: u16) -> String {
+    let rows = match &state.open {
+        Some(open) => HEIGHT_OF_A_JOB + open.step.as_ref().map_or(0, |step| step.workers.len()),
+        None => {
+            let nodes = state.live.as_ref().map_or(0, |(live, _)| live.nodes.len());
+            HEIGHT_OF_JOBS + state.jobs().len() + nodes
+        }
+    };
+    let height = u16::try_from(rows).unwrap_or(u16::MAX).min(HEIGHT_MAX);
+    let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
+    draw(state, now, Theme::new(false), buffer.area, &mut buffer);
+    let line = |y: u16| {
+        let cells = (0..width).filter_map(|x| buffer.cell((x, y))).map(ratatui::buffer::Cell::symbol);
+        cells.collect::<String>().trim_end().to_owned()
+    };
+    let mut lines: Vec<String> = (0..height - 1).map(line).collect();
+    lines.truncate(lines.iter().rposition(|line| !line.is_empty()).map_or(0, |last| last + 1));
+    lines.iter().fold(String::new(), |text, line| text + line + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::state::tests::{job_id, live, step};
+    use super::*;
+
+    #[test]
+    fn a_frame_as_text_has_everything_and_no_keys() {
+        let mut state = State::new("http://a:1".into(), None);
+        let names: Vec<String> = (0..60).map(|at| format!("job-{at}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        state.hear(News::All(Heard::Jobs(live(&names)), "http://a:1".into()), Duration::ZERO);
+        let text = text(&state, Duration::ZERO, 100);
+        assert!(names.iter().all(|name| text.contains(name)), "{text}");
+        assert!(!text.contains("quit") && text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+
+    #[test]
+    fn all_workers_of_a_job_are_there() {
+        let mut state = State::new("http://a:1".into(), Some(job_id("a")));
+        state.hear(News::Job(job_id("a"), Heard::Step(Box::new(step(3, 64)))), Duration::ZERO);
+        let text = text(&state, Duration::ZERO, 120);
+        assert!((0..64).all(|rank| text.contains(&format!("node-a/{rank} "))), "{text}");
+    }
+}

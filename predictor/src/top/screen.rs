@@ -1,0 +1,119 @@
+//! The terminal: keys in, pictures out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use evenstep_protocol::servers::Route;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Args;
+use super::draw::{Theme, draw};
+use super::feed::Feed;
+use super::state::{Do, Key, News, State};
+
+/// The longest wait for a key before news are looked at.
+const KEY_WAIT: Duration = Duration::from_millis(50);
+/// Ages go on although nothing is heard.
+const DRAW_EVERY: Duration = Duration::from_secs(1);
+
+/// Runs until somebody ends it.
+///
+/// # Errors
+/// The terminal cannot be used.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let (mut feed, news) = Feed::start(args.server.clone())?;
+    let mut state = State::new(Route::new(args.server.clone()).first(), args.job.clone());
+    if let Some(job) = &args.job {
+        feed.follow(job.clone()).map_err(anyhow::Error::msg)?;
+    }
+    let told = told_to_end()?;
+    let colours = std::env::var_os("NO_COLOR").is_none_or(|said| said.is_empty());
+    let mut terminal = ratatui::try_init()?;
+    let ran = watch(&mut terminal, &mut state, &mut feed, &news, Theme::new(colours), &told);
+    // Whatever happened: the terminal is the user's again.
+    ratatui::restore();
+    ran
+}
+
+fn watch(
+    terminal: &mut DefaultTerminal,
+    state: &mut State,
+    feed: &mut Feed,
+    news: &Receiver<News>,
+    theme: Theme,
+    told: &AtomicBool,
+) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let mut drawn: Option<Instant> = None;
+    while !told.load(Ordering::Relaxed) {
+        let mut changed = drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW_EVERY);
+        while let Ok(news) = news.try_recv() {
+            state.hear(news, started.elapsed());
+            changed = true;
+        }
+        if changed {
+            drawn = Some(Instant::now());
+            terminal.draw(|frame| draw(state, started.elapsed(), theme, frame.area(), frame.buffer_mut()))?;
+        }
+        if !event::poll(KEY_WAIT)? {
+            continue;
+        }
+        drawn = None;
+        let Event::Key(pressed) = event::read()? else { continue };
+        match key(pressed).map(|key| state.key(key)) {
+            Some(Do::Quit) => return Ok(()),
+            Some(Do::Follow(job)) => state.notice = feed.follow(job).err(),
+            Some(Do::Leave) => feed.leave(),
+            Some(Do::Nothing) | None => {}
+        }
+    }
+    Ok(())
+}
+
+fn key(pressed: KeyEvent) -> Option<Key> {
+    if pressed.kind == KeyEventKind::Release {
+        return None;
+    }
+    if pressed.modifiers.contains(KeyModifiers::CONTROL) {
+        return matches!(pressed.code, KeyCode::Char('c')).then_some(Key::Quit);
+    }
+    Some(match pressed.code {
+        KeyCode::Up | KeyCode::Char('k') => Key::Up,
+        KeyCode::Down | KeyCode::Char('j') => Key::Down,
+        KeyCode::PageUp => Key::PageUp,
+        KeyCode::PageDown => Key::PageDown,
+        KeyCode::Home | KeyCode::Char('g') => Key::First,
+        KeyCode::End | KeyCode::Char('G') => Key::Last,
+        KeyCode::Enter | KeyCode::Right | KeyCode::Char('l') => Key::Open,
+        KeyCode::Esc | KeyCode::Left | KeyCode::Char('h') => Key::Back,
+        KeyCode::Char('?') => Key::Help,
+        KeyCode::Char('q') => Key::Quit,
+        _ => return None,
+    })
+}
+
+/// True once a signal told the program to end: a terminal that is left as it is would be of no use to anybody.
+fn told_to_end() -> anyhow::Result<Arc<AtomicBool>> {
+    let told = Arc::new(AtomicBool::new(false));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut terminate, mut hang_up) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?)
+    };
+    let tell = told.clone();
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = hang_up.recv() => {}
+            }
+        });
+        tell.store(true, Ordering::Relaxed);
+    })?;
+    Ok(told)
+}

@@ -1,0 +1,89 @@
+//! Server-sent events, read line by line.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+/// The longest event in bytes: one that is longer is none of the predictor's.
+const EVENT_BYTES_MAX: usize = 8 << 20;
+
+/// What a stream says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    /// An event: its name and its data.
+    Event(String, String),
+    /// Something that is no event: the server lives.
+    Alive,
+}
+
+/// A stream of events.
+pub struct Stream<R> {
+    lines: BufReader<R>,
+}
+
+impl<R: Read> Stream<R> {
+    /// Of a body.
+    pub fn new(body: R) -> Self {
+        Self { lines: BufReader::new(body) }
+    }
+
+    /// The next thing that it says; `None` at its end.
+    ///
+    /// # Errors
+    /// It breaks off, or an event is too long.
+    pub fn next(&mut self) -> io::Result<Option<Said>> {
+        let (mut name, mut data) = (String::new(), String::new());
+        loop {
+            let Some(line) = self.line(EVENT_BYTES_MAX - data.len())? else { return Ok(None) };
+            let (field, value) = line.split_once(':').unwrap_or((&line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match field {
+                "" if !line.is_empty() => return Ok(Some(Said::Alive)),
+                // An empty line ends an event; one without data only set something, such as the time to come again.
+                "" if data.is_empty() => return Ok(Some(Said::Alive)),
+                "" => return Ok(Some(Said::Event(name, data))),
+                "event" => value.clone_into(&mut name),
+                "data" => data.push_str(value),
+                _ => {}
+            }
+        }
+    }
+
+    fn line(&mut self, bytes_max: usize) -> io::Result<Option<String>> {
+        let mut line = Vec::new();
+        let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
+        self.lines.by_ref().take(limit).read_until(b'\n', &mut line)?;
+        if line.last() != Some(&b'\n') {
+            if line.len() < bytes_max {
+                return Ok(None);
+            }
+            return Err(io::Error::other(format!("an event of more than {EVENT_BYTES_MAX} bytes")));
+        }
+        let end = line.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |at| at + 1);
+        line.truncate(end);
+        String::from_utf8(line).map(Some).map_err(io::Error::other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &str) -> Vec<Said> {
+        let mut stream = Stream::new(text.as_bytes());
+        std::iter::from_fn(|| stream.next().unwrap()).collect()
+    }
+
+    #[test]
+    fn events_and_signs_of_life_are_told_apart() {
+        let event = |name: &str, data: &str| Said::Event(name.into(), data.into());
+        let text = "retry: 2000\n\nevent: step\ndata: {\"a\":\ndata: 1}\n\n:\n\nevent: gone\r\ndata: {}\r\n\r\nevent: cut\nda";
+        let said: Vec<_> = all(text).into_iter().filter(|said| *said != Said::Alive).collect();
+        assert_eq!(said, [event("step", "{\"a\":1}"), event("gone", "{}")]);
+        assert_eq!(all(": still here\n\n").first(), Some(&Said::Alive));
+    }
+
+    #[test]
+    fn an_endless_event_is_refused() {
+        let mut stream = Stream::new(io::Read::chain(&b"data: "[..], io::repeat(b'x')));
+        assert!(stream.next().is_err_and(|error| error.to_string().contains("bytes")));
+    }
+}

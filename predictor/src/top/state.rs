@@ -1,0 +1,279 @@
+//! What is known and what is looked at. Changed by news and keys alone; time is a number that both bring along.
+
+mod job;
+mod key;
+
+use std::time::Duration;
+
+use evenstep_protocol::{
+    HistoryView, JobId, JobLine, LiveView, LogEntry, LogView, NodesView, StepView, WorkersView,
+};
+
+pub use job::OpenJob;
+pub use key::{Do, Key};
+
+/// A stream says something at least every 5 s: one that is silent for longer than this is cut off, or its server stands still.
+const SILENCE_MAX: Duration = Duration::from_secs(12);
+
+/// Something heard.
+#[derive(Debug, Clone, PartialEq)]
+pub enum News {
+    /// Of all jobs: what, and of which server.
+    All(Heard, String),
+    /// Of one job.
+    Job(JobId, Heard),
+}
+
+/// What was heard on a stream, or asked for because of it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Heard {
+    /// The stream is there.
+    Linked,
+    /// A sign of life.
+    Alive,
+    /// The stream broke off or cannot be had, and why; it is tried again.
+    Lost(String),
+    /// All jobs at a glance.
+    Jobs(LiveView),
+    /// Nodes with their latest samples.
+    Nodes(NodesView),
+    /// An iteration whose workers have reported.
+    Step(Box<StepView>),
+    /// Something happened to the job.
+    Log(LogEntry),
+    /// What happened so far.
+    Logs(LogView),
+    /// The job's past, thinned out.
+    History(HistoryView),
+    /// The job's workers.
+    Workers(WorkersView),
+    /// The job is not there any more.
+    Gone,
+}
+
+/// How a stream fares.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Link {
+    /// It was not there yet.
+    #[default]
+    Connecting,
+    /// It was heard of then.
+    Live(Duration),
+    /// It is not there, since then, and why.
+    Lost(Duration, String),
+}
+
+impl Link {
+    fn hear(&mut self, heard: &Heard, now: Duration) {
+        *self = match (heard, &self) {
+            // The outage began when it was first noticed.
+            (Heard::Lost(why), Self::Lost(since, _)) => Self::Lost(*since, why.clone()),
+            (Heard::Lost(why), _) => Self::Lost(now, why.clone()),
+            _ => Self::Live(now),
+        };
+    }
+
+    /// For how long nothing was heard, where that is too long.
+    pub fn silent_for(&self, now: Duration) -> Option<Duration> {
+        let (Self::Live(since) | Self::Lost(since, _)) = self else { return None };
+        let silent = now.saturating_sub(*since);
+        (silent > SILENCE_MAX || matches!(self, Self::Lost(..))).then_some(silent)
+    }
+}
+
+/// All of it.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    /// The predictor that answers.
+    pub server: String,
+    /// The stream of all jobs.
+    pub link: Link,
+    /// All jobs, and when that was heard.
+    pub live: Option<(LiveView, Duration)>,
+    /// The nodes' latest samples.
+    pub nodes: Option<NodesView>,
+    /// The job that is chosen in the list.
+    pub chosen: Option<JobId>,
+    /// The job that is looked at.
+    pub open: Option<OpenJob>,
+    /// Whether the keys are explained.
+    pub help: bool,
+    /// Why something that was asked for is not done.
+    pub notice: Option<String>,
+}
+
+impl State {
+    /// Nothing is known yet.
+    pub fn new(server: String, job: Option<JobId>) -> Self {
+        let open = job.clone().map(OpenJob::new);
+        Self { server, chosen: job, open, ..Self::default() }
+    }
+
+    /// Takes in what was heard.
+    pub fn hear(&mut self, news: News, now: Duration) {
+        match news {
+            News::All(heard, server) => {
+                self.server = server;
+                self.link.hear(&heard, now);
+                match heard {
+                    Heard::Jobs(live) => self.live = Some((live, now)),
+                    Heard::Nodes(nodes) => self.nodes = Some(nodes),
+                    _ => {}
+                }
+                self.choose(0);
+            }
+            // Of a job that is looked at no longer there may still be something on the way.
+            News::Job(job, heard) => {
+                if let Some(open) = self.open.as_mut().filter(|open| open.job_id == job) {
+                    open.hear(heard, now);
+                }
+            }
+        }
+    }
+
+    /// The jobs in the order of the list.
+    pub fn jobs(&self) -> &[JobLine] {
+        self.live.as_ref().map_or(&[], |(live, _)| &live.jobs)
+    }
+
+    /// Where the chosen job is in the list.
+    pub fn chosen_at(&self) -> Option<usize> {
+        let chosen = self.chosen.as_ref()?;
+        self.jobs().iter().position(|job| job.job_id == *chosen)
+    }
+
+    /// The service's time, in milliseconds since 1970: ages are by its clock, as ours may be wrong.
+    pub fn service_unix_ms(&self, now: Duration) -> Option<i64> {
+        let (live, heard) = self.live.as_ref()?;
+        let since = i64::try_from(now.saturating_sub(*heard).as_millis()).unwrap_or(i64::MAX);
+        Some(live.now_unix_ms.saturating_add(since))
+    }
+
+    /// Chooses the job so many below; where the chosen one is gone, the first.
+    fn choose(&mut self, below: isize) {
+        let last = self.jobs().len().saturating_sub(1);
+        let at = self.chosen_at().map_or(0, |at| at.saturating_add_signed(below).min(last));
+        if let Some(job) = self.jobs().get(at) {
+            self.chosen = Some(job.job_id.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use evenstep_protocol::{DecisionKind, StepWorker, WorkerId};
+
+    use super::*;
+
+    pub fn job_id(name: &str) -> JobId {
+        JobId::new(name).unwrap()
+    }
+
+    pub fn line(name: &str) -> JobLine {
+        JobLine {
+            job_id: job_id(name),
+            state: None,
+            url: None,
+            live_workers: 4,
+            iteration: Some(1233),
+            at_unix_ms: Some(9_000),
+            step_time_s: Some(0.2125),
+            samples_per_s: Some(2413.4),
+            waiting_share: Some(0.031),
+            error_ratio: Some(0.02),
+            reason: Some("the shares follow the forecast".into()),
+        }
+    }
+
+    pub fn live(jobs: &[&str]) -> LiveView {
+        LiveView {
+            now_unix_ms: 10_000,
+            jobs: jobs.iter().map(|name| line(name)).collect(),
+            nodes: Vec::new(),
+        }
+    }
+
+    /// A step of so many workers; the first is the slowest of them by 5 %.
+    pub fn step(iteration: u64, workers: u64) -> StepView {
+        let worker = |rank: u64| StepWorker {
+            worker: WorkerId::new(format!("node-a/{rank}")).unwrap(),
+            rank,
+            local_batch: 100 + 20 * rank,
+            samples: Some(100 + 20 * rank),
+            predicted_samples_per_s: Some(500.0 + 100.0 * rank as f64),
+            lower_samples_per_s: Some(450.0),
+            upper_samples_per_s: Some(550.0),
+            actual_samples_per_s: Some(if rank == 0 { 475.0 } else { 500.0 + 100.0 * rank as f64 }),
+            predicted_compute_time_s: Some(0.2),
+            compute_time_s: Some(if rank == 0 { 0.21 } else { 0.2 }),
+            barrier_wait_s: Some(if rank == 0 { 0.0 } else { 0.01 }),
+        };
+        StepView {
+            iteration,
+            at_unix_ms: 9_900,
+            generation: 2,
+            global_batch: 512,
+            step_time_s: Some(0.21),
+            predicted_step_time_s: Some(0.205),
+            even_step_time_s: Some(0.34),
+            decision: DecisionKind::Held,
+            reason: "a change would gain 0.4 %, less than 2 %".into(),
+            lr_multiplier: 1.0,
+            tail_samples: 16,
+            workers: (0..workers).map(worker).collect(),
+        }
+    }
+
+    fn all(heard: Heard) -> News {
+        News::All(heard, "http://a:1".into())
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_choice_follows_its_job_and_ends_with_it() {
+        let mut state = State::new("http://a:1".into(), None);
+        assert_eq!(state.key(Key::Open), Do::Nothing);
+        state.hear(all(Heard::Jobs(live(&["a", "c"]))), SECOND);
+        state.key(Key::Down);
+        state.key(Key::Down);
+        assert_eq!(state.chosen_at(), Some(1));
+        state.hear(all(Heard::Jobs(live(&["a", "b", "c"]))), SECOND);
+        assert_eq!(state.chosen_at(), Some(2));
+        state.hear(all(Heard::Jobs(live(&["a", "b"]))), SECOND);
+        assert_eq!(state.chosen_at(), Some(0));
+    }
+
+    #[test]
+    fn news_of_another_job_than_the_open_one_change_nothing() {
+        let mut state = State::new("http://a:1".into(), Some(job_id("a")));
+        state.hear(News::Job(job_id("b"), Heard::Step(Box::new(step(7, 2)))), SECOND);
+        assert_eq!(state.open.as_ref().unwrap().step, None);
+        state.hear(News::Job(job_id("a"), Heard::Step(Box::new(step(7, 2)))), SECOND);
+        assert_eq!(state.open.as_ref().unwrap().step.as_ref().unwrap().iteration, 7);
+    }
+
+    #[test]
+    fn an_outage_is_as_old_as_its_begin_and_silence_is_one() {
+        let mut state = State::new("http://a:1".into(), None);
+        assert_eq!(state.link.silent_for(60 * SECOND), None, "still connecting");
+        state.hear(all(Heard::Jobs(live(&["a"]))), SECOND);
+        assert_eq!(state.link.silent_for(10 * SECOND), None);
+        assert_eq!(state.link.silent_for(21 * SECOND), Some(20 * SECOND));
+        state.hear(all(Heard::Lost("refused".into())), 22 * SECOND);
+        state.hear(all(Heard::Lost("refused again".into())), 25 * SECOND);
+        assert_eq!(state.link, Link::Lost(22 * SECOND, "refused again".into()));
+        assert_eq!(state.link.silent_for(26 * SECOND), Some(4 * SECOND));
+        assert_eq!(state.jobs().len(), 1, "what was known stays");
+        state.hear(all(Heard::Alive), 30 * SECOND);
+        assert_eq!(state.link.silent_for(30 * SECOND), None);
+    }
+
+    #[test]
+    fn ages_are_by_the_services_clock() {
+        let mut state = State::new("http://a:1".into(), None);
+        assert_eq!(state.service_unix_ms(SECOND), None);
+        state.hear(all(Heard::Jobs(live(&["a"]))), SECOND);
+        assert_eq!(state.service_unix_ms(3 * SECOND), Some(12_000));
+    }
+}

@@ -1,0 +1,158 @@
+//! The job that is looked at.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use evenstep_protocol::{HistoryView, JobId, LogEntry, StepView, StepWorker, WorkerView, WorkersView};
+
+use super::{Heard, Link};
+
+/// Steps that are remembered for the chart, at most.
+const PAST_MAX: usize = 512;
+/// Workers in them, all steps together, at most: with more than 40 workers fewer steps are remembered.
+const PAST_WORKERS_MAX: usize = 20_480;
+/// Entries of the log that are remembered, as many as the service does.
+const LOG_MAX: usize = 500;
+
+/// The job that is looked at.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpenJob {
+    /// Which.
+    pub job_id: JobId,
+    /// Its stream.
+    pub link: Link,
+    /// Whether it was deleted, or never was.
+    pub gone: bool,
+    /// The latest step.
+    pub step: Option<StepView>,
+    /// The steps before, and the latest; the oldest first.
+    pub past: VecDeque<StepView>,
+    /// What was before.
+    pub history: Option<HistoryView>,
+    /// What happened, the oldest first.
+    pub log: VecDeque<LogEntry>,
+    /// All workers that ever joined.
+    pub workers: Option<WorkersView>,
+    /// The worker that is chosen, by its place among those of the step.
+    pub chosen: usize,
+}
+
+impl OpenJob {
+    /// A job that nothing is known of.
+    pub fn new(job_id: JobId) -> Self {
+        Self {
+            job_id,
+            link: Link::default(),
+            gone: false,
+            step: None,
+            past: VecDeque::new(),
+            history: None,
+            log: VecDeque::new(),
+            workers: None,
+            chosen: 0,
+        }
+    }
+
+    /// Takes in what was heard of it.
+    pub fn hear(&mut self, heard: Heard, now: Duration) {
+        self.link.hear(&heard, now);
+        match heard {
+            Heard::Step(step) => {
+                self.gone = false;
+                // A stream that is opened again begins with the latest step.
+                if self.past.back().is_some_and(|last| last.iteration == step.iteration) {
+                    self.past.pop_back();
+                }
+                self.past.push_back((*step).clone());
+                let workers =
+                    |past: &VecDeque<StepView>| past.iter().map(|step| step.workers.len()).sum::<usize>();
+                while self.past.len() > PAST_MAX || workers(&self.past) > PAST_WORKERS_MAX {
+                    self.past.pop_front();
+                }
+                self.step = Some(*step);
+                self.choose(0);
+            }
+            // What came while the log was asked for is in both.
+            Heard::Log(entry) if self.log.contains(&entry) => {}
+            Heard::Log(entry) => {
+                if self.log.len() == LOG_MAX {
+                    self.log.pop_front();
+                }
+                self.log.push_back(entry);
+            }
+            Heard::Logs(view) => {
+                let surplus = view.entries.len().saturating_sub(LOG_MAX);
+                self.log = view.entries.into_iter().skip(surplus).collect();
+            }
+            Heard::Workers(workers) => self.workers = Some(workers),
+            Heard::History(history) => self.history = Some(history),
+            Heard::Gone => self.gone = true,
+            Heard::Linked => self.gone = false,
+            Heard::Alive | Heard::Lost(_) | Heard::Jobs(_) | Heard::Nodes(_) => {}
+        }
+    }
+
+    /// Chooses the worker so many below.
+    pub(super) fn choose(&mut self, below: isize) {
+        let last = self.step.as_ref().map_or(0, |step| step.workers.len().saturating_sub(1));
+        self.chosen = self.chosen.saturating_add_signed(below).min(last);
+    }
+
+    /// The chosen worker in the latest step.
+    pub fn chosen_worker(&self) -> Option<&StepWorker> {
+        self.step.as_ref()?.workers.get(self.chosen)
+    }
+
+    /// What is known of a worker beside its steps.
+    pub fn worker(&self, worker: &StepWorker) -> Option<&WorkerView> {
+        self.workers.as_ref()?.workers.iter().find(|view| view.worker == worker.worker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenstep_protocol::{LogKind, LogView};
+
+    use super::super::tests::{job_id, step};
+    use super::*;
+
+    fn entry(text: &str) -> LogEntry {
+        LogEntry { at_unix_ms: 1, kind: LogKind::Joined, iteration: None, worker: None, text: text.into() }
+    }
+
+    #[test]
+    fn the_past_and_the_log_are_bounded() {
+        let mut job = OpenJob::new(job_id("a"));
+        for iteration in 0..=PAST_MAX as u64 {
+            job.hear(Heard::Step(Box::new(step(iteration, 1))), Duration::ZERO);
+        }
+        assert_eq!((job.past.len(), job.past[0].iteration), (PAST_MAX, 1));
+        job.hear(Heard::Step(Box::new(step(1000, PAST_WORKERS_MAX as u64 - 10))), Duration::ZERO);
+        assert_eq!(job.past.len(), 11);
+        let entries = (0..=LOG_MAX).map(|at| entry(&at.to_string())).collect();
+        job.hear(Heard::Logs(LogView { job_id: job_id("a"), entries }), Duration::ZERO);
+        job.hear(Heard::Log(entry("newest")), Duration::ZERO);
+        assert_eq!(
+            (job.log.len(), job.log[0].text.as_str(), job.log[LOG_MAX - 1].text.as_str()),
+            (LOG_MAX, "2", "newest")
+        );
+    }
+
+    #[test]
+    fn a_choice_stays_among_the_workers_that_are_there() {
+        let mut job = OpenJob::new(job_id("a"));
+        job.hear(Heard::Step(Box::new(step(1, 4))), Duration::ZERO);
+        job.choose(3);
+        job.hear(Heard::Step(Box::new(step(2, 2))), Duration::ZERO);
+        assert_eq!(job.chosen_worker().unwrap().rank, 1);
+    }
+
+    #[test]
+    fn a_job_that_comes_back_is_not_gone() {
+        let mut job = OpenJob::new(job_id("a"));
+        job.hear(Heard::Gone, Duration::ZERO);
+        assert!(job.gone);
+        job.hear(Heard::Step(Box::new(step(1, 1))), Duration::ZERO);
+        assert!(!job.gone);
+    }
+}

@@ -1,0 +1,139 @@
+//! Keys and what they do.
+
+use evenstep_protocol::JobId;
+
+use super::{OpenJob, State};
+
+/// What a key means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Key {
+    /// `k`, arrow up.
+    Up,
+    /// `j`, arrow down.
+    Down,
+    /// Page up.
+    PageUp,
+    /// Page down.
+    PageDown,
+    /// `g`, Home.
+    First,
+    /// `G`, End.
+    Last,
+    /// Enter, arrow right.
+    Open,
+    /// Esc, arrow left.
+    Back,
+    /// `?`.
+    Help,
+    /// `q`, Ctrl-C.
+    Quit,
+}
+
+/// What is to be done because of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Do {
+    /// Nothing but drawing.
+    Nothing,
+    /// Follow this job.
+    Follow(JobId),
+    /// Follow no job.
+    Leave,
+    /// End.
+    Quit,
+}
+
+/// Rows of a page.
+const PAGE: isize = 10;
+/// Further than any list is long.
+const FAR: isize = 1 << 40;
+
+impl State {
+    /// A key was pressed.
+    pub fn key(&mut self, key: Key) -> Do {
+        self.notice = None;
+        if key == Key::Quit {
+            return Do::Quit;
+        }
+        if self.help || key == Key::Help {
+            // Any key closes the help.
+            self.help = !self.help;
+            return Do::Nothing;
+        }
+        match key {
+            Key::Back => {
+                return if self.open.take().is_some() { Do::Leave } else { Do::Nothing };
+            }
+            Key::Open => return self.open_chosen(),
+            _ => {}
+        }
+        let below = match key {
+            Key::Up => -1,
+            Key::Down => 1,
+            Key::PageUp => -PAGE,
+            Key::PageDown => PAGE,
+            Key::First => -FAR,
+            _ => FAR,
+        };
+        match &mut self.open {
+            Some(open) => open.choose(below),
+            None => self.choose(below),
+        }
+        Do::Nothing
+    }
+
+    fn open_chosen(&mut self) -> Do {
+        if self.open.is_some() {
+            return Do::Nothing;
+        }
+        match self.chosen.clone().filter(|_| self.chosen_at().is_some()) {
+            Some(job) => {
+                self.open = Some(OpenJob::new(job.clone()));
+                Do::Follow(job)
+            }
+            None => Do::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::tests::{job_id, live, step};
+    use super::super::{Heard, News};
+    use super::*;
+
+    #[test]
+    fn enter_opens_and_escape_goes_back() {
+        let mut state = State::new("http://a:1".into(), None);
+        state.hear(News::All(Heard::Jobs(live(&["a", "b"])), "http://a:1".into()), Duration::ZERO);
+        assert_eq!(state.key(Key::Last), Do::Nothing);
+        assert_eq!(state.key(Key::Open), Do::Follow(job_id("b")));
+        assert_eq!(state.key(Key::Open), Do::Nothing);
+        assert_eq!(state.key(Key::Back), Do::Leave);
+        assert_eq!(state.key(Key::Back), Do::Nothing);
+        assert_eq!(state.key(Key::Quit), Do::Quit);
+    }
+
+    #[test]
+    fn any_key_closes_the_help_and_does_nothing_else() {
+        let mut state = State::new("http://a:1".into(), None);
+        state.hear(News::All(Heard::Jobs(live(&["a"])), "http://a:1".into()), Duration::ZERO);
+        state.key(Key::Help);
+        assert!(state.help);
+        assert_eq!((state.key(Key::Open), state.help, state.open.is_none()), (Do::Nothing, false, true));
+    }
+
+    #[test]
+    fn in_a_job_the_keys_choose_a_worker() {
+        let mut state = State::new("http://a:1".into(), Some(job_id("a")));
+        state.hear(News::Job(job_id("a"), Heard::Step(Box::new(step(1, 3)))), Duration::ZERO);
+        let chosen = |state: &State| state.open.as_ref().unwrap().chosen;
+        state.key(Key::Down);
+        assert_eq!(chosen(&state), 1);
+        state.key(Key::Last);
+        assert_eq!(chosen(&state), 2);
+        state.key(Key::PageUp);
+        assert_eq!(chosen(&state), 0);
+    }
+}
