@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ pub struct App {
     keep: Keep,
     operator: Option<Token>,
     otlp: Option<Otlp>,
+    reports: Option<Arc<Path>>,
 }
 
 impl App {
@@ -46,6 +48,9 @@ impl App {
     /// Where the store or the address cannot be used; the error names it.
     pub async fn open(config: &Config, clock: Clock) -> anyhow::Result<Self> {
         let place: Address = config.store.parse()?;
+        if let Some(folder) = config.reports.as_ref().filter(|folder| !folder.is_dir()) {
+            anyhow::bail!("reports: {}: no such folder", folder.display());
+        }
         // Bound first: that nobody else listens there is what lets us take over from a process before us.
         let listener = TcpListener::bind(config.listen).await;
         let listener = listener.with_context(|| format!("listening on {}", config.listen))?;
@@ -71,6 +76,7 @@ impl App {
             keep: config.keep(),
             operator: config.operator_token.as_ref().map(|token| Token::new(token.reveal())),
             otlp: None,
+            reports: config.reports.as_deref().map(Arc::from),
         })
     }
 
@@ -108,6 +114,7 @@ impl App {
             gather,
             operator: self.operator,
             scraping: Arc::default(),
+            reports: self.reports,
         };
         if let Err(error) = self.book.recall_nodes().await {
             tracing::warn!(%error, "nodes that fell silent before now are not known");

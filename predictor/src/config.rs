@@ -47,6 +47,8 @@ pub struct Config {
     /// Threads that fits may take. At least 1. Default 1.
     #[serde(deserialize_with = "at_least_1")]
     pub refit_threads: usize,
+    /// Folder whose pages (backtests, simulations) can be opened from the service's own page. Default: none.
+    pub reports: Option<PathBuf>,
     /// What is logged: a level, or a list of `target=level`. Default `info`.
     pub log: String,
     /// How it is logged. Default `text`.
@@ -172,6 +174,7 @@ impl Default for Config {
             keep_bytes: None,
             refit_interval_s: 30,
             refit_threads: 1,
+            reports: None,
             log: "info".into(),
             log_format: LogFormat::Text,
             operator_token: None,
@@ -227,6 +230,10 @@ pub struct Flags {
     #[arg(long, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refit_threads: Option<usize>,
+    /// Folder whose *.html, as backtest and simulate write them, can be opened from the page at / [env: EVENSTEP_REPORTS]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reports: Option<PathBuf>,
     /// What is logged: error, warn, info, debug, trace, or target=level,.. [env: EVENSTEP_LOG] [default: info]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -247,7 +254,7 @@ pub struct Flags {
 }
 
 /// Variables of the environment that are ours; others of the same prefix belong to other programs of evenstep.
-const VARIABLES: [&str; 14] = [
+const VARIABLES: [&str; 15] = [
     "listen",
     "store",
     "url",
@@ -258,6 +265,7 @@ const VARIABLES: [&str; 14] = [
     "keep_bytes",
     "refit_interval_s",
     "refit_threads",
+    "reports",
     "log",
     "log_format",
     "operator_token",

@@ -12,6 +12,7 @@ mod job;
 mod learning_rate;
 mod live;
 mod problem;
+mod reports;
 mod store;
 mod telemetry;
 mod view;
@@ -30,6 +31,7 @@ pub use live::{
     WorkerHistory,
 };
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
+pub use reports::{ReportLine, ReportsView};
 pub use servers::Servers;
 pub use store::{LevelView, RetentionView, StoreView};
 pub use telemetry::{

@@ -31,8 +31,11 @@ pub mod predictor;
 
 pub mod agent;
 
+pub mod browser;
+
 pub mod training;
 
+pub use browser::Browser;
 pub use client::{Client, Reply};
 pub use events::{Event, Events};
 pub use gate::Gate;

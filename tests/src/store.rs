@@ -71,7 +71,7 @@ impl Store {
 }
 
 /// The address of the store that tests have in a folder.
-pub(crate) fn sqlite_address(folder: &Path) -> String {
+pub fn sqlite_address(folder: &Path) -> String {
     format!("sqlite://{}", sqlite_file(folder).display())
 }
 

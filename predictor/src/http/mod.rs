@@ -13,12 +13,15 @@ mod meter;
 mod metrics;
 mod nodes;
 mod operator;
+mod page;
 mod problem;
+mod reports;
 mod store;
 mod telemetry;
 mod views;
 mod workers;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +68,8 @@ pub struct Api {
     pub streams: Streams,
     /// Held by the scrape that is under way.
     pub scraping: Arc<Mutex<()>>,
+    /// The folder whose pages can be opened.
+    pub reports: Option<Arc<Path>>,
 }
 
 /// All endpoints.
@@ -78,6 +83,7 @@ pub fn router(api: Api) -> Router {
         .merge(store::router())
         .merge(operator::router())
         .merge(live::router())
+        .merge(reports::router())
         .layer(from_fn_with_state(Others::new(), admission::others))
         .merge(health::router())
         .merge(metrics::router())
@@ -90,6 +96,8 @@ pub fn router(api: Api) -> Router {
     let counting = from_fn_with_state(api.meter.clone(), meter::requests);
     router
         .merge(docs::router(openapi))
+        .merge(page::router())
+        .merge(reports::pages())
         .fallback(problem::unknown_path)
         .method_not_allowed_fallback(problem::wrong_method)
         .with_state(api)

@@ -43,3 +43,5 @@ mod crashes;
 mod command;
 
 mod openapi;
+
+mod page;

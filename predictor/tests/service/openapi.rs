@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Service;
 
 /// Methods and paths of the contract.
-const ROUTES: [(&str, &str); 27] = [
+const ROUTES: [(&str, &str); 28] = [
     ("post", "/allocate"),
     ("get", "/allocate"),
     ("put", "/v1/jobs/{job_id}"),
@@ -25,6 +25,7 @@ const ROUTES: [(&str, &str); 27] = [
     ("get", "/v1/nodes"),
     ("get", "/v1/nodes/{node}/samples"),
     ("get", "/v1/store"),
+    ("get", "/v1/reports"),
     ("get", "/v1/live"),
     ("get", "/v1/jobs/{job_id}/live"),
     ("get", "/v1/jobs/{job_id}/history"),

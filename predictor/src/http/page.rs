@@ -1,0 +1,187 @@
+//! `/` and `/ui/..`: the service's own page. Its files are part of the program, so it works wherever the service does, without a
+//! network; nothing on it comes from, or goes to, anywhere else (`POLICY` holds the browser to that).
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{OriginalUri, Path};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use super::Api;
+use super::problem;
+
+/// What the page may do: its own scripts and styles, requests to this service, frames of this service. Nothing inline.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+    frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// What a page that somebody else wrote may do: show itself, in a place of its own that knows nothing of ours.
+pub const FOREIGN_POLICY: &str = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+    img-src data:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'";
+/// The same, for the empty page that is handed a report: its own script takes it.
+const VIEWER_POLICY: &str = "sandbox allow-scripts; default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; \
+    img-src data:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'";
+/// Kept by browsers, and asked about each time: a new version of the service shows its own page at once.
+const CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+
+/// Files of `src/ui`, by their paths there.
+macro_rules! files {
+    ($($path:literal)*) => { [$(($path, include_bytes!(concat!("../ui/", $path)).as_slice())),*] };
+}
+
+const FILES: [(&str, &[u8]); 39] = files!(
+    "index.html" "first.js" "mark.svg" "base.css" "parts.css" "charts.css"
+    "main.js" "api.js" "connection.js" "dom.js" "format.js" "frame.js" "operator.js" "palette.js" "poll.js" "samples.js" "stream.js"
+    "theme.js"
+    "charts/figure.js" "charts/finish.js" "charts/line.js"
+    "job/charts.js" "job/chosen.js" "job/history.js" "job/log.js" "job/models.js" "job/picker.js" "job/summary.js" "job/workers.js"
+    "views/job.js" "views/jobs.js" "views/node.js" "views/nodes.js" "views/reports.js" "views/store.js"
+    "viewer.html" "viewer.js"
+    "vendor/uplot/uPlot.esm.js" "vendor/uplot/uPlot.min.css"
+);
+
+/// One file, as it goes out.
+#[derive(Debug)]
+struct File {
+    bytes: &'static [u8],
+    content_type: HeaderValue,
+    policy: HeaderValue,
+    etag: HeaderValue,
+}
+
+/// The page and its files.
+pub fn router() -> Router<Api> {
+    let files: Arc<HashMap<&str, File>> =
+        Arc::new(FILES.iter().map(|(path, bytes)| (*path, File::new(path, bytes))).collect());
+    let page = files.clone();
+    let index = move |headers: HeaderMap, OriginalUri(uri): OriginalUri| async move {
+        match page.get("index.html") {
+            Some(file) => file.answer(&headers),
+            None => problem::unknown_path(uri).await.into_response(),
+        }
+    };
+    let file = move |headers: HeaderMap, Path(path): Path<String>, OriginalUri(uri): OriginalUri| async move {
+        match files.get(path.as_str()) {
+            Some(file) => file.answer(&headers),
+            None => problem::unknown_path(uri).await.into_response(),
+        }
+    };
+    Router::new().route("/", get(index)).route("/ui/{*path}", get(file))
+}
+
+impl File {
+    fn new(path: &str, bytes: &'static [u8]) -> Self {
+        let content_type = match path.rsplit_once('.').map_or("", |(_, kind)| kind) {
+            "html" => "text/html; charset=utf-8",
+            "js" => "text/javascript; charset=utf-8",
+            "css" => "text/css; charset=utf-8",
+            "svg" => "image/svg+xml",
+            _ => "text/plain; charset=utf-8",
+        };
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        let etag = HeaderValue::from_str(&format!("\"{:016x}\"", hasher.finish()));
+        Self {
+            bytes,
+            content_type: HeaderValue::from_static(content_type),
+            policy: HeaderValue::from_static(if path == "viewer.html" { VIEWER_POLICY } else { POLICY }),
+            // Hexadecimal digits in quotes are always a header's value.
+            etag: etag.unwrap_or(HeaderValue::from_static("\"\"")),
+        }
+    }
+
+    fn answer(&self, headers: &HeaderMap) -> Response {
+        let kept =
+            headers.get(header::IF_NONE_MATCH).and_then(|tags| tags.to_str().ok()).is_some_and(|tags| {
+                tags.split(',')
+                    .any(|tag| tag.trim().trim_start_matches("W/").as_bytes() == self.etag.as_bytes())
+            });
+        let own = [
+            (header::CONTENT_TYPE, self.content_type.clone()),
+            (header::CONTENT_SECURITY_POLICY, self.policy.clone()),
+            (header::ETAG, self.etag.clone()),
+            (header::CACHE_CONTROL, CACHE),
+        ];
+        if kept {
+            (StatusCode::NOT_MODIFIED, own, wary()).into_response()
+        } else {
+            (own, wary(), self.bytes).into_response()
+        }
+    }
+}
+
+/// What everything that a browser shows is told: no guessing of types, and no word to other sites about where it was.
+pub fn wary() -> [(HeaderName, HeaderValue); 2] {
+    [
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::FILES;
+
+    /// What a first visit may take, in bytes, with every file of the page.
+    const FIRST_LOAD_MAX: usize = 1_000_000;
+
+    fn files(folder: &Path, into: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                files(&path, into);
+            } else {
+                into.push(path);
+            }
+        }
+    }
+
+    /// A file that was added and not served would be missing only in a browser.
+    #[test]
+    fn every_file_of_the_page_is_served() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ui");
+        let mut found = Vec::new();
+        files(&folder, &mut found);
+        let found: BTreeSet<String> = found
+            .iter()
+            .map(|path| path.strip_prefix(&folder).unwrap().to_string_lossy().into_owned())
+            .filter(|path| !path.ends_with("README.md") && !path.ends_with("LICENSE"))
+            .collect();
+        let served: BTreeSet<String> = FILES.iter().map(|(path, _)| (*path).to_owned()).collect();
+        assert_eq!(served, found);
+    }
+
+    #[test]
+    fn a_first_visit_takes_less_than_a_megabyte() {
+        let bytes: usize = FILES.iter().map(|(_, bytes)| bytes.len()).sum();
+        println!("the page has {bytes} bytes in {} files", FILES.len());
+        assert!(bytes < FIRST_LOAD_MAX, "{bytes}");
+    }
+
+    /// The policy forbids it, and the page must not need it.
+    #[test]
+    fn nothing_is_inline_and_nothing_comes_from_elsewhere() {
+        for (path, bytes) in FILES.iter().filter(|(path, _)| !path.starts_with("vendor/")) {
+            let text = std::str::from_utf8(bytes).unwrap();
+            let foreign = text
+                .match_indices("://")
+                .map(|(at, _)| &text[at.saturating_sub(6)..(at + 24).min(text.len())]);
+            let foreign: Vec<&str> = foreign.filter(|near| !near.contains("www.w3.org/2000/svg")).collect();
+            assert!(foreign.is_empty(), "{path}: {foreign:?}");
+            if path.ends_with(".html") {
+                assert!(!text.contains("<style") && !text.contains(" style="), "{path}");
+                assert!(
+                    text.matches("<script").count()
+                        == text.matches(" src=").count() - text.matches("<img").count(),
+                    "{path}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Pages that backtests, simulations and trainings wrote into one folder: which there are, and each of them.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use evenstep_protocol::{Problem, ReportLine, ReportsView};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Api;
+use super::body::InPath;
+use super::page;
+use super::problem::Refusal;
+
+/// Entries of the folder that are looked at.
+const ENTRIES_MAX: usize = 10_000;
+/// Reports in a list: the newest.
+const REPORTS_MAX: usize = 500;
+/// The largest report, in bytes.
+const REPORT_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+pub fn router() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(list))
+}
+
+/// The reports themselves: pages, not part of the API.
+pub fn pages() -> Router<Api> {
+    Router::new().route("/reports/{name}", get(open))
+}
+
+/// Pages (*.html) in the folder that the service was started with (`--reports`), the newest first.
+#[utoipa::path(
+    get, path = "/v1/reports", tag = "store",
+    responses((status = 200, description = "The reports", body = ReportsView), (status = 503, description = "The folder cannot be read", body = Problem))
+)]
+async fn list(State(api): State<Api>) -> Result<axum::Json<ReportsView>, Refusal> {
+    let Some(folder) = api.reports else { return Ok(axum::Json(ReportsView { reports: None })) };
+    let reports = blocking(move || look(&folder)).await?;
+    Ok(axum::Json(ReportsView { reports: Some(reports) }))
+}
+
+/// One of them, by the name that the list has.
+async fn open(State(api): State<Api>, InPath(name): InPath<String>) -> Result<Response, Refusal> {
+    let unknown = || {
+        let detail = format!("{name:?} is no report: /v1/reports lists them");
+        Refusal::new(StatusCode::NOT_FOUND, "unknown-report", "Unknown report", detail)
+    };
+    let folder = api.reports.as_ref().filter(|_| is_name(&name)).ok_or_else(unknown)?;
+    let path = folder.join(&name);
+    let bytes = match blocking(move || take(&path)).await? {
+        Taken::Page(bytes) => bytes,
+        Taken::TooLarge(bytes) => {
+            let detail = format!("{name:?} has {bytes} bytes; at most {REPORT_BYTES_MAX} are shown");
+            return Err(Refusal::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "invalid",
+                "A value breaks a rule",
+                detail,
+            ));
+        }
+        Taken::Nothing => return Err(unknown()),
+    };
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::FOREIGN_POLICY)),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    Ok((headers, page::wary(), bytes).into_response())
+}
+
+/// Disks are waited for on threads of their own.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, Refusal> {
+    let failed = |error: io::Error| {
+        tracing::error!(%error, "the folder of reports cannot be read");
+        let detail = "the folder of reports cannot be read; the log says why";
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Ask again", detail)
+    };
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(io::Error::other(error)))
+        .map_err(failed)
+}
+
+/// Whether it names a file of the folder itself, that is a page and not hidden.
+fn is_name(name: &str) -> bool {
+    name.ends_with(".html") && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
+}
+
+fn look(folder: &Path) -> io::Result<Vec<ReportLine>> {
+    let mut found: Vec<ReportLine> =
+        fs::read_dir(folder)?.take(ENTRIES_MAX).filter_map(|entry| line(&entry.ok()?)).collect();
+    found.sort_by(|a, b| (b.modified_unix_ms, &a.name).cmp(&(a.modified_unix_ms, &b.name)));
+    found.truncate(REPORTS_MAX);
+    Ok(found)
+}
+
+/// None for what is no page, and for what went away meanwhile.
+fn line(entry: &fs::DirEntry) -> Option<ReportLine> {
+    let name = entry.file_name().into_string().ok().filter(|name| is_name(name))?;
+    // Of the entry itself: a link may lead out of the folder.
+    let file = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+    let modified = file.modified().ok()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let modified_unix_ms = i64::try_from(modified.as_millis()).unwrap_or(i64::MAX);
+    Some(ReportLine { name, bytes: file.len(), modified_unix_ms })
+}
+
+enum Taken {
+    Page(Vec<u8>),
+    TooLarge(u64),
+    Nothing,
+}
+
+fn take(path: &PathBuf) -> io::Result<Taken> {
+    match fs::symlink_metadata(path) {
+        Ok(file) if !file.is_file() => return Ok(Taken::Nothing),
+        Ok(file) if file.len() > REPORT_BYTES_MAX => return Ok(Taken::TooLarge(file.len())),
+        Ok(_) => {}
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename) => {
+            return Ok(Taken::Nothing);
+        }
+        Err(error) => return Err(error),
+    }
+    let mut bytes = Vec::new();
+    // It may have grown since.
+    File::open(path)?.take(REPORT_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(Taken::Page(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pages_of_the_folder_itself_have_names() {
+        for good in ["backtest.html", "a b.html", "ü.html", "a..html"] {
+            assert!(is_name(good), "{good}");
+        }
+        for bad in [
+            "",
+            ".html",
+            ".hidden.html",
+            "a.htm",
+            "a.html.gz",
+            "../a.html",
+            "b/a.html",
+            "b\\a.html",
+            "/etc/a.html",
+            "a\0.html",
+            "..",
+        ] {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn links_folders_and_other_files_are_no_reports() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let outside = tempfile::NamedTempFile::new().unwrap();
+        fs::write(at("one.html"), "<p>one").unwrap();
+        fs::write(at("notes.txt"), "no").unwrap();
+        fs::write(at(".hidden.html"), "no").unwrap();
+        fs::create_dir(at("folder.html")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), at("link.html")).unwrap();
+        let names: Vec<String> = look(folder.path()).unwrap().into_iter().map(|report| report.name).collect();
+        assert_eq!(names, ["one.html"]);
+        assert!(matches!(take(&at("one.html")).unwrap(), Taken::Page(bytes) if bytes == b"<p>one"));
+        for no in ["link.html", "folder.html", "gone.html"] {
+            assert!(matches!(take(&at(no)).unwrap(), Taken::Nothing), "{no}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_is_said_and_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large.html");
+        File::create(&path).unwrap().set_len(REPORT_BYTES_MAX + 1).unwrap();
+        assert!(matches!(take(&path).unwrap(), Taken::TooLarge(bytes) if bytes == REPORT_BYTES_MAX + 1));
+    }
+}

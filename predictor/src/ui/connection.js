@@ -1,0 +1,44 @@
+/** What the head of the page says about the connection: live, stale since when, or gone; and the light beside it. */
+
+import { fill, h, say, set } from './dom.js';
+import { clock } from './format.js';
+
+const light = /** @type {HTMLElement} */ (document.getElementById('light'));
+const notice = /** @type {HTMLElement} */ (document.getElementById('notice'));
+/** @type {ReturnType<typeof setInterval> | undefined} */
+let ticking;
+
+/**
+ * Shows a stream's state.
+ * @param {import('./stream.js').StreamState} state
+ * @param {() => void} [retry] tries again at once
+ */
+export function show(state, retry) {
+  clearInterval(ticking);
+  set(light, 'data-state', state.kind);
+  set(document.body, 'data-stale', state.kind === 'stale');
+  const words = { connecting: 'Connecting', live: 'Live', stale: 'Stale', refused: 'Not live' };
+  say(/** @type {Element} */ (light.lastElementChild), words[state.kind]);
+  if (state.kind !== 'stale') return fill(notice);
+  // Only the sentence is read out; the seconds would be read out every second.
+  const countdown = h('span', { 'aria-hidden': 'true' });
+  const tick = () => {
+    const left = Math.ceil((state.retryAt - Date.now()) / 1000);
+    say(countdown, left > 0 ? `Trying again in ${left} s.` : 'Trying again.');
+  };
+  tick();
+  ticking = setInterval(tick, 1000);
+  const sentence = `Stale since ${clock(state.since)}: ${state.why} What you see is what was known then.`;
+  const shown = notice.querySelector('p')?.firstElementChild;
+  if (shown?.textContent === sentence) return shown.parentElement?.replaceChild(countdown, /** @type {Node} */ (shown.nextElementSibling));
+  fill(notice, h('div', { class: 'stale' }, h('p', {}, h('span', {}, sentence), countdown), h('button', { type: 'button', onclick: () => retry?.() }, 'Try now')));
+}
+
+/** Shows nothing of a connection: this page needs none. */
+export function quiet() {
+  clearInterval(ticking);
+  set(light, 'data-state', 'live');
+  set(document.body, 'data-stale', false);
+  say(/** @type {Element} */ (light.lastElementChild), 'Ready');
+  fill(notice);
+}

@@ -1,0 +1,304 @@
+/** The charts of a job: each takes the history and who is shown, and says how it is read. */
+
+import { figure, ROWS_MAX } from '../charts/figure.js';
+import { FinishBars } from '../charts/finish.js';
+import { LineChart } from '../charts/line.js';
+import { clock, number, percent, seconds, speed } from '../format.js';
+import { whileSeen } from '../frame.js';
+import { DASHED, DOTTED } from '../palette.js';
+
+/** @typedef {import('./history.js').History} History */
+/** @typedef {import('./chosen.js').Chosen} Chosen */
+/** @typedef {import('../charts/line.js').Line} Line */
+/** @typedef {import('../charts/line.js').Band} Band */
+/** @typedef {(number | null)[]} Column */
+/** @typedef {{ root: HTMLElement, draw: (atOnce?: boolean) => void }} Chart */
+/** @typedef {{ history: () => History, chosen: Chosen, signal: AbortSignal, group: string }} Job */
+
+/** Charts over time are drawn no more often: a step is a fraction of a point in them. */
+const REDRAW_MS = 1000;
+const NO_STEP = 'No iteration has been reported yet: the chart begins with the first.';
+
+/** Predicted against actual speed. @param {Job} job @returns {Chart} */
+export function speeds(job) {
+  return overTime(job, {
+    title: 'Speed of each worker: predicted and actual',
+    how: 'Solid: how fast it was. Dashed, with its shade: how fast it was expected to be, and the range that nine of ten iterations should stay within. Where solid leaves the shade, the forecast missed.',
+    wide: true,
+    format: speed,
+    lines(history, worker, mark) {
+      const columns = history.workers.get(worker);
+      if (!columns) return null;
+      return {
+        lines: [
+          { label: `${worker} upper`, colour: mark.colour, edge: true },
+          { label: `${worker} lower`, colour: mark.colour, edge: true },
+          { label: `${worker}, predicted`, colour: mark.colour, dash: DASHED, width: 1.5 },
+          { label: worker, colour: mark.colour, width: 2, letter: mark.letter },
+        ],
+        bands: [[0, 1]],
+        columns: [columns.upper_samples_per_s, columns.lower_samples_per_s, columns.predicted_samples_per_s, columns.actual_samples_per_s],
+        said: [{ label: worker, of: 3 }],
+      };
+    },
+    others: true,
+    keys: [
+      { label: 'actual', line: 'solid', colour: '--soft' },
+      { label: 'predicted', line: 'dashed', colour: '--soft' },
+    ],
+  });
+}
+
+/** How long workers wait for the slowest. @param {Job} job @returns {Chart} */
+export function waits(job) {
+  return overTime(job, {
+    title: 'Waiting for the slowest',
+    how: 'How long each worker stood at the barrier with its part done, as a moving mean. Time spent here is lost: the lower, the better.',
+    format: seconds,
+    zero: true,
+    lines(history, worker, mark) {
+      const columns = history.workers.get(worker);
+      if (!columns) return null;
+      return { lines: [{ label: worker, colour: mark.colour, letter: mark.letter, width: 1.75 }], bands: [], columns: [smooth(columns.barrier_wait_s)], said: [{ label: worker, of: 0 }] };
+    },
+    others: false,
+    keys: [],
+  });
+}
+
+/** So many means stand beside each other in a smoothed chart. */
+const MEANS = 30;
+
+/** A moving mean: who waits changes with every iteration, and how much they wait in the long run is what counts. @param {Column} column @returns {Column} */
+function smooth(column) {
+  const width = Math.max(1, Math.round(column.length / MEANS));
+  let sum = 0;
+  let known = 0;
+  return column.map((value, index) => {
+    const leaves = column[index - width] ?? null;
+    if (value != null) [sum, known] = [sum + value, known + 1];
+    if (leaves != null) [sum, known] = [sum - leaves, known - 1];
+    return known && value != null ? sum / known : null;
+  });
+}
+
+/**
+ * A chart with lines for each shown worker, over the grey span of all.
+ * @param {Job} job
+ * @param {{ title: string, how: string, wide?: boolean, zero?: boolean, format: (value: number) => string,
+ *   lines: (history: History, worker: string, mark: import('../palette.js').Mark) => { lines: Line[], bands: [number, number][], columns: Column[], said: { label: string, of: number }[] } | null,
+ *   others: boolean, keys: import('../charts/figure.js').LegendEntry[] }} what
+ * @returns {Chart}
+ */
+function overTime(job, what) {
+  const frame = figure({ title: what.title, how: what.how, wide: what.wide, table: () => behind() });
+  /** @type {{ label: string, mark: import('../palette.js').Mark, values: Column }[]} */
+  let shown = [];
+  const chart = new LineChart(frame.plot, { name: what.title, format: what.format, zero: what.zero, group: job.group, onPoint: (index) => legend(index) }, job.signal);
+
+  /** @param {number | null} index */
+  function legend(index) {
+    const all = what.others && job.history().workers.size > shown.length;
+    frame.legend([
+      ...shown.map(({ label, mark, values }) => ({ label, colour: mark.colour, letter: mark.letter, value: index == null ? '' : what.format(values[index] ?? NaN) })),
+      ...what.keys,
+      ...(all ? [/** @type {const} */ ({ label: 'all workers, slowest to fastest', line: 'area', colour: '--other' })] : []),
+    ]);
+  }
+  function behind() {
+    const { at, iterations } = job.history();
+    const rows = at.slice(-ROWS_MAX).map((time, index) => {
+      const place = Math.max(0, at.length - ROWS_MAX) + index;
+      return [`${iterations[place]} (${clock(time * 1000)})`, ...shown.map(({ values }) => what.format(values[place] ?? NaN))];
+    });
+    return { head: ['Iteration', ...shown.map(({ label }) => label)], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, the newest first.` };
+  }
+  const draw = whileSeen(frame.root, () => {
+    const history = job.history();
+    frame.nothing(history.at.length ? null : NO_STEP);
+    if (!history.at.length) return;
+    /** @type {Line[]} */ const lines = [];
+    /** @type {Band[]} */ const bands = [];
+    /** @type {Column[]} */ const columns = [];
+    shown = [];
+    if (what.others && history.workers.size > job.chosen.workers.length) {
+      lines.push({ label: 'highest of all', colour: '--other', width: 0.5 }, { label: 'lowest of all', colour: '--other', width: 0.5 });
+      columns.push(history.all.fastest, history.all.slowest);
+      bands.push({ between: [0, 1], colour: '--other' });
+    }
+    for (const worker of job.chosen.workers) {
+      const mark = job.chosen.mark(worker);
+      const part = mark && what.lines(history, worker, mark);
+      if (!mark || !part) continue;
+      const from = lines.length;
+      lines.push(...part.lines);
+      columns.push(...part.columns);
+      bands.push(...part.bands.map(([upper, lower]) => ({ between: /** @type {[number, number]} */ ([from + upper, from + lower]), colour: mark.colour })));
+      shown.push(...part.said.map(({ label, of }) => ({ label, mark, values: part.columns[of] })));
+    }
+    legend(null);
+    chart.show(lines, bands, history.at, columns);
+  }, REDRAW_MS);
+  return { root: frame.root, draw };
+}
+
+/** Step time against what even shares would have taken. @param {Job} job @returns {Chart} */
+export function stepTimes(job) {
+  const title = 'Time of a step';
+  const how = 'Solid: what an iteration took. Dashed: what was expected. Dotted: what it would have taken with even shares, by the same forecasts. The gap below the dotted line is what uneven shares save.';
+  /** @type {[('step_time_s' | 'predicted_step_time_s' | 'even_step_time_s'), string, string, 'solid' | 'dashed' | 'dotted', number[] | undefined][]} */
+  const kinds = [
+    ['even_step_time_s', 'even shares, expected', '--c1', 'dotted', DOTTED],
+    ['predicted_step_time_s', 'expected', '--c0', 'dashed', DASHED],
+    ['step_time_s', 'actual', '--c0', 'solid', undefined],
+  ];
+  const table = () => {
+    const { at, iterations, step } = job.history();
+    const first = Math.max(0, at.length - ROWS_MAX);
+    const rows = at.slice(first).map((_, index) => [`${iterations[first + index]} (${clock(at[first + index] * 1000)})`, ...kinds.map(([name]) => seconds(step[name][first + index]))]);
+    return { head: ['Iteration', ...kinds.map(([, label]) => label)], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, the newest first.` };
+  };
+  const frame = figure({ title, how, table });
+  const legend = (/** @type {number | null} */ index) =>
+    frame.legend(kinds.map(([name, label, colour, line]) => ({ label, colour, line, value: index == null ? '' : seconds(job.history().step[name][index]) })));
+  const chart = new LineChart(frame.plot, { name: title, format: seconds, group: job.group, onPoint: legend }, job.signal);
+  const draw = whileSeen(frame.root, () => {
+    const { at, step } = job.history();
+    frame.nothing(at.length ? null : NO_STEP);
+    if (!at.length) return;
+    legend(null);
+    chart.show(kinds.map(([, label, colour, , dash]) => ({ label, colour, dash, width: dash ? 1.75 : 2 })), [], at, kinds.map(([name]) => step[name]));
+  }, REDRAW_MS);
+  return { root: frame.root, draw };
+}
+
+/** Where the shown workers have a smaller part of the batch together, only they are drawn. */
+const WHOLE_FROM = 0.3;
+
+/** Who computes which share of the batch. @param {Job} job @returns {Chart} */
+export function shares(job) {
+  const title = 'Who computes how much';
+  const how = 'Each colour is one worker’s part of the batch, laid on top of each other. Even shares would be stripes of the same height; a step up or down is a decision.';
+  const frame = figure({ title, how, table: () => behind() });
+  const shown = () => job.chosen.workers.filter((worker) => job.history().workers.has(worker));
+  /** @type {Column[]} */ let parts = [];
+  let others = false;
+  /** Whether the whole batch is drawn, or only what is shown of it. */
+  let whole = true;
+  const legend = (/** @type {number | null} */ index) => {
+    const value = (/** @type {number} */ place) => (index == null ? '' : percent(parts[place]?.[index] ?? NaN));
+    frame.legend([
+      ...shown().map((worker, place) => ({ label: worker, colour: job.chosen.mark(worker)?.colour, letter: job.chosen.mark(worker)?.letter, value: value(place) })),
+      ...(whole && others ? [/** @type {const} */ ({ label: 'all others', line: 'area', colour: '--other', value: '' })] : []),
+    ]);
+  };
+  const chart = new LineChart(frame.plot, { name: title, format: (value) => percent(value, whole ? 0 : 1), zero: true, top: () => (whole ? 1 : undefined), group: job.group, onPoint: legend }, job.signal);
+
+  function behind() {
+    const { at, iterations, workers } = job.history();
+    const first = Math.max(0, at.length - ROWS_MAX);
+    const rows = at.slice(first).map((_, index) => [String(iterations[first + index]), ...shown().map((worker) => number(workers.get(worker)?.local_batch[first + index]))]);
+    return { head: ['Iteration', ...shown()], rows: rows.reverse(), note: `Samples given, in the latest ${rows.length} of the iterations shown, the newest first.` };
+  }
+  const draw = whileSeen(frame.root, () => {
+    const { at, workers, all: { batch: totals } } = job.history();
+    frame.nothing(at.length ? null : NO_STEP);
+    if (!at.length) return;
+    parts = shown().map((worker) => (workers.get(worker)?.local_batch ?? []).map((batch, index) => (batch == null || !totals[index] ? null : batch / totals[index])));
+    others = workers.size > parts.length;
+    // Of many workers the others would be all that is seen.
+    whole = !others || parts.reduce((sum, part) => sum + (part.at(-1) ?? 0), 0) > WHOLE_FROM;
+    legend(null);
+    // Each area is drawn from the bottom to the sum so far, the highest first: what is not covered by the next is its own part.
+    /** @type {Column[]} */
+    const sums = [];
+    let sum = totals.map(() => 0);
+    for (const part of parts) {
+      sum = sum.map((below, index) => below + (part[index] ?? 0));
+      sums.push(sum.map((value, index) => (totals[index] ? value : null)));
+    }
+    const all = totals.map((total) => (total ? 1 : null));
+    const lines = shown().map((worker) => ({ label: worker, colour: job.chosen.mark(worker)?.colour ?? '--other', fill: true, width: 0.5, stepped: true }));
+    const rest = whole ? [{ label: 'all others', colour: '--other', fill: true, width: 0.5, stepped: true }] : [];
+    chart.show([...rest, ...lines.reverse()], [], at, [...rest.map(() => all), ...sums.reverse()]);
+  }, REDRAW_MS);
+  return { root: frame.root, draw };
+}
+
+/** What the learning rate is multiplied by. @param {Job} job @returns {Chart & { say: (words: string) => void }} */
+export function rate(job) {
+  const title = 'Learning rate';
+  const how = 'What the training’s own learning rate is multiplied by, so that a batch that grows or shrinks trains alike. 1 means: as scheduled.';
+  const table = () => {
+    const { at, iterations, step } = job.history();
+    const first = Math.max(0, at.length - ROWS_MAX);
+    const rows = at.slice(first).map((_, index) => [String(iterations[first + index]), number(step.lr_multiplier[first + index])]);
+    return { head: ['Iteration', 'Multiplier'], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, the newest first.` };
+  };
+  const frame = figure({ title, how, table });
+  const words = document.createElement('p');
+  words.className = 'aside';
+  frame.plot.before(words);
+  const chart = new LineChart(frame.plot, { name: title, format: (value) => `×${number(value)}`, group: job.group }, job.signal);
+  const draw = whileSeen(frame.root, () => {
+    const { at, step } = job.history();
+    const known = step.lr_multiplier.some((value) => value != null);
+    frame.nothing(known ? null : NO_STEP);
+    if (known) chart.show([{ label: 'multiplier', colour: '--c2', stepped: true }], [], at, [step.lr_multiplier]);
+  }, REDRAW_MS);
+  return { root: frame.root, draw, say: (text) => void (words.textContent = text) };
+}
+
+/** Finish times of the latest step. @param {Job} job @returns {Chart} */
+export function finish(job) {
+  const title = 'The latest step: who finished when';
+  const how = 'Bars: how long each worker computed. Ticks: when it was expected to be done. Bars that end together mean that nobody waits; the dotted line is when the slowest would be done with even shares.';
+  const workers = () => latest(job.history());
+  const frame = figure({
+    title,
+    how,
+    table: () => ({
+      head: ['Worker', 'Samples', 'Expected', 'Finished after', 'Waited'],
+      rows: workers().map((worker) => [worker.worker, number(worker.local_batch), seconds(worker.predicted_compute_time_s), seconds(worker.compute_time_s), seconds(worker.barrier_wait_s)]),
+      note: `Iteration ${job.history().latest?.iteration ?? job.history().iterations[job.history().reported] ?? ''}.`,
+    }),
+  });
+  const bars = new FinishBars(frame.plot);
+  const draw = whileSeen(frame.root, () => {
+    const { step, reported, latest: live } = job.history();
+    const shown = workers();
+    frame.nothing(shown.length ? null : NO_STEP);
+    if (!shown.length) return;
+    frame.legend([
+      { label: 'finished after', line: 'area', colour: '--soft' },
+      { label: 'expected', line: 'solid', colour: '--ink' },
+    ]);
+    bars.show(
+      shown,
+      [
+        { at: live ? live.predicted_step_time_s : step.predicted_step_time_s[reported], label: 'expected', kind: 'dashed' },
+        { at: live ? live.even_step_time_s : step.even_step_time_s[reported], label: 'even shares', kind: 'dotted' },
+      ],
+      (worker) => job.chosen.mark(worker),
+    );
+  });
+  return { root: frame.root, draw };
+}
+
+/** The workers of the latest step, live or from the history. @param {History} history @returns {any[]} */
+function latest(history) {
+  if (history.latest) return history.latest.workers;
+  const last = history.reported;
+  return [...history.workers]
+    .filter(([, columns]) => columns.local_batch[last] != null)
+    .map(([worker, columns]) => {
+      const [batch, predicted] = [columns.local_batch[last], columns.predicted_samples_per_s[last]];
+      return {
+        worker,
+        local_batch: batch,
+        compute_time_s: columns.compute_time_s[last],
+        barrier_wait_s: columns.barrier_wait_s[last],
+        predicted_compute_time_s: batch != null && predicted ? batch / predicted : null,
+      };
+    });
+}

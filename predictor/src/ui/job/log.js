@@ -1,0 +1,66 @@
+/** What happened, in plain words: changes of the plan, and who came and went. */
+
+import { fill, h } from '../dom.js';
+import { clock, moment, plural } from '../format.js';
+
+/** As many as the service keeps. */
+const ENTRIES_MAX = 500;
+/** Shown before somebody asks for all. */
+const SHOWN = 12;
+
+/** What each kind is called, and its sign. @type {Record<string, [string, string]>} */
+const KINDS = {
+  reallocated: ['Shares changed', '⇄'],
+  joined: ['Joined', '+'],
+  left: ['Left', '−'],
+  expired: ['Fell silent', '∅'],
+  out_of_memory: ['Out of memory', '!'],
+  override: ['Operator', '☝'],
+  changed: ['Wishes changed', '✎'],
+  refitted: ['Models fitted', '∿'],
+};
+
+export class DecisionLog {
+  /** @type {any[]} */ #entries = [];
+  #all = false;
+  #list = h('ol', { class: 'log' });
+  #more = h('button', { type: 'button', class: 'small', onclick: () => this.#open() }, 'Show all');
+  root = h('section', { class: 'card', 'aria-labelledby': 'log-title' },
+    h('div', { class: 'head' }, h('h2', { id: 'log-title' }, 'What was decided, and why')),
+    h('p', { class: 'how' }, 'The newest first. Iterations that changed nothing are not in it.'),
+    this.#list, this.#more);
+
+  /** @param {any[]} entries the oldest first */
+  replace(entries) {
+    this.#entries = entries.slice(-ENTRIES_MAX);
+    this.#draw();
+  }
+
+  /** @param {any} entry */
+  add(entry) {
+    this.replace([...this.#entries, entry]);
+  }
+
+  #open() {
+    this.#all = !this.#all;
+    this.#draw();
+  }
+
+  #draw() {
+    const shown = this.#all ? this.#entries : this.#entries.slice(-SHOWN);
+    fill(this.#list, shown.toReversed().map(line));
+    this.#more.hidden = this.#entries.length <= SHOWN;
+    this.#more.textContent = this.#all ? `Show the latest ${SHOWN}` : `Show all ${plural(this.#entries.length, 'entry', 'entries')}`;
+    if (!shown.length) fill(this.#list, h('li', { class: 'nodata' }, 'Nothing was decided since this predictor has the job.'));
+  }
+}
+
+/** @param {any} entry */
+function line(entry) {
+  const [name, sign] = KINDS[entry.kind] ?? [entry.kind, '·'];
+  const today = new Date(entry.at_unix_ms).toDateString() === new Date().toDateString();
+  return h('li', { 'data-kind': entry.kind },
+    h('i', { class: 'sign', 'aria-hidden': 'true' }, sign),
+    h('div', {}, h('p', { class: 'when' }, h('b', {}, name), h('time', { datetime: new Date(entry.at_unix_ms).toISOString() }, (today ? clock : moment)(entry.at_unix_ms)),
+      entry.iteration == null ? null : h('span', {}, `iteration ${entry.iteration}`)), h('p', {}, entry.text)));
+}

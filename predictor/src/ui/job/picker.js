@@ -1,0 +1,73 @@
+/** The line above the charts: who is shown one by one, and a list to choose others from. */
+
+import { fill, h, say } from '../dom.js';
+import { plural } from '../format.js';
+import { SHOWN_MAX } from '../palette.js';
+import { telling } from './chosen.js';
+
+/** With more workers than this the list can be searched. */
+const SEARCH_FROM = 10;
+
+/**
+ * @param {import('./chosen.js').Chosen} chosen
+ * @param {() => import('./history.js').History} history
+ */
+export function picker(chosen, history) {
+  const chips = h('ul', { class: 'chips', 'aria-label': 'Workers shown one by one' });
+  const others = h('span', { class: 'soft' });
+  const list = h('ul', { class: 'choices' });
+  const search = h('input', { type: 'search', placeholder: 'Find a worker', 'aria-label': 'Find a worker', oninput: () => drawList() });
+  const summary = h('summary', {}, 'Choose workers');
+  const quick = h('div', { class: 'row' },
+    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(telling(history())) }, 'Those with most to see'),
+    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(bySpeed(history()).slice(0, SHOWN_MAX)) }, 'The slowest'),
+    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(bySpeed(history()).reverse().slice(0, SHOWN_MAX)) }, 'The fastest'));
+  const details = h('details', { class: 'choose', ontoggle: () => drawList() }, summary, h('div', { class: 'card popup' }, h('p', { class: 'soft' }, `Up to ${SHOWN_MAX} at a time.`), quick, search, list));
+  details.addEventListener('keydown', (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== 'Escape' || !details.open) return;
+    details.open = false;
+    summary.focus();
+  });
+
+  function drawList() {
+    if (!details.open) return;
+    const known = [...history().workers.keys()];
+    search.hidden = known.length < SEARCH_FROM;
+    const wanted = search.value.toLowerCase();
+    const focused = document.activeElement?.closest('label')?.dataset.worker;
+    fill(list, known.filter((worker) => worker.toLowerCase().includes(wanted)).map((worker) => {
+      const mark = chosen.mark(worker);
+      const box = h('input', { type: 'checkbox', checked: mark != null, disabled: !mark && chosen.full });
+      box.addEventListener('change', () => chosen.toggle(worker));
+      return h('li', {}, h('label', { 'data-worker': worker }, box, badge(mark), worker));
+    }));
+    // The list was made anew: the focus goes back to where it was.
+    if (focused) [...list.querySelectorAll('label')].find((label) => label.dataset.worker === focused)?.querySelector('input')?.focus();
+  }
+
+  return {
+    root: h('div', { class: 'picker' }, h('span', { class: 'soft' }, 'Shown:'), chips, others, details),
+    draw() {
+      const known = history().workers.size;
+      details.hidden = known <= 1;
+      fill(chips, chosen.workers.map((worker) => h('li', { class: 'chip' }, badge(chosen.mark(worker)), worker)));
+      const rest = known - chosen.workers.filter((worker) => history().workers.has(worker)).length;
+      say(others, rest > 0 ? `and ${plural(rest, 'other')} in grey` : '');
+      drawList();
+    },
+  };
+}
+
+/** @param {import('../palette.js').Mark | undefined} mark */
+export function badge(mark) {
+  if (!mark) return null;
+  const element = h('i', { class: 'mark' }, mark.letter);
+  element.style.setProperty('--c', `var(${mark.colour})`);
+  return element;
+}
+
+/** The slowest first. @param {import('./history.js').History} history */
+function bySpeed(history) {
+  const speed = (/** @type {string} */ worker) => history.last(worker, 'actual_samples_per_s') ?? Infinity;
+  return [...history.workers.keys()].filter((worker) => Number.isFinite(speed(worker))).sort((a, b) => speed(a) - speed(b));
+}

@@ -1,0 +1,86 @@
+/** The page: which view the address names, and the one stream that keeps it live. */
+
+import { fill, h, set } from './dom.js';
+import { followTheme } from './theme.js';
+import { jobsPage } from './views/jobs.js';
+import { jobPage } from './views/job.js';
+import { nodesPage } from './views/nodes.js';
+import { nodePage } from './views/node.js';
+import { reportsPage } from './views/reports.js';
+import { storePage } from './views/store.js';
+
+/**
+ * A view fills the page, and goes on until the signal is aborted.
+ * @typedef {(content: HTMLElement, name: string, signal: AbortSignal) => void} View
+ */
+
+/** @type {[RegExp, View, string][]} */
+const VIEWS = [
+  [/^#?\/?$/, jobsPage, 'Jobs'],
+  [/^#\/jobs\/(.+)$/, jobPage, 'Jobs'],
+  [/^#\/nodes$/, nodesPage, 'Nodes'],
+  [/^#\/nodes\/(.+)$/, nodePage, 'Nodes'],
+  [/^#\/reports$/, reportsPage, 'Reports'],
+  [/^#\/reports\/(.+)$/, reportsPage, 'Reports'],
+  [/^#\/store$/, storePage, 'Store'],
+];
+/** A page that nobody looks at keeps its connection for so long: browsers allow six to one place, over all its tabs. */
+const HIDDEN_MS = 30_000;
+
+const content = /** @type {HTMLElement} */ (document.getElementById('content'));
+let current = new AbortController();
+
+/** @param {boolean} moved whether somebody went here from another page of ours */
+function open(moved) {
+  current.abort();
+  current = new AbortController();
+  const hash = location.hash;
+  const found = VIEWS.find(([pattern]) => pattern.test(hash));
+  const name = decode(found?.[0].exec(hash)?.[1] ?? '');
+  for (const link of document.querySelectorAll('nav a')) {
+    set(link, 'aria-current', link.textContent === found?.[2] ? 'page' : null);
+  }
+  if (!found || name == null) {
+    fill(content, h('h1', { tabindex: -1 }, 'No such page'), h('p', { class: 'empty' }, 'Nothing is at this address. ', h('a', { href: '#/' }, 'All jobs'), '.'));
+  } else {
+    document.title = `${name || found[2]} · evenstep`;
+    found[1](content, name, current.signal);
+  }
+  if (!moved) return;
+  scrollTo(0, 0);
+  /** @type {HTMLElement | null} */ (content.querySelector('h1'))?.focus({ preventScroll: true });
+}
+
+/** @param {string} text @returns {string | null} null where it is no text */
+function decode(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return null;
+  }
+}
+
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let leaving;
+let asleep = false;
+document.addEventListener('visibilitychange', () => {
+  clearTimeout(leaving);
+  if (document.hidden) {
+    leaving = setTimeout(() => {
+      asleep = true;
+      current.abort();
+    }, HIDDEN_MS);
+  } else if (asleep) {
+    asleep = false;
+    open(false);
+  }
+});
+
+document.querySelector('.skip')?.addEventListener('click', (event) => {
+  // The address says which page this is: going there must not change it.
+  event.preventDefault();
+  content.focus();
+});
+addEventListener('hashchange', () => open(true));
+followTheme();
+open(false);

@@ -1,0 +1,31 @@
+/** Samples of a node in columns, each moment once, and bounded. */
+
+/** Samples that are kept: an hour of an agent that takes one a second. */
+const SAMPLES_MAX = 3600;
+
+export class Samples {
+  /** Moments, in seconds since 1970. @type {number[]} */ at = [];
+  /** @type {Map<string, (number | null)[]>} */ #columns = new Map();
+
+  /** A reading by its name; of a GPU behind `gpu0.` and so on. @param {string} name @returns {(number | null)[]} */
+  column(name) {
+    return this.#columns.get(name) ?? this.at.map(() => null);
+  }
+
+  /** Takes what is new. @param {any[]} samples the oldest first */
+  add(samples) {
+    for (const sample of samples) {
+      const at = sample.at_unix_ms / 1000;
+      if (this.at.length && at <= this.at[this.at.length - 1]) continue;
+      this.at.push(at);
+      const known = new Map(Object.entries(sample.readings ?? {}));
+      for (const gpu of sample.gpus ?? []) for (const [name, value] of Object.entries(gpu.readings ?? {})) known.set(`gpu${gpu.index}.${name}`, value);
+      for (const name of known.keys()) if (!this.#columns.has(name)) this.#columns.set(name, new Array(this.at.length - 1).fill(null));
+      for (const [name, column] of this.#columns) column.push(known.get(name) ?? null);
+    }
+    const extra = this.at.length - SAMPLES_MAX;
+    if (extra <= 0) return;
+    this.at.splice(0, extra);
+    for (const column of this.#columns.values()) column.splice(0, extra);
+  }
+}

@@ -1,0 +1,144 @@
+/**
+ * Server-sent events that come back: read by hand rather than with EventSource, because comments then count as signs of life,
+ * a refusal says why, and the pauses between tries are ours.
+ */
+
+import { Refused, refusal } from './api.js';
+
+/** The service says something every 5 s; twice that and a little more is silence. */
+const SILENCE_MS = 12_000;
+const FIRST_PAUSE_MS = 500;
+const LONGEST_PAUSE_MS = 10_000;
+/** No event is larger, in characters. */
+const EVENT_MAX = 16 * 1024 * 1024;
+
+/**
+ * What became of a stream. `stale`: it broke off at `since`, and is tried again at `retryAt`. `refused`: it will not come back.
+ * @typedef {{ kind: 'connecting' } | { kind: 'live' } | { kind: 'stale', since: number, retryAt: number, why: string } | { kind: 'refused', why: Refused }} StreamState
+ */
+
+/**
+ * Listens until `signal` is aborted.
+ * @param {string} path
+ * @param {{ onEvent: (name: string, data: any) => void, onOpen?: () => void, onState: (state: StreamState) => void, eventsOnly?: boolean }} hooks
+ *   `onOpen` is called after each (new) connection: what happened meanwhile has to be read again. `eventsOnly`: events come all the
+ *   time, so that comments alone mean that what is shown grows old.
+ * @param {AbortSignal} signal
+ * @returns {{ retry: () => void }} tries again at once
+ */
+export function listen(path, { onEvent, onOpen, onState, eventsOnly = false }, signal) {
+  let wake = () => {};
+  const run = async () => {
+    let pause = FIRST_PAUSE_MS;
+    let heard = Date.now();
+    onState({ kind: 'connecting' });
+    while (!signal.aborted) {
+      let why = 'The connection ended.';
+      try {
+        await once(path, signal, eventsOnly, onEvent, () => {
+          pause = FIRST_PAUSE_MS;
+          onState({ kind: 'live' });
+          onOpen?.();
+        }, () => (heard = Date.now()));
+      } catch (error) {
+        if (signal.aborted) return;
+        if (error instanceof Refused) {
+          if (error.status && error.status < 500 && error.status !== 429) return onState({ kind: 'refused', why: error });
+          why = error.message;
+        } else {
+          why = 'The connection broke off.';
+        }
+      }
+      if (signal.aborted) return;
+      const wait = pause * (0.75 + Math.random() / 2);
+      pause = Math.min(LONGEST_PAUSE_MS, pause * 2);
+      onState({ kind: 'stale', since: heard, retryAt: Date.now() + wait, why });
+      await new Promise((resolve) => {
+        const timer = setTimeout(resolve, wait);
+        wake = () => {
+          clearTimeout(timer);
+          resolve(undefined);
+        };
+      });
+    }
+  };
+  void run();
+  signal.addEventListener('abort', () => wake());
+  return { retry: () => wake() };
+}
+
+/**
+ * One connection, until it ends or falls silent.
+ * @param {string} path @param {AbortSignal} signal @param {boolean} eventsOnly @param {(name: string, data: any) => void} onEvent
+ * @param {() => void} opened @param {() => void} heard
+ */
+async function once(path, signal, eventsOnly, onEvent, opened, heard) {
+  const own = new AbortController();
+  const stop = () => own.abort();
+  signal.addEventListener('abort', stop);
+  let alarm = setTimeout(stop, SILENCE_MS);
+  const alive = () => {
+    heard();
+    clearTimeout(alarm);
+    alarm = setTimeout(stop, SILENCE_MS);
+  };
+  try {
+    const response = await fetch(new URL(path, document.baseURI), {
+      headers: { accept: 'text/event-stream' },
+      signal: own.signal,
+      redirect: 'manual',
+      cache: 'no-store',
+    }).catch((error) => {
+      if (own.signal.aborted) throw error;
+      throw new Refused(0, 'silent', 'The predictor does not answer.');
+    });
+    if (response.type === 'opaqueredirect') throw new Refused(307, 'elsewhere', 'Another predictor serves this job.');
+    if (!response.ok || !response.body) throw await refusal(response);
+    alive();
+    opened();
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    const parse = parser((name, data) => {
+      alive();
+      onEvent(name, data);
+    });
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      if (!eventsOnly) alive();
+      parse(value);
+    }
+  } finally {
+    clearTimeout(alarm);
+    signal.removeEventListener('abort', stop);
+  }
+}
+
+/**
+ * Takes text in any pieces, and calls back for each whole event.
+ * @param {(name: string, data: any) => void} onEvent
+ * @returns {(text: string) => void}
+ */
+export function parser(onEvent) {
+  let rest = '';
+  let name = 'message';
+  /** @type {string[]} */
+  let data = [];
+  return (text) => {
+    const lines = (rest + text).split(/\r\n|\n|\r/);
+    rest = lines.pop() ?? '';
+    if (rest.length > EVENT_MAX) throw new Refused(0, 'too-large', 'An event was too large.');
+    for (const line of lines) {
+      if (line === '') {
+        if (data.length) onEvent(name, JSON.parse(data.join('\n')));
+        name = 'message';
+        data = [];
+      } else if (!line.startsWith(':')) {
+        const colon = line.indexOf(':');
+        const field = colon < 0 ? line : line.slice(0, colon);
+        const value = colon < 0 ? '' : line.slice(colon + 1).replace(/^ /, '');
+        if (field === 'event') name = value;
+        else if (field === 'data') data.push(value);
+      }
+    }
+  };
+}

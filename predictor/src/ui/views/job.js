@@ -1,0 +1,170 @@
+/** One job: who is how fast, who waits for whom, and why. */
+
+import { ofJob, read, Refused } from '../api.js';
+import { quiet, show } from '../connection.js';
+import { fill, h, say } from '../dom.js';
+import { count, number, percent, seconds, speed } from '../format.js';
+import { nextFrame } from '../frame.js';
+import * as charts from '../job/charts.js';
+import { Chosen } from '../job/chosen.js';
+import { History, POINTS } from '../job/history.js';
+import { DecisionLog } from '../job/log.js';
+import { models } from '../job/models.js';
+import { picker } from '../job/picker.js';
+import { summary } from '../job/summary.js';
+import { WorkersTable } from '../job/workers.js';
+import { change, offered } from '../operator.js';
+import { listen } from '../stream.js';
+
+/** Spans that can be looked at, in seconds. @type {[number, string][]} */
+const SPANS = [[300, '5 minutes'], [900, '15 minutes'], [3600, 'an hour'], [21600, '6 hours']];
+const SPAN = 3600;
+/** From so many workers on, two charts stand beside the bars of finish times. */
+const MANY = 24;
+/** How often forecasts and workers are read again while steps come. */
+const READ_AGAIN_MS = 5_000;
+
+/** @type {import('../main.js').View} */
+export function jobPage(content, id, signal) {
+  let history = new History(SPAN);
+  let span = SPAN;
+  /** @type {any} */ let forecast = null;
+  const chosen = new Chosen(id, () => nextFrame(everything));
+  /** @type {charts.Job} */
+  const job = { history: () => history, chosen, signal, group: `job:${id}` };
+  const head = summary(id);
+  const spans = h('select', { 'aria-label': 'How far back', onchange: () => { span = Number(spans.value); void again(); } }, SPANS.map(([value, name]) => h('option', { value, selected: value === SPAN }, `The last ${name}`.replace('last an ', 'last '))));
+  const pick = picker(chosen, () => history);
+  const finish = charts.finish(job);
+  const rate = charts.rate(job);
+  const drawn = [finish, charts.stepTimes(job), charts.speeds(job), charts.shares(job), charts.waits(job), rate];
+  const [, steps, speeds, shares, waits] = drawn;
+  const weights = models();
+  const log = new DecisionLog();
+  const said = h('p', { class: 'toast', role: 'status' });
+  const table = new WorkersTable(job, (worker) => change(id, worker, (words) => { say(said, words); void context(); }));
+
+  const beside = h('div', { class: 'stack' }, steps.root);
+  const below = h('div', { class: 'grid' }, speeds.root, shares.root, waits.root);
+  fill(content, head.root, said,
+    h('div', { class: 'grid' }, finish.root, beside),
+    h('div', { class: 'controls' }, pick.root, spans),
+    below,
+    table.root,
+    h('div', { class: 'grid' }, log.root, h('div', { class: 'stack' }, weights.root, rate.root)));
+
+  const live = () => follow(false);
+  /** @param {boolean} atOnce */
+  const follow = (atOnce) => {
+    chosen.propose(history);
+    // The bars of many workers are as high as two charts.
+    const many = history.workers.size >= MANY;
+    if (many !== (waits.root.parentElement === beside)) (many ? beside : below).append(waits.root);
+    shares.root.classList.toggle('wide', many);
+    head.draw(history);
+    for (const chart of drawn) chart.draw(atOnce);
+    table.draw(atOnce);
+  };
+  const everything = () => {
+    pick.draw();
+    if (forecast) weights.draw(forecast, chosen);
+    follow(true);
+  };
+
+  /** What changes now and then: the job, its workers, its forecast. */
+  async function context() {
+    const [view, workers, latest, answers] = await Promise.all([read(ofJob(id), signal), read(ofJob(id, '/workers'), signal), read(ofJob(id, '/forecast'), signal), read(ofJob(id, '/allocations?limit=1'), signal)]);
+    head.replace(view);
+    table.replace(workers.workers);
+    forecast = latest;
+    rate.say(ramp(view, answers.at(-1)?.optimizer));
+    nextFrame(everything);
+  }
+
+  let reading = 0;
+  /** Everything, as it is now: at first, and after the connection was lost. */
+  async function again() {
+    const mine = ++reading;
+    try {
+      const [told, entries, operator] = await Promise.all([
+        read(ofJob(id, `/history?since_s=${span}&points=${POINTS}`), signal),
+        read(ofJob(id, '/log'), signal),
+        offered(signal),
+        context(),
+      ]);
+      // Somebody chose another span meanwhile.
+      if (mine !== reading) return;
+      const before = history.latest;
+      history = History.of(told, span);
+      history.latest = before;
+      log.replace(entries.entries);
+      if (table.operator !== operator) {
+        table.operator = operator;
+        await context();
+      }
+      nextFrame(everything);
+    } catch (error) {
+      failed(error);
+    }
+  }
+
+  let due = 0;
+  const soon = () => {
+    if (Date.now() < due) return;
+    due = Date.now() + READ_AGAIN_MS;
+    context().catch(failed);
+  };
+
+  /** @param {unknown} error */
+  function failed(error) {
+    if (signal.aborted) return;
+    if (!(error instanceof Refused)) throw error;
+    // While the service is silent, the stream says so and tries again.
+    if (error.status === 404 || error.status === 307) gone(error);
+  }
+
+  let isGone = false;
+  /** @param {Refused} why */
+  function gone(why) {
+    if (isGone) return;
+    isGone = true;
+    quiet();
+    const elsewhere = why.status === 307;
+    fill(content, h('h1', { tabindex: -1 }, id), h('div', { class: 'card welcome' },
+      h('h2', {}, elsewhere ? 'Another predictor serves this job' : 'This job is not here'),
+      h('p', {}, elsewhere ? 'Its page is there: the list of jobs has the link.' : 'It was deleted, or it never was: nothing is known of it any more.'),
+      h('p', {}, h('a', { href: '#/' }, 'All jobs'))));
+  }
+
+  const stream = listen(ofJob(id, '/live'), {
+    onOpen: () => void again(),
+    onEvent: (name, data) => {
+      if (isGone) return;
+      if (name === 'step') {
+        history.append(data);
+        nextFrame(live);
+        soon();
+      } else if (name === 'log') log.add(data);
+      else if (name === 'changed') context().catch(failed);
+      // Deleted, or another predictor's by now: asking tells which.
+      else if (name === 'gone') read(ofJob(id), signal).then(() => stream.retry(), failed);
+    },
+    onState: (state) => {
+      if (isGone) return;
+      if (state.kind === 'refused') gone(state.why);
+      else show(state, () => stream.retry());
+    },
+  }, signal);
+}
+
+/** What the learning rate does, in words. @param {any} view @param {any} optimizer */
+function ramp(view, optimizer) {
+  if (!optimizer) return '';
+  const rule = `Rule: ${optimizer.rule.replaceAll('_', ' ')}. `;
+  const { ramp: under } = optimizer;
+  if (under && view.next_iteration < under.start_iteration + under.iterations) {
+    const done = (view.next_iteration - under.start_iteration) / under.iterations;
+    return `${rule}On a ramp from ×${number(under.from)} to ×${number(under.to)} over ${count(under.iterations)} iterations; ${percent(Math.max(0, done), 0)} of it done.`;
+  }
+  return `${rule}Steady at ×${number(optimizer.lr_multiplier)}.`;
+}

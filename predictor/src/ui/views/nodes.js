@@ -1,0 +1,52 @@
+/** All machines that agents tell of. */
+
+import { read, Refused } from '../api.js';
+import { fill, h } from '../dom.js';
+import { ago, count, percent } from '../format.js';
+import { poll } from '../poll.js';
+
+const EVERY_MS = 5_000;
+/** A node whose latest sample is older has a silent agent. */
+export const SILENT_MS = 30_000;
+
+/** @type {import('../main.js').View} */
+export function nodesPage(content, _name, signal) {
+  const list = h('div', { class: 'jobs' }, h('p', { class: 'loading' }, 'Loading'));
+  fill(content, h('h1', { tabindex: -1 }, 'Nodes'), h('p', { class: 'lead' }, 'Machines that an agent measures. What it reads there helps to forecast how fast workers will be.'), list);
+  poll('v1/nodes', EVERY_MS, ({ nodes }) => {
+    // What has the focus stays.
+    const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.getAttribute('href');
+    fill(list, nodes.length ? nodes.map(card) : none());
+    if (focused) /** @type {HTMLElement | null} */ ([...list.querySelectorAll('a')].find((link) => link.getAttribute('href') === focused))?.focus();
+  }, signal, (/** @type {Refused} */ error) => fill(list, h('p', { class: 'empty' }, error.message)));
+}
+
+/** @param {any} node */
+function card({ node, latest, samples }) {
+  const now = Date.now();
+  const silent = now - latest.at_unix_ms > SILENT_MS;
+  const { readings, gpus = [] } = latest;
+  return h('article', { class: 'card job' },
+    h('div', { class: 'head' }, h('h2', {}, h('a', { href: `#/nodes/${encodeURIComponent(node)}` }, node)),
+      h('span', { class: 'pill', 'data-state': silent ? 'still' : 'running' }, silent ? `silent, last ${ago(latest.at_unix_ms, now)}` : 'measured'), latest.synthetic && h('span', { class: 'pill' }, 'made-up readings')),
+    h('dl', { class: 'gauges' },
+      gauge('Processors busy', readings.cpu_busy),
+      gauge('Memory used', readings.memory_used),
+      gauge('Waiting for a processor', readings.psi_cpu_some),
+      gpus.map((/** @type {any} */ gpu) => gauge(`GPU ${gpu.index} busy`, gpu.readings?.gpu_busy))),
+    h('p', { class: 'why' }, `${count(samples)} samples kept.`));
+}
+
+/** @param {string} name @param {number | undefined} share */
+function gauge(name, share) {
+  const bar = h('i', {});
+  bar.style.setProperty('width', `${Math.min(1, share ?? 0) * 100}%`);
+  return h('div', {}, h('dt', {}, name), h('dd', {}, h('span', { class: 'well', 'aria-hidden': 'true' }, bar), h('span', {}, share == null ? 'no reading' : percent(share, 0))));
+}
+
+function none() {
+  return h('div', { class: 'card welcome' },
+    h('h2', {}, 'No node yet'),
+    h('p', {}, 'Start an agent on each machine that trains: it measures, and sends here.'),
+    h('pre', { tabindex: 0 }, `evenstep-agent --server ${location.origin}`));
+}

@@ -1,0 +1,61 @@
+/** Pages that backtests, simulations and trainings wrote: from the service's folder, or from a file on this computer. */
+
+import { read, Refused } from '../api.js';
+import { quiet } from '../connection.js';
+import { fill, h } from '../dom.js';
+import { bytes, moment } from '../format.js';
+
+/** No report is larger, in bytes. */
+const FILE_MAX = 64 * 1024 * 1024;
+
+/** @type {import('../main.js').View} */
+export function reportsPage(content, name, signal) {
+  quiet();
+  if (name) {
+    return fill(content, h('p', { class: 'crumbs' }, h('a', { href: '#/reports' }, 'Reports'), ' /'), h('div', { class: 'head' }, h('h1', { tabindex: -1 }, name), h('a', { href: `reports/${encodeURIComponent(name)}`, target: '_blank', rel: 'noopener' }, 'Open alone')),
+      h('iframe', { class: 'report', title: `Report ${name}`, sandbox: 'allow-scripts', src: `reports/${encodeURIComponent(name)}` }));
+  }
+  const list = h('div', { class: 'stack' }, h('p', { class: 'loading' }, 'Loading'));
+  const shown = h('div', {});
+  const error = h('p', { class: 'error', role: 'alert' });
+  const input = h('input', { type: 'file', accept: '.html,text/html', id: 'report-file', onchange: () => void open(input.files?.[0]) });
+  fill(content, h('h1', { tabindex: -1 }, 'Reports'),
+    h('p', { class: 'lead' }, 'Backtests say how good forecasts would have been on recorded runs; simulations, whether evenstep is worth it on a cluster. Both write a page.'),
+    list,
+    h('section', { class: 'card' }, h('div', { class: 'head' }, h('h2', {}, h('label', { for: 'report-file' }, 'Open a report file'))), h('p', { class: 'how' }, 'From this computer. It is shown here and sent nowhere.'), input, error), shown);
+
+  /** @param {File | undefined} file */
+  async function open(file) {
+    fill(error);
+    if (!file) return;
+    if (file.size > FILE_MAX) return fill(error, `${file.name} has ${bytes(file.size)}; at most ${bytes(FILE_MAX)} can be shown.`);
+    const text = await file.text();
+    // The viewer is a page without rights of its own, and with leave to use the report's own style: it asks for the text once it is there.
+    const frame = h('iframe', { class: 'report', title: `Report ${file.name}`, sandbox: 'allow-scripts', src: 'ui/viewer.html' });
+    frame.addEventListener('load', () => frame.contentWindow?.postMessage({ report: text }, '*'), { once: true });
+    fill(shown, h('h2', {}, file.name), frame);
+  }
+
+  read('v1/reports', signal).then(
+    ({ reports }) => fill(list, reports == null ? unset() : reports.length ? table(reports) : h('p', { class: 'card empty' }, 'The folder of reports has no page (*.html) in it yet.')),
+    (why) => {
+      if (!(why instanceof Refused)) throw why;
+      fill(list, h('p', { class: 'card empty' }, why.message));
+    },
+  ).catch((why) => {
+    if (!signal.aborted) throw why;
+  });
+}
+
+/** @param {any[]} reports */
+function table(reports) {
+  return h('section', { class: 'card' }, h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Reports' }, h('table', {},
+    h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Report'), h('th', { scope: 'col', class: 'number' }, 'Written'), h('th', { scope: 'col', class: 'number' }, 'Size'))),
+    h('tbody', {}, reports.map(({ name, bytes: size, modified_unix_ms: at }) => h('tr', {}, h('th', { scope: 'row' }, h('a', { href: `#/reports/${encodeURIComponent(name)}` }, name)), h('td', { class: 'number' }, moment(at)), h('td', { class: 'number' }, bytes(size))))))));
+}
+
+function unset() {
+  return h('div', { class: 'card welcome' }, h('h2', {}, 'No folder of reports'),
+    h('p', {}, 'Start the service with one, and what backtests and simulations write there is listed here:'),
+    h('pre', { tabindex: 0 }, 'evenstep-predictor serve --reports reports\nevenstep-predictor backtest --job my-job --report reports/backtest.html'));
+}

@@ -1,0 +1,279 @@
+//! A real browser: Chromium without a window, driven over WebDriver (https://www.w3.org/TR/webdriver2/) by its own chromedriver.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use ureq::Agent;
+use ureq::http::Method;
+
+use crate::binaries::skip;
+use crate::process::Process;
+use crate::wait::until;
+
+/// What Chromium may be called.
+const CHROMIUM: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+/// No window, no account, no network of its own.
+const FLAGS: [&str; 9] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+];
+/// The id under which WebDriver says what an element is.
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+/// No answer of a healthy browser takes longer, on the slowest machine that builds this.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The size of a desktop's window, in pixels.
+pub const DESKTOP: (u32, u32) = (1400, 1000);
+/// The size of a phone's.
+pub const PHONE: (u32, u32) = (390, 844);
+
+/// A browser with a profile of its own, and one tab.
+#[derive(Debug)]
+pub struct Browser {
+    agent: Agent,
+    session: String,
+    // Ends before the folder that it writes to goes.
+    _driver: Process,
+    _profile: TempDir,
+}
+
+/// The first of these programs that is on the PATH.
+fn on_path(names: &[&str]) -> Option<PathBuf> {
+    let folders: Vec<PathBuf> = env::split_paths(&env::var_os("PATH")?).collect();
+    names
+        .iter()
+        .flat_map(|name| folders.iter().map(move |folder| folder.join(name)))
+        .find(|path| path.is_file())
+}
+
+impl Browser {
+    /// Starts one. None where Chromium or its driver is not installed; then the test by this name is skipped, loudly.
+    pub fn start(test: &str) -> Option<Self> {
+        let (Some(chromium), Some(driver)) = (on_path(&CHROMIUM), on_path(&["chromedriver"])) else {
+            skip(test, "chromium and chromedriver are not on the PATH (Debian: chromium, chromium-driver)");
+            return None;
+        };
+        let profile = tempfile::tempdir().expect("a folder");
+        let driver = Process::start(Command::new(driver).arg("--port=0"));
+        let port = driver.line("where it listens", |line| {
+            Some(line.split_once("successfully on port ")?.1.trim_end_matches('.').to_owned())
+        });
+        let agent: Agent =
+            Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT)).build().into();
+        let mut arguments: Vec<String> = FLAGS.iter().map(|flag| (*flag).to_owned()).collect();
+        arguments.push(format!("--user-data-dir={}", profile.path().display()));
+        let options = json!({ "args": arguments, "binary": chromium });
+        let wanted = json!({ "capabilities": { "alwaysMatch": {
+            "goog:loggingPrefs": { "browser": "ALL" }, "goog:chromeOptions": options,
+        } } });
+        let server = format!("http://127.0.0.1:{port}");
+        let begun =
+            ask(&agent, &Method::POST, &format!("{server}/session"), Some(&wanted)).expect("a session");
+        let session = format!("{server}/session/{}", begun["sessionId"].as_str().expect("a session's id"));
+        let browser = Self { agent, session, _driver: driver, _profile: profile };
+        browser.resize(DESKTOP);
+        Some(browser)
+    }
+
+    /// Goes to an address.
+    pub fn open(&self, url: &str) {
+        self.post("/url", &json!({ "url": url }));
+    }
+
+    /// Runs a script in the page (the body of a function), and returns what it returns.
+    pub fn run(&self, script: &str) -> Value {
+        self.post("/execute/sync", &json!({ "script": script, "args": [] }))
+    }
+
+    /// Runs a script that ends when it calls its last argument, with what it is called with.
+    pub fn run_until_called(&self, script: &str) -> Value {
+        self.post("/timeouts", &json!({ "script": TIMEOUT.as_millis() }));
+        self.post("/execute/async", &json!({ "script": script, "args": [] }))
+    }
+
+    /// Waits until an expression is true in the page.
+    ///
+    /// # Panics
+    /// Where it never is, with what the page says.
+    pub fn until(&self, what: &str, expression: &str) {
+        let shown = || format!("{what}; the page says: {}", self.text("body"));
+        // A page that is being left has no document for a moment.
+        let script = json!({ "script": format!("return Boolean({expression})"), "args": [] });
+        let look = || self.try_post("/execute/sync", &script).is_ok_and(|value| value == true);
+        let begun = std::time::Instant::now();
+        until(what, || {
+            assert!(begun.elapsed() < TIMEOUT / 2, "never happened: {}", shown());
+            look().then_some(())
+        });
+    }
+
+    /// The text of the first element that a CSS selector finds; empty where there is none.
+    pub fn text(&self, css: &str) -> String {
+        let found = self.run(&format!("return document.querySelector({})?.innerText ?? ''", json!(css)));
+        found.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Waits until the text of an element contains these words.
+    pub fn says(&self, css: &str, words: &str) {
+        let contains =
+            format!("document.querySelector({})?.innerText.includes({})", json!(css), json!(words));
+        self.until(&format!("{css} says {words:?}"), &contains);
+    }
+
+    /// Waits for an element, and clicks on it as a mouse would: in its middle, where it must not be covered.
+    pub fn click(&self, css: &str) {
+        self.until(&format!("there is {css}"), &format!("document.querySelector({})", json!(css)));
+        let element = self.element(css);
+        self.post(&format!("/element/{element}/click"), &json!({}));
+    }
+
+    /// Types into an element: a text, or the path of a file.
+    pub fn fill(&self, css: &str, text: &str) {
+        let element = self.element(css);
+        self.post(&format!("/element/{element}/value"), &json!({ "text": text }));
+    }
+
+    /// Presses keys one after the other, wherever the focus is. Named keys are WebDriver's private characters.
+    pub fn press(&self, keys: &[char]) {
+        let presses: Vec<Value> = keys
+            .iter()
+            .flat_map(|key| {
+                ["keyDown", "keyUp"].map(|kind| json!({ "type": kind, "value": key.to_string() }))
+            })
+            .collect();
+        let actions = json!({ "actions": [{ "type": "key", "id": "keyboard", "actions": presses }] });
+        self.post("/actions", &actions);
+    }
+
+    /// Looks into a frame, also of another origin.
+    pub fn in_frame(&self, css: &str, look: impl FnOnce(&Self)) {
+        let element = json!({ ELEMENT: self.element(css) });
+        self.post("/frame", &json!({ "id": element }));
+        look(self);
+        self.post("/frame", &json!({ "id": null }));
+    }
+
+    /// Sets the size of the page, in pixels, as phones have it too (windows have a least size).
+    pub fn resize(&self, (width, height): (u32, u32)) {
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.devtools("Emulation.setDeviceMetricsOverride", &size);
+    }
+
+    /// What the system prefers, as the page is told: `("prefers-color-scheme", "dark")`.
+    pub fn prefer(&self, features: &[(&str, &str)]) {
+        let features: Vec<Value> =
+            features.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
+        self.devtools("Emulation.setEmulatedMedia", &json!({ "features": features }));
+    }
+
+    /// A command of the browser's own protocol.
+    pub fn devtools(&self, command: &str, parameters: &Value) -> Value {
+        self.post("/goog/cdp/execute", &json!({ "cmd": command, "params": parameters }))
+    }
+
+    /// Keeps a picture of the whole page as `target/pictures/NAME.png`.
+    pub fn picture(&self, name: &str) {
+        let number = |script: &str| self.run(script).as_f64().unwrap_or_default() as u32;
+        let window = (number("return innerWidth"), number("return innerHeight"));
+        // All of it in view: what is not is not drawn.
+        self.resize((window.0, number("return document.documentElement.scrollHeight").max(window.1)));
+        let plots = "[...document.querySelectorAll('.figure .plot:not([hidden])')]";
+        self.until("every chart is drawn", &format!("{plots}.every((plot) => plot.firstElementChild)"));
+        let picture = self.devtools("Page.captureScreenshot", &json!({ "format": "png" }));
+        self.resize(window);
+        let bytes = decode(picture["data"].as_str().expect("a picture"));
+        let folder = pictures();
+        fs::create_dir_all(&folder).expect("a folder for pictures");
+        fs::write(folder.join(format!("{name}.png")), bytes).expect("a picture that can be written");
+    }
+
+    /// Warnings and errors of the console since the last time it was asked, as `LEVEL message`.
+    pub fn complaints(&self) -> Vec<String> {
+        let lines = self.post("/se/log", &json!({ "type": "browser" }));
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let lines = lines.as_array().cloned().unwrap_or_default();
+        let bad = lines.iter().filter(|line| line["level"] == "SEVERE" || line["level"] == "WARNING");
+        bad.map(|line| format!("{} {}", text(&line["level"]), text(&line["message"]))).collect()
+    }
+
+    fn element(&self, css: &str) -> String {
+        let found = self.post("/element", &json!({ "using": "css selector", "value": css }));
+        found[ELEMENT].as_str().unwrap_or_else(|| panic!("no element {css}")).to_owned()
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        self.try_post(path, body).unwrap_or_else(|why| panic!("{path} {body}: {why}"))
+    }
+
+    fn try_post(&self, path: &str, body: &Value) -> Result<Value, String> {
+        ask(&self.agent, &Method::POST, &format!("{}{path}", self.session), Some(body))
+    }
+}
+
+impl Drop for Browser {
+    /// Chromium is the driver's child, and ends with the session.
+    fn drop(&mut self) {
+        // Fails only where it has crashed, and then it is gone.
+        let _ = ask(&self.agent, &Method::DELETE, &self.session, None);
+    }
+}
+
+fn ask(agent: &Agent, method: &Method, url: &str, body: Option<&Value>) -> Result<Value, String> {
+    let answer = match (method, body) {
+        (&Method::DELETE, _) => agent.delete(url).call(),
+        (_, body) => agent.post(url).send_json(body),
+    };
+    let mut answer = answer.map_err(|error| error.to_string())?;
+    let text = answer.body_mut().with_config().limit(u64::MAX).read_to_string();
+    let text = text.map_err(|error| error.to_string())?;
+    let mut said: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+    if answer.status().is_success() { Ok(said["value"].take()) } else { Err(said["value"].to_string()) }
+}
+
+/// Where pictures are kept, for people to look at.
+pub fn pictures() -> PathBuf {
+    // target/debug/deps/this-test
+    let test_file = env::current_exe().expect("the path of this test");
+    test_file.ancestors().nth(3).map(|target| target.join("pictures")).expect("cargo's folders")
+}
+
+/// Base64, as pictures come.
+fn decode(text: &str) -> Vec<u8> {
+    let value = |byte: u8| match byte {
+        b'A'..=b'Z' => byte - b'A',
+        b'a'..=b'z' => byte - b'a' + 26,
+        b'0'..=b'9' => byte - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        other => panic!("{other} is not base64"),
+    };
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'=').map(value).collect();
+    let quads = digits.chunks(4).flat_map(|quad| {
+        let bits =
+            quad.iter().fold(0_u32, |bits, digit| bits << 6 | u32::from(*digit)) << (6 * (4 - quad.len()));
+        bits.to_be_bytes()[1..quad.len()].to_vec()
+    });
+    quads.collect()
+}
+
+/// axe-core, as `scripts/axe` brings it. None where it is not there; then the test by this name is skipped, loudly.
+pub fn axe(test: &str) -> Option<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.axe/axe.min.js");
+    let script = fs::read_to_string(&path).ok();
+    if script.is_none() {
+        skip(test, "axe-core is not there (scripts/axe brings it)");
+    }
+    script
+}

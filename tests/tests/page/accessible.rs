@@ -1,0 +1,58 @@
+//! axe-core finds no serious or critical fault, on any page, in light and dark.
+
+use evenstep_tests::browser::axe;
+use serde_json::{Value, json};
+
+use crate::scene::Scene;
+
+/// Runs in the page: the rules of WCAG 2.0 to 2.2, A and AA, and axe's own best practices.
+const RUN: &str = "const done = arguments[arguments.length - 1];
+    axe.run(document, { resultTypes: ['violations'] }).then((found) => done(found.violations.map((fault) => ({
+        rule: fault.id, impact: fault.impact, help: fault.help, where: fault.nodes.slice(0, 5).map((node) => node.html + ' ' + node.failureSummary),
+    }))), (error) => done([{ impact: 'critical', help: String(error) }]));";
+
+#[test]
+fn axe_finds_nothing_serious() {
+    let name = "accessible::axe_finds_nothing_serious";
+    let Some(axe) = axe(name) else { return };
+    let Some(scene) = Scene::with_job(name, 4, 40) else { return };
+    scene.measure("node-a");
+    let browser = &scene.browser;
+    let mut faults: Vec<Value> = Vec::new();
+    for scheme in ["light", "dark"] {
+        browser.prefer(&[("prefers-color-scheme", scheme), ("prefers-reduced-motion", "reduce")]);
+        for page in ["", "#/jobs/resnet-50", "#/nodes", "#/nodes/node-a", "#/store", "#/reports", "dialog"] {
+            match page {
+                "" => {
+                    browser.open(&scene.at(""));
+                    browser.says(".job h2", "resnet-50");
+                }
+                "#/jobs/resnet-50" => {
+                    scene.open_job();
+                    browser.click("figure button");
+                    browser.click("summary");
+                }
+                "dialog" => {
+                    scene.open_job();
+                    browser.click("button[data-worker]");
+                }
+                other => {
+                    browser.open(&scene.at(other));
+                    browser.until(
+                        "it is loaded",
+                        "document.querySelector('h1') && !document.querySelector('.loading')",
+                    );
+                }
+            }
+            browser.run(&axe);
+            let found = browser.run_until_called(RUN);
+            for fault in found.as_array().unwrap() {
+                println!("{scheme} {page:?}: {} {}: {}", fault["impact"], fault["rule"], fault["help"]);
+                if fault["impact"] == "serious" || fault["impact"] == "critical" {
+                    faults.push(json!({ "scheme": scheme, "page": page, "fault": fault }));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}

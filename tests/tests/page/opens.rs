@@ -1,0 +1,94 @@
+//! Jobs at a glance, a job as it runs, and what is said where there is nothing to see.
+
+use crate::scene::{JOB, Scene, worker};
+
+const WORKERS: usize = 4;
+const STEPS: u64 = 40;
+
+#[test]
+fn an_empty_service_says_how_to_begin() {
+    let Some(scene) = Scene::empty("opens::an_empty_service_says_how_to_begin") else { return };
+    scene.browser.open(&scene.at(""));
+    scene.browser.says("main", "No job yet");
+    // What it tells people to type names this very service.
+    scene.browser.says("pre", &scene.gate.url());
+    scene.browser.picture("empty");
+    scene.browser.open(&scene.at("#/nodes"));
+    scene.browser.says("main", "No node yet");
+    scene.browser.open(&scene.at("#/reports"));
+    scene.browser.says("main", "no page (*.html) in it yet");
+    scene.browser.open(&scene.at("#/nowhere"));
+    scene.browser.says("main", "No such page");
+    scene.no_complaints();
+}
+
+#[test]
+fn a_job_opens_and_follows_its_steps() {
+    let name = "opens::a_job_opens_and_follows_its_steps";
+    let Some(mut scene) = Scene::with_job(name, WORKERS, STEPS) else { return };
+    scene.browser.open(&scene.at(""));
+    scene.browser.says(".job h2", JOB);
+    scene.browser.says(".job .pill", "running");
+    scene.browser.picture("jobs-light");
+    scene.browser.click(".job h2 a");
+    scene.browser.says("h1", JOB);
+    scene.open_job();
+    // A bar for each worker, and its numbers are the service's.
+    scene.browser.until(
+        "a bar for each worker",
+        &format!("document.querySelectorAll('.finish-rows > li').length === {WORKERS}"),
+    );
+    let said = scene.browser.text(".tall tbody");
+    for place in 0..WORKERS {
+        assert!(said.contains(worker(place).as_str()), "{said}");
+    }
+    scene.browser.says(".log", "Joined");
+    let latest = scene.reported() - 1;
+    scene.browser.until(
+        "the latest that was reported",
+        &format!("[...document.querySelectorAll('.figures dd')].at(-1).innerText === '{latest}'"),
+    );
+    // Live: what is reported now is shown without anybody asking.
+    for _ in 0..3 {
+        scene.step();
+        let latest = scene.reported() - 1;
+        let figure = "[...document.querySelectorAll('.figures dd')].at(-1).innerText";
+        scene.browser.until(&format!("iteration {latest} is shown"), &format!("{figure} === '{latest}'"));
+    }
+    // The numbers of the table are those of one iteration. It is drawn once it is in view.
+    scene.browser.run("document.querySelector('.tall').scrollIntoView()");
+    let batches =
+        "[...document.querySelectorAll('.tall tbody tr')].map((row) => Number(row.cells[2].innerText))";
+    let whole = 64 * WORKERS;
+    scene.browser.until(
+        "the batches are those of an iteration",
+        &format!("{batches}.reduce((a, b) => a + b) === {whole}"),
+    );
+    scene.browser.run("scrollTo(0, 0)");
+    scene.browser.picture("job-light");
+    scene.no_complaints();
+}
+
+#[test]
+fn a_job_that_goes_while_it_is_looked_at_is_said_to_be_gone() {
+    let name = "opens::a_job_that_goes_while_it_is_looked_at_is_said_to_be_gone";
+    let Some(scene) = Scene::with_job(name, 2, 3) else { return };
+    scene.open_job();
+    assert_eq!(scene.client().delete(&format!("/v1/jobs/{JOB}")).status, 204);
+    scene.browser.says("main", "This job is not here");
+    scene.browser.click("main a");
+    scene.browser.says("main", "No job yet");
+}
+
+/// Names are text wherever they are shown, whatever is in them.
+#[test]
+fn a_name_is_never_markup() {
+    let Some(scene) = Scene::with_job("opens::a_name_is_never_markup", 2, 2) else { return };
+    let device = "<img src=x onerror=\"document.title='broken'\"><b>bold</b>";
+    let mut request = evenstep_protocol::JoinRequest::new(worker(7));
+    request.device = Some(device.into());
+    scene.client().post(&format!("/v1/jobs/{JOB}/workers"), &request);
+    scene.open_job();
+    scene.browser.says(".tall tbody", device);
+    scene.no_complaints();
+}

@@ -1,0 +1,61 @@
+//! What an operator wants of a worker: with the token only, and said in words.
+
+use evenstep_protocol::{WorkerView, WorkersView};
+
+use crate::scene::{JOB, Scene, TOKEN, worker};
+
+fn view(scene: &Scene, place: usize) -> WorkerView {
+    let workers: WorkersView = scene.client().get(&format!("/v1/jobs/{JOB}/workers")).json();
+    workers.workers.into_iter().find(|view| view.worker == worker(place)).unwrap()
+}
+
+#[test]
+fn a_worker_is_paused_pinned_and_let_go_with_the_token_only() {
+    let name = "operator::a_worker_is_paused_pinned_and_let_go_with_the_token_only";
+    let Some(scene) = Scene::with_job(name, 3, 8) else { return };
+    let browser = &scene.browser;
+    let button = format!("button[data-worker='{}']", worker(1));
+    scene.open_job();
+    browser.click(&button);
+    browser.click("dialog input[value=pause]");
+    browser.click("dialog [type=submit]");
+    browser.says("dialog .error", "asks for its operator token");
+    browser.fill("dialog [name=token]", "wrong");
+    browser.click("dialog [type=submit]");
+    browser.until("the refusal is said", "document.querySelector('dialog .error').innerText.length > 20 && !document.querySelector('dialog .error').innerText.includes('asks for')");
+    browser.picture("operator-wrong");
+    assert_eq!(view(&scene, 1).operator_override, None, "nothing was changed");
+
+    browser.fill("dialog [name=token]", TOKEN);
+    browser.click("dialog [type=submit]");
+    browser.until("the dialog closes", "!document.querySelector('dialog')");
+    browser.says(".toast", "paused by an operator");
+    browser.says(".tall tbody", "paused by an operator");
+    assert!(view(&scene, 1).operator_override.unwrap().paused);
+
+    // The token is known now, in this tab, and nowhere in the page.
+    browser.click(&button);
+    browser.until(
+        "nobody is asked again",
+        "document.querySelector('dialog [name=token]').closest('label').hidden",
+    );
+    browser.click("dialog input[value=pin]");
+    browser.click("dialog [type=submit]");
+    browser.says("dialog .error", "Say how many");
+    browser.fill("dialog [name=pinned]", "17");
+    browser.click("dialog [type=submit]");
+    browser.says(".tall tbody", "pinned to 17 samples");
+    assert_eq!(view(&scene, 1).operator_override.unwrap().pinned_local_batch, Some(17));
+    let kept =
+        browser.run("return [JSON.stringify(localStorage), document.documentElement.outerHTML]").to_string();
+    assert!(!kept.contains(TOKEN), "the token is kept for the tab only");
+
+    browser.click(&button);
+    browser.click("dialog input[value=lift]");
+    browser.click("dialog [type=submit]");
+    browser.says(".toast", "evenstep decides again");
+    assert_eq!(view(&scene, 1).operator_override, None);
+    // The browser itself reports the refused request; there is nothing else.
+    let others: Vec<String> = browser.complaints().into_iter().filter(|line| !line.contains("401")).collect();
+    assert!(others.is_empty(), "{others:#?}");
+}

@@ -1,0 +1,158 @@
+//! A predictor with a job whose workers report, and a browser that looks at it.
+
+use evenstep_protocol::{
+    AllocateAnswer, AllocateRequest, JobId, JobSpec, JoinRequest, NodeId, NodeSample, TelemetryBatch,
+    WorkerId, WorkerReport,
+};
+use evenstep_tests::store::sqlite_address;
+use evenstep_tests::{Browser, Client, Gate, Predictor, binaries};
+use tempfile::TempDir;
+
+/// What the page asks operators for.
+pub const TOKEN: &str = "correct-horse-battery-staple";
+/// The job that it is about.
+pub const JOB: &str = "resnet-50";
+
+/// Everything that a test needs; the page's address stays the same while the predictor comes and goes.
+pub struct Scene {
+    pub browser: Browser,
+    pub gate: Gate,
+    pub predictor: Predictor,
+    pub folder: TempDir,
+    generation: u64,
+    next: u64,
+    reports: Vec<WorkerReport>,
+}
+
+impl Scene {
+    /// A predictor without any job. None where a program is missing.
+    pub fn empty(test: &str) -> Option<Self> {
+        let binary = binaries::find("evenstep-predictor", test)?;
+        let browser = Browser::start(test)?;
+        let folder = tempfile::tempdir().unwrap();
+        let reports = folder.path().join("reports");
+        std::fs::create_dir(&reports).unwrap();
+        let flags = [format!("--operator-token={TOKEN}"), format!("--reports={}", reports.display())];
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let predictor = Predictor::start_over(&binary, &sqlite_address(folder.path()), &flags);
+        let gate = Gate::to(&predictor.url);
+        Some(Self { browser, gate, predictor, folder, generation: 0, next: 0, reports: Vec::new() })
+    }
+
+    /// One with a job of so many workers that have done so many steps.
+    pub fn with_job(test: &str, workers: usize, steps: u64) -> Option<Self> {
+        let mut scene = Self::empty(test)?;
+        let client = scene.client();
+        client.put_job(JOB, &JobSpec::new(64 * workers as u64));
+        for place in 0..workers {
+            let mut request = JoinRequest::new(worker(place));
+            request.device =
+                Some(if place % 2 == 0 { "NVIDIA H200".into() } else { "cpu: AMD EPYC 9654".into() });
+            let reply = client.post(&format!("/v1/jobs/{JOB}/workers"), &request);
+            scene.generation = reply.json::<evenstep_protocol::JoinAnswer>().generation;
+        }
+        for _ in 0..steps {
+            scene.step();
+        }
+        Some(scene)
+    }
+
+    pub fn client(&self) -> Client {
+        self.predictor.client()
+    }
+
+    /// An iteration: it is asked for, computed and, with the next one, reported.
+    pub fn step(&mut self) {
+        let mut request = AllocateRequest::new(JobId::new(JOB).unwrap(), self.generation, self.next);
+        request.reports = std::mem::take(&mut self.reports);
+        let answer: AllocateAnswer = self.client().allocate(&request).json();
+        let times: Vec<f64> = answer
+            .allocations
+            .iter()
+            .map(|share| share.local_batch as f64 / speed(share.rank, self.next))
+            .collect();
+        let longest = times.iter().copied().fold(0.0, f64::max);
+        self.reports = answer
+            .allocations
+            .iter()
+            .zip(&times)
+            .filter(|(share, _)| share.local_batch > 0)
+            .map(|(share, time)| {
+                let mut report = WorkerReport::new(share.worker.clone(), self.next, share.local_batch, *time);
+                report.barrier_wait_s = Some(longest - time);
+                report
+            })
+            .collect();
+        self.next += 1;
+    }
+
+    /// Iterations that were reported so far: the page's latest is the one before.
+    pub fn reported(&self) -> u64 {
+        self.next - 1
+    }
+
+    /// Telemetry of a node.
+    pub fn measure(&self, node: &str) {
+        let now = now_unix_ms();
+        let sample = |ago: i64| {
+            let share = 0.5 + 0.4 * (ago as f64 / 9.0).sin();
+            let readings = [
+                ("cpu_busy", share),
+                ("memory_used", 0.6),
+                ("psi_cpu_some", share / 9.0),
+                ("procs_running", 3.0),
+            ];
+            NodeSample {
+                at_unix_ms: now - 1000 * ago,
+                window_s: Some(1.0),
+                readings: readings.map(|(name, value)| (name.to_owned(), value)).into(),
+                missing: [("gpu".to_owned(), "no driver".to_owned())].into(),
+                ..NodeSample::default()
+            }
+        };
+        let batch = TelemetryBatch {
+            node: NodeId::new(node).unwrap(),
+            boot_id: "life".into(),
+            sequence: 0,
+            samples: (0..120).rev().map(sample).collect(),
+        };
+        let reply = self.client().post("/v1/telemetry", &batch);
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+
+    /// The address of a place on the page.
+    pub fn at(&self, place: &str) -> String {
+        format!("{}/{place}", self.gate.url())
+    }
+
+    /// Opens the job's page, and waits until all of it is there and live.
+    pub fn open_job(&self) {
+        self.browser.open(&self.at(&format!("#/jobs/{JOB}")));
+        self.browser.until("the page is live", "document.querySelector('#light')?.dataset.state === 'live'");
+        self.browser.until("the charts are drawn", "document.querySelectorAll('canvas').length >= 2");
+        self.browser.until("the workers are there", "document.querySelectorAll('.tall tbody tr').length > 0");
+    }
+
+    /// Asserts that the console has nothing to complain of.
+    pub fn no_complaints(&self) {
+        let complaints = self.browser.complaints();
+        assert!(complaints.is_empty(), "{complaints:#?}");
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "samples that are looked at now were taken now")]
+fn now_unix_ms() -> i64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as i64
+}
+
+/// The id of the worker at a place.
+pub fn worker(place: usize) -> WorkerId {
+    WorkerId::new(format!("node-{}/{}", char::from(b'a' + (place % 16) as u8), place / 16)).unwrap()
+}
+
+/// How fast a rank is in an iteration, in samples per second: unequal, and never quite the same.
+fn speed(rank: u64, iteration: u64) -> f64 {
+    let base = [4100.0, 2600.0, 3000.0, 1200.0][rank as usize % 4];
+    let wobble = ((iteration * 7 + rank * 13) % 23) as f64 / 23.0 - 0.5;
+    base * (1.0 + 0.08 * wobble + 0.15 * (iteration as f64 / 17.0 + rank as f64).sin())
+}
