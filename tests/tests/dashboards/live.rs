@@ -13,7 +13,7 @@ use crate::shipped::{Dashboard, Question, dashboard, dashboards};
 use crate::world::{JOB, NODE, World};
 
 /// What a machine without it cannot show, by the begin of the place, and why.
-const NOT_HERE: [(&str, &str); 16] = [
+const NOT_HERE: [(&str, &str); 9] = [
     ("node.json, panel \"Busy GPUs\"", "no GPU"),
     ("node.json, panel \"GPU busy\"", "no GPU"),
     ("node.json, panel \"GPU memory in use\"", "no GPU"),
@@ -23,13 +23,6 @@ const NOT_HERE: [(&str, &str); 16] = [
     ("node.json, panel \"GPU throttled\"", "no GPU"),
     ("node.json, annotation \"Throttling\"", "no GPU"),
     ("node.json, panel \"Readings missing\"", "where all can be read none is missing"),
-    ("overview.json, panel \"Workers started again\"", "the launcher shows nothing yet"),
-    ("job.json, panel \"Throughput of training\"", "the launcher shows nothing yet"),
-    ("job.json, panel \"Step, with all that is in it\"", "the launcher shows nothing yet"),
-    ("job.json, panel \"Share of the steps spent asking\"", "the launcher shows nothing yet"),
-    ("job.json, panel \"Iterations without an answer", "the launcher shows nothing yet"),
-    ("job.json, panel \"Loss\"", "the launcher shows nothing yet"),
-    ("job.json, panel \"Learning rate\", query B", "the launcher shows nothing yet"),
 ];
 /// What there is only when workers have left.
 const AFTERWARDS: &str = "job.json, annotation \"Left\"";
@@ -153,7 +146,7 @@ fn faults(prometheus: &Prometheus, world: &World) {
 /// What is scraped is well formed, by Prometheus' own rules.
 fn pages(world: &World) {
     let Some(promtool) = promtool("dashboards::live (promtool check metrics)") else { return };
-    for client in [&world.predictor.client(), &world.agent.client] {
+    for client in [&world.predictor.client(), &world.agent.client, &world.launcher] {
         let page = client.get("/metrics").body;
         assert!(page.contains("evenstep_"), "{page}");
         if let Checked::Wrong(said) = promtool.check_metrics(&page) {

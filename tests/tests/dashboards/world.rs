@@ -32,6 +32,8 @@ pub struct World {
     pub prometheus: Option<Prometheus>,
     /// Measures this machine.
     pub agent: Agent,
+    /// The launcher's own page.
+    pub launcher: Client,
     /// The service.
     pub predictor: Predictor,
     _store: Store,
@@ -72,15 +74,31 @@ impl World {
             "--global-batch=56".to_owned(),
             "--policy=evenstep".to_owned(),
             "--steps=1000000".to_owned(),
+            "--metrics-listen=127.0.0.1:0".to_owned(),
             format!("--job={JOB}"),
             format!("--server={}", predictor.url),
         ];
         let training = Training::start(&trainer, folder.path(), &arguments.each_ref().map(String::as_str));
+        let launcher = training.process.line("where it shows its metrics", |line| {
+            let (_, rest) = line.split_once("metrics: ")?;
+            Some(rest.strip_suffix("/metrics")?.to_owned())
+        });
         let prometheus = prometheus.map(|binary| {
-            let addresses = [predictor.url.as_str(), agent.client.url()];
+            let addresses = [predictor.url.as_str(), agent.client.url(), &launcher];
             Prometheus::start(&binary, &configuration(addresses.map(host)))
         });
-        Some(Self { training, prometheus, agent, predictor, begun_s, asking, _store: store, _folder: folder })
+        let launcher = Client::new(&launcher);
+        Some(Self {
+            training,
+            prometheus,
+            agent,
+            launcher,
+            predictor,
+            begun_s,
+            asking,
+            _store: store,
+            _folder: folder,
+        })
     }
 
     /// What a person does meanwhile: somebody asks twice, somebody asks for what there is not, an agent sends nonsense, and somebody
@@ -134,7 +152,7 @@ fn workers(client: &Client) -> Vec<String> {
 }
 
 /// The configuration as it is shipped, with addresses of this test, and in a hurry.
-fn configuration(addresses: [String; 2]) -> String {
+fn configuration(addresses: [String; 3]) -> String {
     let mut config = shipped::text("prometheus/prometheus.yaml");
     let rules = shipped::path("prometheus/rules").canonicalize().expect("the rules");
     let replacements = [
@@ -142,7 +160,7 @@ fn configuration(addresses: [String; 2]) -> String {
         ("evaluation_interval: 15s".to_owned(), format!("evaluation_interval: {SCRAPE_INTERVAL_S}s")),
         ("rules/*.yaml".to_owned(), format!("{}/*.yaml", rules.display())),
     ];
-    let shipped = ["predictor:7117", "host.docker.internal:7119"];
+    let shipped = ["predictor:7117", "host.docker.internal:7119", "host.docker.internal:7120"];
     let addresses = shipped.iter().map(|&shipped| shipped.to_owned()).zip(addresses);
     for (from, to) in replacements.into_iter().chain(addresses) {
         assert!(config.contains(&from), "prometheus.yaml has no {from}");
