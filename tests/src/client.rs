@@ -81,6 +81,11 @@ impl Client {
         Self { agent: config.into(), url: url.to_owned(), hops: 0, token: None }
     }
 
+    /// Where the server is.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// A client that goes where the server sends it.
     pub fn following(url: &str) -> Self {
         Self { hops: HOPS_MAX, ..Self::new(url) }

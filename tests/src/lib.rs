@@ -33,9 +33,12 @@ pub mod agent;
 
 pub mod training;
 
+pub mod prometheus;
+
 pub use client::{Client, Reply};
 pub use events::{Event, Events};
 pub use gate::Gate;
 pub use postgres::{Database, Postgres};
 pub use predictor::Predictor;
+pub use prometheus::Prometheus;
 pub use store::Store;

@@ -1,0 +1,29 @@
+#!/usr/bin/env python3
+"""Writes the dashboards in grafana/ from source/. `--check` only says where they are out of step."""
+
+import json
+import pathlib
+import sys
+
+from source import job, job_postgres, node, overview, service
+
+FOLDER = pathlib.Path(__file__).parent / "grafana"
+SOURCES = {"overview": overview, "job": job, "node": node, "service": service, "job-postgres": job_postgres}
+
+
+def main(arguments):
+    if arguments not in ([], ["--check"]):
+        sys.exit("usage: build.py [--check]")
+    stale = []
+    for name, source in SOURCES.items():
+        path, text = FOLDER / f"{name}.json", json.dumps(source.build(), indent=2) + "\n"
+        if not arguments:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            stale.append(path.name)
+    if stale:
+        sys.exit(f"out of step with source/: {', '.join(stale)} (dashboards/build.py writes them)")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

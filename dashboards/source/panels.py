@@ -1,0 +1,307 @@
+"""What dashboards are made of: panels, queries, variables, annotations and links, in Grafana's JSON.
+
+Every maker asks for what every panel must have: a title, a description, a unit and thresholds. Where on the grid a panel
+stands follows from its order and its width: `dashboard` places them.
+"""
+
+SCHEMA_VERSION = 41
+PROMETHEUS = {"type": "prometheus", "uid": "${datasource}"}
+POSTGRES = {"type": "grafana-postgresql-datasource", "uid": "${datasource}"}
+TAG = "evenstep"
+WIDTH = 24
+
+# Colours of meaning only; lines take theirs by name, so that a worker has one colour in all panels.
+GREEN, ORANGE, RED, BLUE, GREY = "green", "orange", "red", "blue", "#8e8e8e"
+
+RATIO, SECONDS, SAMPLES, SPEED, COUNT = "percentunit", "s", "suffix: samples", "suffix: samples/s", "short"
+
+
+def steps(*levels, base=GREEN):
+    """Thresholds: the colour of the lowest values, then (value, colour) from there on."""
+    return [{"color": base, "value": None}] + [{"color": color, "value": value} for value, color in levels]
+
+
+# Where no value is better than another.
+PLAIN = steps()
+
+
+def query(expr, legend="__auto", *, instant=False, table=False, heatmap=False):
+    """A question to Prometheus; over the range of time, or `instant`: only now."""
+    return {
+        "datasource": PROMETHEUS,
+        "editorMode": "code",
+        "expr": " ".join(expr.split()),
+        "format": "table" if table else "heatmap" if heatmap else "time_series",
+        "instant": instant,
+        "legendFormat": legend,
+        "range": not instant,
+    }
+
+
+def sql(text, *, table=False):
+    """A question to PostgreSQL."""
+    return {
+        "datasource": POSTGRES,
+        "editorMode": "code",
+        "format": "table" if table else "time_series",
+        "rawQuery": True,
+        "rawSql": text.strip(),
+    }
+
+
+def panel(kind, title, description, unit, queries, options, *, thresholds, width, height, custom=None, mappings=None,
+          color="palette-classic-by-name", overrides=(), decimals=None, transformations=(), links=(), lowest=None,
+          highest=None, repeat=None, interval=None):
+    """A panel of any kind."""
+    defaults = {
+        "color": {"mode": color},
+        "mappings": mappings or [],
+        "thresholds": {"mode": "absolute", "steps": thresholds},
+        "unit": unit,
+    }
+    for name, value in (("custom", custom), ("decimals", decimals), ("min", lowest), ("max", highest),
+                        ("links", list(links))):
+        if value not in (None, []):
+            defaults[name] = value
+    targets = [dict(query, refId=chr(ord("A") + index)) for index, query in enumerate(queries)]
+    made = {
+        "type": kind,
+        "title": title,
+        "description": " ".join(description.split()),
+        "datasource": targets[0]["datasource"],
+        "fieldConfig": {"defaults": defaults, "overrides": list(overrides)},
+        "gridPos": {"h": height, "w": width, "x": 0, "y": 0},
+        "options": options,
+        "targets": targets,
+    }
+    if transformations:
+        made["transformations"] = list(transformations)
+    if interval:
+        made["interval"] = interval
+    if repeat:
+        made |= {"repeat": repeat, "repeatDirection": "h", "maxPerRow": 4}
+    return made
+
+
+def stat(title, description, unit, queries, *, thresholds, width=4, height=4, calc="lastNotNull", text="auto", **more):
+    """One large number."""
+    options = {
+        "colorMode": "value",
+        "graphMode": "none" if queries[0].get("instant") or "rawSql" in queries[0] else "area",
+        "justifyMode": "auto",
+        "orientation": "auto",
+        "reduceOptions": {"calcs": [calc], "fields": "", "values": False},
+        "textMode": text,
+        "wideLayout": True,
+    }
+    return panel("stat", title, description, unit, queries, options, thresholds=thresholds, width=width, height=height,
+                 color="thresholds", **more)
+
+
+def lines(title, description, unit, queries, *, thresholds=PLAIN, width=12, height=8, stacked=False, band=False, **more):
+    """Lines over time. `band`: the colours of the thresholds lie behind them."""
+    custom = {
+        "drawStyle": "line",
+        "fillOpacity": 60 if stacked else 0,
+        "lineInterpolation": "linear",
+        "lineWidth": 0 if stacked else 1,
+        "showPoints": "never",
+        # A gap of a missed scrape is bridged, a worker's absence is not.
+        "spanNulls": 60_000,
+        "stacking": {"group": "A", "mode": "normal" if stacked else "none"},
+        "thresholdsStyle": {"mode": "area" if band else "off"},
+    }
+    options = {
+        "legend": {"calcs": ["mean", "lastNotNull"], "displayMode": "table", "placement": "right", "showLegend": True},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    return panel("timeseries", title, description, unit, queries, options, thresholds=thresholds, width=width,
+                 height=height, custom=custom, **more)
+
+
+def states(title, description, queries, mappings, *, thresholds=PLAIN, width=12, height=8):
+    """A row of colours for each series."""
+    custom = {"fillOpacity": 80, "lineWidth": 0, "spanNulls": 60_000}
+    options = {
+        "alignValue": "left",
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+        "mergeValues": True,
+        "rowHeight": 0.8,
+        "showValue": "auto",
+        "tooltip": {"mode": "single", "sort": "none"},
+    }
+    return panel("state-timeline", title, description, "none", queries, options, thresholds=thresholds, width=width,
+                 height=height, custom=custom, mappings=mappings, color="thresholds")
+
+
+def table(title, description, queries, *, overrides, transformations=(), width=24, height=9, unit="none", sort=None,
+          thresholds=PLAIN):
+    """Rows and columns; a unit for each column in `overrides`."""
+    options = {
+        "cellHeight": "sm",
+        "showHeader": True,
+        "sortBy": [{"desc": sort[1], "displayName": sort[0]}] if sort else [],
+    }
+    custom = {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True, "inspect": False}
+    return panel("table", title, description, unit, queries, options, thresholds=thresholds, width=width, height=height,
+                 custom=custom, color="thresholds", overrides=overrides, transformations=transformations)
+
+
+def heatmap(title, description, unit, queries, *, width=12, height=8):
+    """How often which duration, over time, from the buckets of a histogram."""
+    options = {
+        "calculate": False,
+        "cellGap": 1,
+        "color": {"exponent": 0.5, "fill": "dark-orange", "mode": "scheme", "reverse": False, "scale": "exponential",
+                  "scheme": "Viridis", "steps": 64},
+        "filterValues": {"le": 1e-9},
+        "legend": {"show": True},
+        "rowsFrame": {"layout": "auto"},
+        "showValue": "never",
+        "tooltip": {"mode": "single", "showColorScale": True, "yHistogram": True},
+        "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit},
+    }
+    custom = {"scaleDistribution": {"type": "linear"}}
+    return panel("heatmap", title, description, unit, queries, options, thresholds=PLAIN, width=width, height=height,
+                 custom=custom)
+
+
+def row(title, panels=None, *, repeat=None):
+    """A heading. With `panels`: folded at first, and Grafana asks nothing for them until somebody opens it."""
+    made = {"type": "row", "title": title, "collapsed": panels is not None, "panels": panels or [],
+            "gridPos": {"h": 1, "w": WIDTH, "x": 0, "y": 0}}
+    if repeat:
+        made["repeat"] = repeat
+    return made
+
+
+def by_name(name, **properties):
+    """Properties of the field by this name; `__` stands for a dot."""
+    return _override({"id": "byName", "options": name}, properties)
+
+
+def by_query(ref, **properties):
+    """Properties of all that a query brings."""
+    return _override({"id": "byFrameRefID", "options": ref}, properties)
+
+
+def by_pattern(pattern, **properties):
+    """Properties of the fields whose names match."""
+    return _override({"id": "byRegexp", "options": pattern}, properties)
+
+
+def _override(matcher, properties):
+    return {"matcher": matcher,
+            "properties": [{"id": name.replace("__", "."), "value": value} for name, value in properties.items()]}
+
+
+DASHED = {"custom__lineStyle": {"dash": [8, 6], "fill": "dash"}}
+UNCOLOURED = {"type": "auto"}
+COLOURED_TEXT = {"type": "color-text"}
+
+
+def columns(**names):
+    """The answers of instant queries as one table: `merge` puts rows with the same labels together."""
+    return [
+        {"id": "merge", "options": {}},
+        {"id": "organize", "options": {
+            "excludeByName": {"Time": True} | {name: True for name, title in names.items() if title is None},
+            "indexByName": {name: index for index, name in enumerate(names)},
+            "renameByName": {name: title for name, title in names.items() if title is not None},
+        }},
+    ]
+
+
+def value_of(ref):
+    """What Grafana calls the numbers of a query in a table."""
+    return f"Value #{ref}"
+
+
+def values(*texts):
+    """Names for the numbers 0, 1, ..: (text, colour)."""
+    return [{"type": "value", "options": {
+        str(number): {"color": color, "index": number, "text": text} for number, (text, color) in enumerate(texts)}}]
+
+
+def link(title, url):
+    """A way from a value to another dashboard."""
+    return {"targetBlank": False, "title": title, "url": url}
+
+
+def to_dashboard(uid, **variables):
+    """Where a dashboard is, with the same time and data source, and these variables."""
+    passed = "".join(f"&var-{name}={value}" for name, value in variables.items())
+    return f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}{passed}"
+
+
+def source_variable(kind):
+    """Which data source."""
+    return {"type": "datasource", "name": "datasource", "label": "Data source", "query": kind, "regex": "",
+            "current": {}, "hide": 0, "includeAll": False, "multi": False, "options": [], "refresh": 1,
+            "skipUrlSync": False}
+
+
+def variable(name, label, description, query, *, many=False, all_value=".+", source=PROMETHEUS, hide=0):
+    """What can be chosen, asked anew when the range of time changes."""
+    asked = {"qryType": 1, "query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"}
+    made = {"type": "query", "name": name, "label": label, "description": description, "datasource": source,
+            "definition": query, "query": asked if source is PROMETHEUS else query, "current": {}, "hide": hide,
+            "includeAll": many, "multi": many, "options": [], "refresh": 2, "regex": "", "skipUrlSync": False, "sort": 1}
+    if many:
+        made["current"] = {"selected": True, "text": ["All"], "value": ["$__all"]}
+        if all_value:
+            made["allValue"] = all_value
+    return made
+
+
+def annotation(name, expr, color, *, title, text="", tags="", value_is_time=False, enable=True):
+    """Marks on the charts, where an expression is above 0; or, with `value_is_time`, at the milliseconds that it says."""
+    return {"name": name, "datasource": PROMETHEUS, "enable": enable, "hide": False, "iconColor": color,
+            "expr": " ".join(expr.split()), "step": "10s", "tagKeys": tags, "textFormat": text, "titleFormat": title,
+            "useValueForTime": value_is_time}
+
+
+def sql_annotation(name, text, color, *, enable=True):
+    """Marks on the charts: rows of time, text and tags."""
+    return {"name": name, "datasource": POSTGRES, "enable": enable, "hide": False, "iconColor": color,
+            "target": sql(text, table=True) | {"refId": "Anno"}}
+
+
+def dashboard(uid, title, description, panels, *, variables, annotations=(), since="now-1h", refresh="10s"):
+    """The whole, with its panels placed and numbered."""
+    _place(panels)
+    return {
+        "uid": uid,
+        "title": title,
+        "description": " ".join(description.split()),
+        "tags": [TAG],
+        "schemaVersion": SCHEMA_VERSION,
+        "version": 1,
+        "editable": False,
+        "graphTooltip": 1,
+        "timezone": "browser",
+        "refresh": refresh,
+        "time": {"from": since, "to": "now"},
+        "timepicker": {"hidden": False, "refresh_intervals": ["5s", "10s", "30s", "1m", "5m", "15m"]},
+        "templating": {"list": variables},
+        "annotations": {"list": list(annotations)},
+        "links": [{"asDropdown": True, "icon": "external link", "includeVars": True, "keepTime": True, "tags": [TAG],
+                   "targetBlank": False, "title": "Evenstep", "tooltip": "The other dashboards of evenstep",
+                   "type": "dashboards", "url": ""}],
+        "panels": panels,
+    }
+
+
+def _place(panels, first_id=1, y=0):
+    """Left to right in the order given, in rows as high as their highest panel."""
+    x = highest = 0
+    for made in panels:
+        made["id"], first_id = first_id, first_id + 1
+        position = made["gridPos"]
+        if x + position["w"] > WIDTH:
+            x, y, highest = 0, y + highest, 0
+        position["x"], position["y"] = x, y
+        x, highest = x + position["w"], max(highest, position["h"])
+        if made["type"] == "row" and made["panels"]:
+            first_id = _place(made["panels"], first_id, y + 1)
+    return first_id

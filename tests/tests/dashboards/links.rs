@@ -1,0 +1,82 @@
+//! Ways between dashboards lead somewhere.
+
+use serde_json::{Value, json};
+
+use crate::shipped::{Dashboard, dashboards, string};
+
+/// What is wrong with the links of a dashboard.
+fn complaints(dashboard: &Dashboard, all: &[Dashboard]) -> Vec<String> {
+    let mut found = Vec::new();
+    for url in urls(&dashboard.json) {
+        let wrong = |what: String| format!("{}.json, {url}: {what}", dashboard.name);
+        let Some((uid, query)) = url.strip_prefix("/d/").and_then(|rest| rest.split_once('?')) else {
+            found.push(wrong("not a dashboard of ours".to_owned()));
+            continue;
+        };
+        let Some(target) = all.iter().find(|target| target.uid() == uid) else {
+            found.push(wrong(format!("{uid}: no dashboard has this uid")));
+            continue;
+        };
+        for part in query.split('&') {
+            if let Some((name, _)) = part.strip_prefix("var-").and_then(|part| part.split_once('='))
+                && !target.has_variable(name)
+            {
+                found.push(wrong(format!("{} has no variable {name}", target.name)));
+            }
+        }
+        // Variables of this dashboard that are passed on; `__` are Grafana's own.
+        for used in query.split("${").skip(1).filter_map(|rest| rest.split(['}', ':']).next()) {
+            if !used.starts_with("__") && !dashboard.has_variable(used) {
+                found.push(wrong(format!("{} has no variable {used}", dashboard.name)));
+            }
+        }
+    }
+    found
+}
+
+/// Every URL in it that is not empty.
+fn urls(json: &Value) -> Vec<String> {
+    match json {
+        Value::Object(fields) => {
+            let own = fields.get("url").map(string).filter(|url| !url.is_empty()).map(str::to_owned);
+            own.into_iter().chain(fields.values().flat_map(urls)).collect()
+        }
+        Value::Array(entries) => entries.iter().flat_map(urls).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn links_resolve() {
+    let all = dashboards();
+    let found: Vec<String> = all.iter().flat_map(|dashboard| complaints(dashboard, &all)).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(all.iter().map(|dashboard| urls(&dashboard.json).len()).sum::<usize>() >= 5, "they are linked");
+    for dashboard in &all {
+        let links = &dashboard.json["links"][0];
+        assert_eq!(
+            (&links["type"], &links["tags"], &dashboard.json["tags"]),
+            (&json!("dashboards"), &json!(["evenstep"]), &json!(["evenstep"]))
+        );
+    }
+}
+
+#[test]
+fn planted_faults_are_found() {
+    for (from, to, complaint) in [
+        ("/d/evenstep-job?", "/d/evenstep-jobs?", "no dashboard has this uid"),
+        ("var-job_id=", "var-job=", "has no variable job"),
+        ("${datasource:", "${source:", "has no variable source"),
+        ("/d/", "https://elsewhere.example/d/", "not a dashboard of ours"),
+    ] {
+        let all = dashboards();
+        let mut broken =
+            all.iter().find(|dashboard| dashboard.name == "overview").expect("it is there").clone();
+        broken.json = serde_json::from_str(&broken.json.to_string().replace(from, to)).expect("JSON");
+        let found = complaints(&broken, &all);
+        assert!(
+            !found.is_empty() && found.iter().all(|found| found.contains(complaint)),
+            "{complaint}: {found:?}"
+        );
+    }
+}

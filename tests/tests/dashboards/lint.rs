@@ -1,0 +1,230 @@
+//! The rules of Grafana's dashboard-linter that apply here, and a few of our own, each with the faults that it must find.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::shipped::{Dashboard, dashboard, dashboards, list, string};
+
+/// Units that Grafana knows by these names, of those in use; `suffix:` is for any other.
+const UNITS: [&str; 13] = [
+    "none",
+    "short",
+    "percentunit",
+    "s",
+    "bytes",
+    "hertz",
+    "watt",
+    "celsius",
+    "cps",
+    "reqps",
+    "dateTimeFromNow",
+    "ms",
+    "string",
+];
+/// Keys of a query in SQL. Grafana's own types take it as it is.
+const SQL_KEYS: [&str; 6] = ["datasource", "editorMode", "format", "rawQuery", "rawSql", "refId"];
+const TRANSFORMATIONS: [&str; 2] = ["merge", "organize"];
+/// What dashboards are bookmarked and linked by: never to change.
+const UIDS: [(&str, &str); 5] = [
+    ("overview", "evenstep-overview"),
+    ("job", "evenstep-job"),
+    ("node", "evenstep-node"),
+    ("service", "evenstep-service"),
+    ("job-postgres", "evenstep-job-postgres"),
+];
+
+/// What is wrong with a dashboard, a line for each.
+fn complaints(dashboard: &Dashboard) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut complain =
+        |place: &str, what: &str| found.push(format!("{}.json, {place}: {what}", dashboard.name));
+    whole(dashboard, &mut complain);
+    let source = if dashboard.is_sql() { "grafana-postgresql-datasource" } else { "prometheus" };
+    let source = json!({"type": source, "uid": "${datasource}"});
+    for panel in dashboard.panels() {
+        let place = format!("panel {}", panel["title"]);
+        let mut complain = |what: &str| complain(&place, what);
+        if panel["datasource"] != source
+            || list(&panel["targets"]).iter().any(|target| target["datasource"] != source)
+        {
+            complain("the data source is not the variable, or of another kind");
+        }
+        of_panel(panel, &mut complain);
+        if dashboard.is_sql() {
+            for target in list(&panel["targets"]) {
+                of_sql(target, &mut complain);
+            }
+        }
+    }
+    for annotation in dashboard.annotations() {
+        if annotation["datasource"] != source {
+            complain(
+                &format!("annotation {}", annotation["name"]),
+                "the data source is not the variable, or of another kind",
+            );
+        }
+    }
+    for variable in dashboard.variables().iter().filter(|variable| variable["type"] == "query") {
+        let mut complain = |what: &str| complain(&format!("variable {}", variable["name"]), what);
+        if variable["datasource"] != source {
+            complain("the data source is not the variable, or of another kind");
+        }
+        if variable["refresh"] != 2 {
+            complain("it is not asked again when the range of time changes");
+        }
+        if string(&variable["label"]).is_empty() || string(&variable["description"]).is_empty() {
+            complain("no label or description");
+        }
+    }
+    found
+}
+
+/// Rules of the dashboard as a whole.
+fn whole(dashboard: &Dashboard, complain: &mut impl FnMut(&str, &str)) {
+    let json = &dashboard.json;
+    if !UIDS.contains(&(dashboard.name.as_str(), dashboard.uid())) {
+        complain("uid", "not the one that links and bookmarks have");
+    }
+    if json.get("__inputs").is_some() || json.get("__requires").is_some() || json.get("id").is_some() {
+        complain("the whole", "exported for sharing, or from a running Grafana: __inputs, __requires, id");
+    }
+    if json["editable"] != false {
+        complain("the whole", "editable: what is provisioned cannot be saved");
+    }
+    if string(&json["title"]).is_empty() || string(&json["description"]).is_empty() {
+        complain("the whole", "no title or description");
+    }
+    let sources = dashboard.variables().iter().filter(|variable| variable["type"] == "datasource");
+    let kind = if dashboard.is_sql() { "grafana-postgresql-datasource" } else { "prometheus" };
+    if sources
+        .map(|variable| (&variable["name"], &variable["query"]))
+        .ne([(&json!("datasource"), &json!(kind))])
+    {
+        complain("variables", "exactly one data source, by the name datasource, of the right kind");
+    }
+    let mut titles = BTreeSet::new();
+    for panel in dashboard.panels() {
+        if !titles.insert(string(&panel["title"])) {
+            complain(&format!("panel {}", panel["title"]), "its title is another's too");
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for panel in
+        list(&json["panels"]).iter().chain(list(&json["panels"]).iter().flat_map(|row| list(&row["panels"])))
+    {
+        if !seen.insert(panel["id"].as_u64()) || panel["id"].is_null() {
+            complain(&format!("panel {}", panel["title"]), "its id is missing or another's too");
+        }
+    }
+}
+
+/// Rules of every panel.
+fn of_panel(panel: &Value, complain: &mut impl FnMut(&str)) {
+    if string(&panel["title"]).is_empty() || string(&panel["description"]).is_empty() {
+        complain("no title or description");
+    }
+    if list(&panel["targets"]).is_empty() {
+        complain("asks nothing");
+    }
+    let defaults = &panel["fieldConfig"]["defaults"];
+    let overrides =
+        || list(&panel["fieldConfig"]["overrides"]).iter().flat_map(|entry| list(&entry["properties"]));
+    let units = overrides().filter(|property| property["id"] == "unit").map(|property| &property["value"]);
+    for unit in std::iter::once(&defaults["unit"]).chain(units) {
+        if !UNITS.contains(&string(unit)) && !string(unit).starts_with("suffix: ") {
+            complain(&format!("unit {unit}: not one that Grafana knows"));
+        }
+    }
+    let steps = list(&defaults["thresholds"]["steps"]);
+    let levels: Vec<f64> = steps.iter().skip(1).filter_map(|step| step["value"].as_f64()).collect();
+    if steps.first().is_none_or(|base| !base["value"].is_null())
+        || levels.len() + 1 != steps.len()
+        || !levels.is_sorted()
+    {
+        complain("no thresholds, or none that rise from a base");
+    }
+    let position = |key: &str| panel["gridPos"][key].as_u64().unwrap_or(u64::MAX);
+    if position("x").saturating_add(position("w")) > 24 {
+        complain("beside the grid");
+    }
+    for transformation in list(&panel["transformations"]) {
+        if !TRANSFORMATIONS.contains(&string(&transformation["id"])) {
+            complain(&format!("transformation {}: not known", transformation["id"]));
+        }
+    }
+    // Renamed columns that no query brings are misspelled.
+    let refs: Vec<&str> = list(&panel["targets"]).iter().map(|target| string(&target["refId"])).collect();
+    for transformation in list(&panel["transformations"]) {
+        for name in
+            transformation["options"]["renameByName"].as_object().into_iter().flatten().map(|(name, _)| name)
+        {
+            if name.strip_prefix("Value #").is_some_and(|name| !refs.contains(&name)) {
+                complain(&format!("column {name}: no such query"));
+            }
+        }
+    }
+}
+
+/// Rules of a query in SQL.
+fn of_sql(target: &Value, complain: &mut impl FnMut(&str)) {
+    for key in target.as_object().into_iter().flatten().map(|(key, _)| key) {
+        if !SQL_KEYS.contains(&key.as_str()) {
+            complain(&format!("key {key}: a query in SQL has none"));
+        }
+    }
+    if target["format"] == "time_series" && !string(&target["rawSql"]).contains("ORDER BY") {
+        complain("a series over time is not ordered");
+    }
+}
+
+#[test]
+fn dashboards_keep_the_rules() {
+    let found: Vec<String> = dashboards().iter().flat_map(complaints).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    let names: BTreeSet<String> = dashboards().into_iter().map(|dashboard| dashboard.name).collect();
+    assert_eq!(
+        names,
+        UIDS.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        "each is there, and none else"
+    );
+}
+
+#[test]
+fn planted_faults_break_the_rules() {
+    type Plant = fn(&mut Dashboard);
+    let faults: [(&str, &str, Plant); 12] = [
+        ("no title or description", "job", |job| job.panel("Workers")["description"] = json!("")),
+        ("no title or description", "job", |job| job.json["description"] = Value::Null),
+        ("the data source is not the variable", "job", |job| {
+            job.panel("Workers")["targets"][2]["datasource"]["uid"] = json!("P1809");
+        }),
+        ("the data source is not the variable", "node", |node| {
+            node.json["annotations"]["list"][0]["datasource"] =
+                json!({"type": "loki", "uid": "${datasource}"});
+        }),
+        ("not one that Grafana knows", "node", |node| {
+            node.panel("Memory")["fieldConfig"]["defaults"]["unit"] = json!("bites");
+        }),
+        ("no thresholds", "service", |service| {
+            service.panel("Memory")["fieldConfig"]["defaults"]["thresholds"]["steps"] = json!([]);
+        }),
+        ("not the one that links", "overview", |overview| overview.json["uid"] = json!("a0b1c2d3")),
+        ("exported", "overview", |overview| overview.json["__inputs"] = json!([])),
+        ("its id is missing or another's", "overview", |overview| overview.panel("Jobs")["id"] = json!(1)),
+        ("no such query", "overview", |overview| {
+            overview.panel("Jobs")["transformations"][1]["options"]["renameByName"]["Value #Z"] =
+                json!("Zeal");
+        }),
+        ("key rowSql", "job-postgres", |job| {
+            job.panel("Decisions")["targets"][0]["rowSql"] = json!("SELECT 1");
+        }),
+        ("asked again", "job", |job| job.json["templating"]["list"][1]["refresh"] = json!(0)),
+    ];
+    for (complaint, name, plant) in faults {
+        let mut dashboard = dashboard(name);
+        plant(&mut dashboard);
+        let found = complaints(&dashboard);
+        assert!(found.len() == 1 && found[0].contains(complaint), "{complaint}: {found:?}");
+    }
+}

@@ -1,0 +1,239 @@
+//! Every expression that is shipped, on a real Prometheus that scrapes a real run: none is empty, and what it says is what the
+//! service says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evenstep_protocol::SpeedsView;
+use evenstep_tests::wait::until;
+use evenstep_tests::{Client, Prometheus, Store};
+
+use crate::grafana::View;
+use crate::rules::{Checked, promtool};
+use crate::shipped::{Dashboard, Question, dashboard, dashboards};
+use crate::world::{JOB, NODE, World};
+
+/// What a machine without it cannot show, by the begin of the place, and why.
+const NOT_HERE: [(&str, &str); 9] = [
+    ("node.json, panel \"Busy GPUs\"", "no GPU"),
+    ("node.json, panel \"GPU busy\"", "no GPU"),
+    ("node.json, panel \"GPU memory in use\"", "no GPU"),
+    ("node.json, panel \"GPU clocks\"", "no GPU"),
+    ("node.json, panel \"GPU power\"", "no GPU"),
+    ("node.json, panel \"GPU temperature\"", "no GPU"),
+    ("node.json, panel \"GPU throttled\"", "no GPU"),
+    ("node.json, annotation \"Throttling\"", "no GPU"),
+    ("node.json, panel \"Readings missing\"", "where all can be read none is missing"),
+];
+/// What there is only when workers have left.
+const AFTERWARDS: &str = "job.json, annotation \"Left\"";
+
+/// Whether there is an answer with a number in it; what is wrong otherwise.
+fn answered(prometheus: &Prometheus, view: &View, question: &Question) -> Result<(), String> {
+    let asked = view.promql(&question.text)?;
+    let series = if question.instant {
+        prometheus.instant(&asked, Some(view.range_s.1))
+    } else {
+        prometheus.range(&asked, view.range_s, view.step_s())
+    }?;
+    let finite = series.iter().flat_map(|series| &series.points).any(|(_, value)| value.is_finite());
+    if finite { Ok(()) } else { Err(format!("nothing: {asked}")) }
+}
+
+/// The values that a variable offers.
+fn offered(prometheus: &Prometheus, view: &View, question: &Question) -> Result<Vec<String>, String> {
+    let asked = view.promql(&question.text)?;
+    let inside = asked.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
+    let (selector, label) =
+        inside.and_then(|inside| inside.rsplit_once(',')).ok_or("not label_values(selector, label)")?;
+    prometheus.label_values(selector, label.trim())
+}
+
+fn questions() -> Vec<Question> {
+    let ours = dashboards().into_iter().filter(|dashboard| !dashboard.is_sql());
+    ours.flat_map(|dashboard| [dashboard.asked_by_panels(), dashboard.asked_by_annotations()].concat())
+        .collect()
+}
+
+fn is_here(question: &Question) -> bool {
+    !NOT_HERE.iter().any(|(place, _)| question.place.starts_with(place))
+}
+
+#[test]
+fn every_expression_answers_and_says_what_the_service_says() {
+    let name = "dashboards::live::every_expression_answers_and_says_what_the_service_says";
+    let Some(mut world) = World::start(name, Store::sqlite(), true) else { return };
+    let prometheus = world.prometheus.take().expect("it scrapes");
+    let every = questions();
+    for (place, why) in NOT_HERE {
+        assert!(
+            every.iter().any(|question| question.place.starts_with(place)),
+            "{place} ({why}): not there any more"
+        );
+    }
+
+    // Until all have answered, with all workers and with some.
+    let mut left: Vec<(Question, bool, String)> = every
+        .iter()
+        .filter(|question| is_here(question))
+        .flat_map(|question| [true, false].map(|all| (question.clone(), all, String::new())))
+        .collect();
+    left.retain(|(question, ..)| question.place != AFTERWARDS);
+    assert!(left.len() > 200, "{}", left.len());
+    let asked = left.len();
+    world.training.until("training is under way", || world.workers().len() == 3);
+    let deadline = crate::world::now_s() + 75.0;
+    while !left.is_empty() {
+        world.goes_on();
+        left.retain_mut(|(question, all, why)| match answered(&prometheus, &world.view(*all), question) {
+            Ok(()) => false,
+            Err(wrong) => {
+                *why = wrong;
+                true
+            }
+        });
+        let why: Vec<String> =
+            left.iter().map(|(question, _, why)| format!("{}: {why}", question.place)).collect();
+        assert!(crate::world::now_s() < deadline, "never answered:\n{}", why.join("\n"));
+    }
+    eprintln!("{asked} questions of panels and annotations answered");
+    variables(&prometheus, &world);
+    faults(&prometheus, &world);
+    pages(&world);
+    speeds(&prometheus, &world.predictor.client());
+    departures(&prometheus, &mut world);
+}
+
+fn variables(prometheus: &Prometheus, world: &World) {
+    let mut seen = BTreeMap::new();
+    for question in
+        dashboards().iter().filter(|dashboard| !dashboard.is_sql()).flat_map(Dashboard::asked_by_variables)
+    {
+        let values = offered(prometheus, &world.view(true), &question)
+            .unwrap_or_else(|wrong| panic!("{}: {wrong}", question.place));
+        seen.insert(question.place, values.into_iter().collect::<BTreeSet<_>>());
+    }
+    let expected = |place: &str, values: &[&str]| {
+        let values: BTreeSet<String> = values.iter().map(|value| (*value).to_owned()).collect();
+        assert_eq!(seen.get(place), Some(&values), "{seen:?}");
+    };
+    let workers = world.workers();
+    expected("job.json, variable \"worker\"", &workers.iter().map(String::as_str).collect::<Vec<_>>());
+    expected("job.json, variable \"job_id\"", &["asking", JOB]);
+    expected("overview.json, variable \"job_id\"", &["asking", JOB]);
+    expected("node.json, variable \"node\"", &[NODE]);
+    expected("service.json, variable \"instance\"", &[world.predictor.url.trim_start_matches("http://")]);
+}
+
+/// What is misspelled has no answer, and what is no PromQL neither.
+fn faults(prometheus: &Prometheus, world: &World) {
+    for (from, to, wrong) in [
+        ("evenstep_worker_speed_samples", "evenstep_worker_sped_samples", "nothing"),
+        ("job_id=", "job=", "nothing"),
+        ("by (worker) (", "by (worker (", "bad_data"),
+        ("$worker", "$wroker", "no such variable"),
+    ] {
+        let mut broken = dashboard("job");
+        broken.json = serde_json::from_str(&broken.json.to_string().replace(from, to)).expect("JSON");
+        let question = broken
+            .asked_by_panels()
+            .into_iter()
+            .find(|question| question.place.contains("\"Predicted and actual speed\", query A"));
+        let found = answered(prometheus, &world.view(false), &question.expect("the panel"));
+        assert!(found.as_ref().is_err_and(|found| found.contains(wrong)), "{from} -> {to}: {found:?}");
+    }
+}
+
+/// What is scraped is well formed, by Prometheus' own rules.
+fn pages(world: &World) {
+    let Some(promtool) = promtool("dashboards::live (promtool check metrics)") else { return };
+    for client in [&world.predictor.client(), &world.agent.client, &world.launcher] {
+        let page = client.get("/metrics").body;
+        assert!(page.contains("evenstep_"), "{page}");
+        if let Checked::Wrong(said) = promtool.check_metrics(&page) {
+            panic!("{said}");
+        }
+        let broken = page.replacen("# TYPE evenstep_", "# TYPE evenstep-", 1);
+        assert!(
+            matches!(promtool.check_metrics(&broken), Checked::Wrong(_)),
+            "a broken page was not noticed"
+        );
+    }
+}
+
+/// Each pair of speeds that was scraped is that of one iteration, to the last bit; so are the batch and the error.
+fn speeds(prometheus: &Prometheus, client: &Client) {
+    let of = |metric: &str| {
+        let selector = format!("evenstep_worker_{metric}{{job_id=\"{JOB}\"}}[10m]");
+        let mut scraped = BTreeMap::new();
+        for series in prometheus.instant(&selector, None).expect("PromQL") {
+            let worker = series.labels["worker"].as_str().expect("a worker").to_owned();
+            scraped
+                .extend(series.points.into_iter().map(|(at, value)| ((worker.clone(), at.to_bits()), value)));
+        }
+        scraped
+    };
+    let (actual, predicted) = (of("speed_samples_per_second"), of("predicted_speed_samples_per_second"));
+    let known = speeds_of_service(client);
+    let mut compared = 0;
+    for ((worker, at), actual) in &actual {
+        let Some(predicted) = predicted.get(&(worker.clone(), *at)) else { continue };
+        assert!(
+            known.contains(&(worker.clone(), actual.to_bits(), predicted.to_bits())),
+            "{worker}: {actual}, {predicted}: no iteration"
+        );
+        compared += 1;
+    }
+    assert!(compared >= 15, "{compared} scrapes of {}", actual.len());
+    eprintln!("{compared} scraped pairs of speeds are those of iterations");
+
+    // The rule says what the panel says.
+    let recorded = prometheus
+        .instant(&format!("job_worker:evenstep_speed_prediction_error:ratio{{job_id=\"{JOB}\"}}[1m]"), None)
+        .expect("PromQL");
+    assert_eq!(recorded.len(), 3, "{recorded:?}");
+    let (at_s, _) = recorded[0].points[0];
+    let text = "abs(job_worker:evenstep_speed_prediction_error:ratio \
+        - (max by (job_id, worker) (evenstep_worker_speed_samples_per_second) \
+        / max by (job_id, worker) (evenstep_worker_predicted_speed_samples_per_second) - 1)) < 1e-12";
+    assert_eq!(prometheus.instant(text, Some(at_s)).expect("PromQL").len(), recorded.len());
+}
+
+/// (worker, actual, predicted), as bits, of all iterations.
+fn speeds_of_service(client: &Client) -> BTreeSet<(String, u64, u64)> {
+    let mut known = BTreeSet::new();
+    let mut from = 0;
+    loop {
+        let page: SpeedsView = client.get(&format!("/v1/jobs/{JOB}/speeds?from={from}&limit=1000")).json();
+        let Some(last) = page.speeds.last().map(|point| point.iteration) else { return known };
+        for point in &page.speeds {
+            if let (Some(actual), Some(predicted)) =
+                (point.actual_samples_per_s, point.predicted_samples_per_s)
+            {
+                known.insert((point.worker.as_str().to_owned(), actual.to_bits(), predicted.to_bits()));
+            }
+        }
+        from = last + 1;
+    }
+}
+
+/// Who left is gone from the next scrape on, and the charts say so.
+fn departures(prometheus: &Prometheus, world: &mut World) {
+    // Who trains on would join again.
+    world.training.process.terminate();
+    world.training.process.wait();
+    let client = world.predictor.client();
+    for worker in world.workers() {
+        client.leave(JOB, &worker);
+    }
+    let speed = format!("evenstep_worker_speed_samples_per_second{{job_id=\"{JOB}\"}}");
+    until("the series of workers that left end", || {
+        prometheus.instant(&speed, None).expect("PromQL").is_empty().then_some(())
+    });
+    let left = questions().into_iter().find(|question| question.place == AFTERWARDS).expect("the annotation");
+    until("the chart says that they left", || answered(prometheus, &world.view(true), &left).ok());
+    let live = format!("evenstep_job_workers{{job_id=\"{JOB}\", state=\"live\"}}");
+    assert_eq!(
+        prometheus.instant(&live, None).expect("PromQL")[0].points[0].1,
+        client.job(JOB).live_workers as f64
+    );
+}

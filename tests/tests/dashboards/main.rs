@@ -1,0 +1,17 @@
+//! The dashboards, rules and alerts in `dashboards/`, against the real things that read them.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod shipped;
+
+mod links;
+mod lint;
+mod promql;
+
+mod rules;
+mod schema;
+
+mod grafana;
+mod live;
+mod sql;
+mod world;

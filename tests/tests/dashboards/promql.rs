@@ -1,0 +1,144 @@
+//! PromQL of dashboards, as far as it can be judged without data: it parses, names metrics that there are, and takes ranges and
+//! counters as it should.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use serde_json::json;
+
+use crate::rules::{Checked, promtool};
+use crate::shipped::{self, Question, dashboard, dashboards};
+
+/// Expressions of panels and annotations, and the selectors of variables.
+fn questions(dashboard: &shipped::Dashboard) -> Vec<Question> {
+    let mut questions = dashboard.asked_by_panels();
+    questions.extend(dashboard.asked_by_annotations());
+    questions.extend(dashboard.asked_by_variables().into_iter().map(|mut question| {
+        let selector = question.text.strip_prefix("label_values(").and_then(|rest| rest.rsplit_once(','));
+        question.text = selector.unwrap_or_else(|| panic!("{question:?}")).0.to_owned();
+        question
+    }));
+    questions
+}
+
+fn all_questions() -> Vec<Question> {
+    dashboards().iter().filter(|dashboard| !dashboard.is_sql()).flat_map(questions).collect()
+}
+
+/// What is wrong with a question.
+fn complaints(question: &Question, metrics: &BTreeSet<String>) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut complain = |what: String| found.push(format!("{}: {what}: {}", question.place, question.text));
+    for name in
+        names(&question.text).filter(|name| name.contains("evenstep_") || name.starts_with("process_"))
+    {
+        if !metrics.contains(name) {
+            complain(format!("{name} is no metric of docs/metrics.md"));
+        }
+    }
+    for range in question.text.split('[').skip(1).filter_map(|rest| rest.split(']').next()) {
+        if range != "$__rate_interval" && !(range == "$__range" && question.instant) {
+            complain(format!("[{range}]: a range is $__rate_interval, or $__range in an instant query"));
+        }
+    }
+    let is_annotation = question.part.get("iconColor").is_some();
+    for name in names(&question.text) {
+        let counter = ["_total", "_bucket", "_sum", "_count"].iter().any(|end| name.ends_with(end));
+        let at = name.as_ptr() as usize - question.text.as_ptr() as usize;
+        let rated = ["rate(", "increase("].iter().any(|function| question.text[..at].ends_with(function));
+        // Annotations look for the steps of counters themselves.
+        if counter && !rated && !is_annotation {
+            complain(format!("{name} counts for ever: only its rate or increase says something"));
+        }
+    }
+    found
+}
+
+/// Words that could be names of metrics.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    let part_of_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == ':';
+    text.split(move |letter| !part_of_name(letter)).filter(|word| !word.is_empty())
+}
+
+/// What docs/metrics.md says that there is.
+fn documented() -> BTreeSet<String> {
+    let mut metrics = BTreeSet::new();
+    let documentation = shipped::text("../docs/metrics.md");
+    for row in documentation.lines().filter(|line| line.starts_with("| `")) {
+        let mut columns = row.split('|').skip(1);
+        let (named, kind) = (columns.next().unwrap_or_default(), columns.next().unwrap_or_default().trim());
+        let mut last = String::new();
+        for name in named.split('`').skip(1).step_by(2) {
+            // `a_lower`, `_upper`
+            let name = if name.starts_with('_') { last.replace("_lower", name) } else { name.to_owned() };
+            let endings: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+            metrics.extend(endings.iter().map(|ending| format!("{name}{ending}")));
+            last = name;
+        }
+    }
+    assert!(metrics.len() > 80, "{metrics:?}");
+    let process = ["cpu_seconds_total", "open_fds", "max_fds", "resident_memory_bytes", "start_time_seconds"];
+    metrics.extend(process.iter().map(|name| format!("process_{name}")));
+    metrics
+}
+
+/// Rules that ask these questions, for promtool to judge. Variables become words, macros a minute.
+fn as_rules(questions: &[Question]) -> String {
+    let mut rules = String::from("groups:\n");
+    for (index, question) in questions.iter().enumerate() {
+        let text = question.text.replace("$__rate_interval", "1m").replace("$__range", "1m").replace('$', "");
+        let (place, text) = (json!(question.place), json!(text));
+        write!(rules, "  - name: {place}\n    rules:\n      - record: asked:{index}\n        expr: {text}\n")
+            .expect("a string");
+    }
+    rules
+}
+
+#[test]
+fn expressions_keep_the_rules() {
+    let metrics = documented();
+    let found: Vec<String> =
+        all_questions().iter().flat_map(|question| complaints(question, &metrics)).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn expressions_parse() {
+    let Some(promtool) = promtool("dashboards::promql::expressions_parse") else { return };
+    let questions = all_questions();
+    assert!(questions.len() > 100, "{}", questions.len());
+    match promtool.check_rules(&as_rules(&questions)) {
+        Checked::Fine(said) => assert!(said.contains(&format!("{} rules found", questions.len())), "{said}"),
+        Checked::Wrong(said) => panic!("{said}"),
+    }
+}
+
+#[test]
+fn planted_faults_are_found() {
+    let metrics = documented();
+    for (from, to, complaint) in [
+        ("evenstep_worker_speed_samples", "evenstep_worker_sped_samples", "is no metric"),
+        ("[$__rate_interval]", "[5m]", "a range is $__rate_interval"),
+        (
+            "sum(rate(evenstep_trainer_samples_total{job_id=\\\"$job_id\\\"}[$__rate_interval]))",
+            "evenstep_trainer_samples_total",
+            "counts for ever",
+        ),
+    ] {
+        let mut broken = dashboard("job");
+        broken.json = serde_json::from_str(&broken.json.to_string().replace(from, to)).expect("JSON");
+        let found: Vec<String> =
+            questions(&broken).iter().flat_map(|question| complaints(question, &metrics)).collect();
+        assert!(
+            !found.is_empty() && found.iter().all(|found| found.contains(complaint)),
+            "{complaint}: {found:?}"
+        );
+    }
+    let Some(promtool) = promtool("dashboards::promql::planted_faults_are_found") else { return };
+    for (from, to) in [("sum by (le) (", "sum by (le) ("), ("sum by (le) (", "sum by (le (")] {
+        let mut broken = dashboard("job");
+        broken.json = serde_json::from_str(&broken.json.to_string().replace(from, to)).expect("JSON");
+        let said = promtool.check_rules(&as_rules(&questions(&broken)));
+        assert_eq!(matches!(said, Checked::Wrong(_)), from != to, "{said:?}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Every question in SQL that is shipped, on a real PostgreSQL under a predictor that trains.
+
+use evenstep_tests::Store;
+use evenstep_tests::postgres::{Database, try_rows};
+use evenstep_tests::wait::until;
+
+use crate::grafana::View;
+use crate::shipped::{Question, dashboard, list};
+use crate::world::{JOB, World};
+
+/// What there is only where memory ran out.
+const NOT_HERE: &str = "job-postgres.json, annotation \"Out of memory\"";
+
+/// The rows of a question as Grafana would get them, if there are any; what is wrong otherwise. Nothing can be written.
+fn answered(database: &str, view: &View, question: &Question) -> Result<Vec<String>, String> {
+    let asked = view.sql(&question.text)?;
+    // As JSON, so that a test need not know the types; NULL alone is no answer.
+    let asked = format!("SELECT row_to_json(answer)::text FROM ({asked}) AS answer");
+    let rows = try_rows(&format!("{database}?options[default_transaction_read_only]=on"), &asked)
+        .map_err(|error| format!("{error}: {asked}"))?;
+    let rows: Vec<String> = rows.into_iter().flatten().flatten().collect();
+    let has_numbers = rows.iter().any(|row| {
+        let row: serde_json::Map<_, _> = serde_json::from_str(row).expect("JSON");
+        row.iter().any(|(name, value)| name != "time" && !value.is_null())
+    });
+    if has_numbers { Ok(rows) } else { Err(format!("nothing: {asked}")) }
+}
+
+/// A series over time has a time, numbers, and names of series in text.
+fn is_a_series(row: &str) -> bool {
+    let row: serde_json::Map<_, _> = serde_json::from_str(row).expect("JSON");
+    row.contains_key("time") && row.iter().any(|(name, value)| name != "time" && value.is_number())
+}
+
+#[test]
+fn every_question_answers() {
+    let name = "dashboards::sql::every_question_answers";
+    let Some(database) = Database::shared(name) else { return };
+    let store = Store::Postgres(database);
+    let url = store.address();
+    let Some(world) = World::start(name, store, false) else { return };
+    let job = dashboard("job-postgres");
+    let questions = [job.asked_by_panels(), job.asked_by_annotations(), job.asked_by_variables()].concat();
+    assert!(questions.len() > 20, "{}", questions.len());
+    world.training.until("training is under way", || world.workers().len() == 3);
+    let client = world.predictor.client();
+    world.training.until("iterations are reported", || client.next_iteration(JOB) > 60);
+    for question in questions.iter().filter(|question| question.place != NOT_HERE) {
+        for all_workers in [true, false] {
+            let rows = until(&question.place, || match answered(&url, &world.view(all_workers), question) {
+                Ok(rows) => Some(rows),
+                // Not yet; anything else is no question of waiting.
+                Err(wrong) if wrong.starts_with("nothing") => None,
+                Err(wrong) => panic!("{}: {wrong}", question.place),
+            });
+            if list(&question.part["targets"]).iter().any(|target| target["format"] == "time_series") {
+                assert!(is_a_series(&rows[0]), "{}: {}", question.place, rows[0]);
+            }
+        }
+    }
+    says_what_the_service_says(&url, &world, &questions);
+    faults(&url, &world, &questions);
+}
+
+/// The audit of a decision is the answer that was given.
+fn says_what_the_service_says(url: &str, world: &World, questions: &[Question]) {
+    let find =
+        |place: &str| questions.iter().find(|question| question.place.contains(place)).expect("the question");
+    let rows = answered(url, &world.view(true), find("\"One decision in full\"")).expect("rows");
+    let rows: Vec<serde_json::Value> =
+        rows.iter().map(|row| serde_json::from_str(row).expect("JSON")).collect();
+    let answer: evenstep_protocol::AllocateAnswer =
+        world.predictor.client().allocated(JOB, rows[0]["Iteration"].as_u64().expect("a number")).json();
+    assert_eq!(rows.len(), answer.allocations.len());
+    for (row, share) in rows.iter().zip(&answer.allocations) {
+        assert_eq!(row["Worker"], share.worker.as_str());
+        assert_eq!((&row["Rank"], &row["Given"]), (&share.rank.into(), &share.local_batch.into()));
+        assert_eq!(row["Predicted"].as_f64(), share.predicted_speed_samples_per_s);
+    }
+    let offered = answered(url, &world.view(true), find("variable \"worker\"")).expect("rows");
+    assert_eq!(offered.len(), world.workers().len());
+}
+
+fn faults(url: &str, world: &World, questions: &[Question]) {
+    let panel =
+        questions.iter().find(|question| question.place.contains("\"Predicted and actual speed\", query A"));
+    let panel = panel.expect("the panel");
+    for (from, to, wrong) in [
+        ("worker_speed", "worker_sped", "does not exist"),
+        ("avg(actual)", "avg(actuel)", "does not exist"),
+        ("GROUP BY", "GRUOP BY", "syntax error"),
+        ("$__timeFilter", "$__timeFliter", "no such macro"),
+        ("${job_id:sqlstring}", "'another'", "nothing"),
+        ("FROM worker_speed", "FROM worker_speed WHERE false; DELETE FROM job; SELECT", "syntax error"),
+    ] {
+        assert!(panel.text.contains(from), "{from}");
+        let broken = Question { text: panel.text.replace(from, to), ..panel.clone() };
+        let found = answered(url, &world.view(true), &broken);
+        assert!(found.as_ref().is_err_and(|found| found.contains(wrong)), "{from} -> {to}: {found:?}");
+    }
+}
