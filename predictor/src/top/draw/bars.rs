@@ -15,18 +15,21 @@ const EXPECTED: &str = "┃";
 /// From the begin of the step to its end, over so many cells.
 pub(super) struct Scale {
     longest_s: f64,
+    /// When all are expected to finish: what is claimed from a tail is nobody's before.
+    together_s: Option<f64>,
     width: u16,
 }
 
 impl Scale {
     /// The longest that any worker took or was expected to takes the whole width.
     pub(super) fn of(step: &StepView, width: u16) -> Self {
+        let together_s = step.predicted_step_time_s.filter(|_| step.tail_samples > 0);
         let took = |worker: &StepWorker| {
             let took_s = worker.compute_time_s.unwrap_or(0.0) + worker.barrier_wait_s.unwrap_or(0.0);
             took_s.max(worker.predicted_compute_time_s.unwrap_or(0.0))
         };
-        let longest_s = step.workers.iter().map(took).fold(0.0, f64::max);
-        Self { longest_s, width }
+        let longest_s = step.workers.iter().map(took).fold(together_s.unwrap_or(0.0), f64::max);
+        Self { longest_s, together_s, width }
     }
 
     /// What the bars show, and how long the longest is.
@@ -53,8 +56,8 @@ impl Scale {
         let compute_s = worker.compute_time_s.unwrap_or(0.0);
         let computed = self.eighths(compute_s);
         let ended = self.eighths(compute_s + worker.barrier_wait_s.unwrap_or(0.0)).div_ceil(8);
-        let expected =
-            worker.predicted_compute_time_s.map(|time_s| self.eighths(time_s).saturating_sub(1) / 8);
+        let expected = self.together_s.or(worker.predicted_compute_time_s);
+        let expected = expected.map(|time_s| self.eighths(time_s).saturating_sub(1) / 8);
         let cells = (0..usize::from(self.width)).map(|cell| {
             let filled = computed.saturating_sub(cell * 8).min(8);
             if expected == Some(cell) {
@@ -82,7 +85,8 @@ mod tests {
 
     #[test]
     fn bars_share_one_scale() {
-        let step = step(1, 2);
+        let mut step = step(1, 2);
+        step.tail_samples = 0;
         let scale = Scale::of(&step, 21);
         // 0.21 s over 21 cells, expected after 0.20; the second computes for 0.20 and waits for 0.01.
         assert_eq!(text(&scale.bar(Theme::new(false), &step.workers[0])), format!("{}┃█", "█".repeat(19)));
@@ -90,10 +94,21 @@ mod tests {
     }
 
     #[test]
+    fn of_a_tail_nobody_expects_a_part_of_their_own() {
+        let step = step(1, 2);
+        let scale = Scale::of(&step, 42);
+        let ends: Vec<_> =
+            step.workers.iter().map(|worker| text(&scale.bar(Theme::new(false), worker)).find('┃')).collect();
+        // The step of 0.21 s was expected to take 0.205 s.
+        assert_eq!(ends, [Some(40 * "█".len()); 2]);
+    }
+
+    #[test]
     fn what_was_not_reported_is_no_bar() {
         let mut step = step(1, 1);
         let worker = &mut step.workers[0];
         (worker.compute_time_s, worker.barrier_wait_s, worker.predicted_compute_time_s) = (None, None, None);
+        step.tail_samples = 0;
         let scale = Scale::of(&step, 8);
         assert_eq!(text(&scale.bar(Theme::new(false), &step.workers[0])), " ".repeat(8));
         assert_eq!(scale.head(), "finish -");

@@ -18,7 +18,7 @@ pub(super) fn draw(picture: &Picture<'_>, open: &OpenJob, area: Rect, buffer: &m
         // Each takes a row at least.
         open.log.iter().rev().take(usize::from(area.height)).map(|entry| line(picture, entry)).collect()
     };
-    Paragraph::new(Text::from(lines)).block(block).wrap(Wrap { trim: true }).render(area, buffer);
+    Paragraph::new(Text::from(lines)).block(block).wrap(Wrap { trim: false }).render(area, buffer);
 }
 
 fn line<'a>(picture: &Picture<'_>, entry: &'a LogEntry) -> Line<'a> {
