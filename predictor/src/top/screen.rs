@@ -97,7 +97,8 @@ fn key(pressed: KeyEvent) -> Option<Key> {
     })
 }
 
-/// True once a signal told the program to end: a terminal that is left as it is would be of no use to anybody.
+/// True once a signal told the program to end: a terminal that is left as it is would be of no use to anybody. One that hung up has
+/// nobody before it, and whoever reads keys from it never comes back: then the program ends here.
 fn told_to_end() -> anyhow::Result<Arc<AtomicBool>> {
     let told = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -110,7 +111,7 @@ fn told_to_end() -> anyhow::Result<Arc<AtomicBool>> {
         runtime.block_on(async {
             tokio::select! {
                 _ = terminate.recv() => {}
-                _ = hang_up.recv() => {}
+                _ = hang_up.recv() => std::process::exit(0),
             }
         });
         tell.store(true, Ordering::Relaxed);

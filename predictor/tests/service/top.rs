@@ -1,5 +1,6 @@
 //! `evenstep-predictor top`, against a real predictor: as text, and in a pseudo-terminal.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -156,4 +157,21 @@ fn in_a_terminal_it_follows_keys_and_steps_and_lives_through_an_outage() {
     terminal.press("qq");
     until("it ends", || terminal.child.try_wait().unwrap().map(|status| assert!(status.success())));
     assert!(terminal.shown().contains("\x1b[?1049l"), "the terminal is as it was");
+}
+
+#[test]
+fn it_ends_with_its_terminal() {
+    let service = service();
+    let Some(mut terminal) = Terminal::start(&service.predictor.url) else {
+        skip("top::it_ends_with_its_terminal", "there is no script (Debian: bsdutils)");
+        return;
+    };
+    terminal.shows("night-run");
+    let script = terminal.child.id();
+    let children = fs::read_to_string(format!("/proc/{script}/task/{script}/children")).unwrap();
+    let top: u32 = children.trim().parse().unwrap();
+    terminal.child.kill().unwrap();
+    // What has ended and waits for its parent has no command line any more.
+    let ended = || fs::read(format!("/proc/{top}/cmdline")).map_or(true, |line| line.is_empty());
+    until("it ends", || ended().then_some(()));
 }
