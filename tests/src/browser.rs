@@ -1,4 +1,4 @@
-//! A real browser: Chromium without a window, driven over WebDriver (https://www.w3.org/TR/webdriver2/) by its own chromedriver.
+//! A real browser: Chromium without a window, driven over WebDriver (<https://www.w3.org/TR/webdriver2/>) by its own chromedriver.
 
 use std::env;
 use std::fs;
