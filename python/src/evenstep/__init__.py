@@ -1,0 +1,1 @@
+"""Unequal GPUs and CPUs that finish every step together."""
