@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, ValueEnum};
-use evenstep_observability::logs;
+use clap::Args;
+use evenstep_observability::logs::Format as LogFormat;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::de::Error;
@@ -111,28 +111,6 @@ fn at_least_1<'de, D: Deserializer<'de>, T: Deserialize<'de> + PartialEq + Defau
 ) -> Result<T, D::Error> {
     let value = T::deserialize(deserializer)?;
     if value == T::default() { Err(D::Error::custom("0 must be at least 1")) } else { Ok(value) }
-}
-
-/// How the log is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
-    /// `key=value` pairs, a line for each event.
-    Logfmt,
-}
-
-impl From<LogFormat> for logs::Format {
-    fn from(format: LogFormat) -> Self {
-        match format {
-            LogFormat::Text => Self::Text,
-            LogFormat::Json => Self::Json,
-            LogFormat::Logfmt => Self::Logfmt,
-        }
-    }
 }
 
 /// Something that no log and no error shows.
@@ -238,7 +216,7 @@ pub struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
-    /// How it is logged [env: EVENSTEP_LOG_FORMAT] [default: text]
+    /// How it is logged: text, json or logfmt [env: EVENSTEP_LOG_FORMAT] [default: text]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_format: Option<LogFormat>,

@@ -73,7 +73,7 @@ fn start(flags: &Flags) -> anyhow::Result<()> {
     let collector =
         |endpoint| Otlp::new(endpoint, env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"), &instance);
     let otlp = config.otlp.as_deref().map(collector).transpose()?;
-    logs::start(&config.log, config.log_format.into(), otlp.as_ref().map(Otlp::spans))?;
+    logs::start(&config.log, config.log_format, otlp.as_ref().map(Otlp::spans))?;
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(&config, otlp))
 }
 

@@ -122,6 +122,25 @@ pub struct JobLine {
     pub reason: Option<String>,
 }
 
+impl JobLine {
+    /// A job of which only the name is known, and where the predictor is that owns it.
+    pub fn named(job_id: JobId, url: Option<String>) -> Self {
+        Self {
+            job_id,
+            state: None,
+            url,
+            live_workers: 0,
+            iteration: None,
+            at_unix_ms: None,
+            step_time_s: None,
+            samples_per_s: None,
+            waiting_share: None,
+            error_ratio: None,
+            reason: None,
+        }
+    }
+}
+
 /// A node at a glance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

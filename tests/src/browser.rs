@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use ureq::Agent;
@@ -193,7 +195,7 @@ impl Browser {
         self.until("every chart is drawn", &format!("{plots}.every((plot) => plot.firstElementChild)"));
         let picture = self.devtools("Page.captureScreenshot", &json!({ "format": "png" }));
         self.resize(window);
-        let bytes = decode(picture["data"].as_str().expect("a picture"));
+        let bytes = BASE64_STANDARD.decode(picture["data"].as_str().expect("a picture")).expect("base64");
         let folder = pictures();
         fs::create_dir_all(&folder).expect("a folder for pictures");
         fs::write(folder.join(format!("{name}.png")), bytes).expect("a picture that can be written");
@@ -247,25 +249,6 @@ pub fn pictures() -> PathBuf {
     // target/debug/deps/this-test
     let test_file = env::current_exe().expect("the path of this test");
     test_file.ancestors().nth(3).map(|target| target.join("pictures")).expect("cargo's folders")
-}
-
-/// Base64, as pictures come.
-fn decode(text: &str) -> Vec<u8> {
-    let value = |byte: u8| match byte {
-        b'A'..=b'Z' => byte - b'A',
-        b'a'..=b'z' => byte - b'a' + 26,
-        b'0'..=b'9' => byte - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        other => panic!("{other} is not base64"),
-    };
-    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'=').map(value).collect();
-    let quads = digits.chunks(4).flat_map(|quad| {
-        let bits =
-            quad.iter().fold(0_u32, |bits, digit| bits << 6 | u32::from(*digit)) << (6 * (4 - quad.len()));
-        bits.to_be_bytes()[1..quad.len()].to_vec()
-    });
-    quads.collect()
 }
 
 /// axe-core, as `scripts/axe` brings it. None where it is not there; then the test by this name is skipped, loudly.

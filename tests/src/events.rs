@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use ureq::{Agent, Body};
 
-/// No stream of ours is silent for longer.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// No test follows a stream for longer.
+const FOLLOW_MAX: Duration = Duration::from_secs(60);
 
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Events {
     /// # Panics
     /// Where there is none.
     pub fn open(url: &str) -> Self {
-        let config = Agent::config_builder().timeout_recv_body(Some(SILENCE_MAX)).build();
+        let config = Agent::config_builder().timeout_recv_body(Some(FOLLOW_MAX)).build();
         let response = Agent::from(config).get(url).call().unwrap_or_else(|error| panic!("{url}: {error}"));
         let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
         assert_eq!(content_type, Some("text/event-stream"), "{url}");
@@ -50,7 +50,7 @@ impl Events {
     /// The next event that is one of these; `None` at the end of the stream.
     ///
     /// # Panics
-    /// Where the stream breaks off, or is silent for too long.
+    /// Where the stream breaks off, or what is waited for never comes.
     pub fn next_of(&mut self, names: &[&str]) -> Option<Event> {
         self.find(|event| names.contains(&event.name.as_str()))
     }

@@ -38,7 +38,7 @@ use crate::clock::Clock;
 use crate::store::{Change, Owner, Store, StoreError, TelemetryRows};
 
 use heard::Heard;
-use live::{JobFamilies, Live};
+use live::JobFamilies;
 use state::JobState;
 
 pub use answers::Answer;
@@ -344,7 +344,7 @@ impl Book {
         let registration = self.store.registration()?;
         let line = |(job_id, url): (JobId, Option<String>)| match self.known(&job_id, registration) {
             Some(job) if url.is_none() => job.live().line(&job_id),
-            _ => JobLine { url, ..Live::new().line(&job_id) },
+            _ => JobLine::named(job_id, url),
         };
         let jobs = self.store.owners().await?.into_iter().map(line).collect();
         let now_unix_ms = self.clock.now_unix_ms();
