@@ -1,0 +1,111 @@
+"""Batches as the plan says, by PyTorch's own DataLoader."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from evenstep.errors import SettingError
+from evenstep.run import Run, Turn
+
+#: What a loader of ours decides itself.
+_OURS = ("batch_size", "batch_sampler", "sampler", "shuffle", "drop_last")
+
+#: Samples of the batch that a rank without samples computes with weight 0: batch norm needs two.
+_GHOST_SAMPLES = 2
+
+#: Iterations ahead of the last planned one that the predictor plans for, less what the exchange takes.
+_AHEAD_MAX = 62
+
+
+def reads_ahead(dataloader_kwargs: dict[str, Any], accumulate: int) -> int:
+    """Iterations of which a DataLoader has drawn the indices when the training gets a batch.
+
+    Raises:
+        SettingError: further than plans are made ahead.
+    """
+    workers = dataloader_kwargs.get("num_workers", 0)
+    batches = workers * (dataloader_kwargs.get("prefetch_factor") or 2) if workers else 0
+    iterations = -(-batches // accumulate)
+    if iterations > _AHEAD_MAX:
+        raise SettingError(
+            f"num_workers={workers} read {batches} batches ahead, which are {iterations} iterations: must be at most "
+            f"{_AHEAD_MAX}; lower num_workers or prefetch_factor"
+        )
+    return iterations
+
+
+def check(dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
+    """Refuses what would break that every sample comes exactly once.
+
+    Raises:
+        SettingError: the data set has no random access, or an argument decides what the plan decides.
+    """
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise SettingError(
+            f"{type(dataset).__name__}: must have a length and random access (a map-style data set), so that every "
+            "sample comes exactly once; stream with `with job.step()` instead"
+        )
+    for name in _OURS:
+        if name in dataloader_kwargs:
+            raise SettingError(f"{name}: the plan decides it; job.loader takes global_batch, shuffle, drop_last and seed")
+
+
+class Loader:
+    """An iterable of this rank's batches, an epoch each time. As long as the data set allows, whatever the plan says."""
+
+    def __init__(self, run: Run, dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
+        """Of a run that has begun."""
+        self._run = run
+        self._drawn: deque[Turn] = deque()
+        self._dataloader: DataLoader[Any] = DataLoader(dataset, batch_sampler=_Indices(run, self._drawn), **dataloader_kwargs)
+
+    @property
+    def dataset(self) -> Any:
+        """What is trained on."""
+        return self._dataloader.dataset
+
+    def __len__(self) -> int:
+        """Batches of an epoch: iterations times micro-batches."""
+        return self._run.order.steps * self._run.order.accumulate
+
+    def __iter__(self) -> Iterator[Any]:
+        """What is left of the epoch: all of it, but after a resume."""
+        run = self._run
+        run.begin_epoch()
+        self._drawn.clear()
+        batches = iter(self._dataloader)
+        while True:
+            begun = time.perf_counter()
+            batch = next(batches, None)
+            if not self._drawn:
+                return
+            run.sensor.loader_waited(time.perf_counter() - begun)
+            run.read(self._drawn.popleft())
+            yield batch
+
+
+class _Indices:
+    """A batch sampler: the indices of this rank's micro-batches, in their order."""
+
+    def __init__(self, run: Run, drawn: deque[Turn]) -> None:
+        self._run = run
+        self._drawn = drawn
+
+    def __len__(self) -> int:
+        return self._run.order.steps * self._run.order.accumulate
+
+    def __iter__(self) -> Iterator[list[int]]:
+        run = self._run
+        permutation = run.order.permutation(run.progress.epoch)
+        for step in run.steps_of_epoch():
+            begin = step.position * run.order.global_batch + step.offset
+            for micro in range(step.micro_batches):
+                self._drawn.append(Turn(step, micro))
+                first, size = begin + micro * step.batch_size, step.batch_size
+                if not size:
+                    # A mean over nothing is NaN, and DDP waits for every rank's gradients: samples of weight 0.
+                    first, size = begin - step.offset, min(_GHOST_SAMPLES, step.global_batch)
+                yield permutation[first : first + size].tolist()

@@ -1,0 +1,234 @@
+"""How a run begins: ranks find that they agree, and get the plans of the first iterations."""
+
+import logging
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from evenstep.drivers import Drivers
+from evenstep.errors import DivergedError, EvenstepError, RefusedError, SettingError
+from evenstep.exchange import Exchange
+from evenstep.order import Order
+from evenstep.plan import Plan
+from evenstep.predictor import Predictor, Registration
+from evenstep.run import Progress, Run, resumed
+from evenstep.sensor import Sensor
+from evenstep.settings import Settings
+from evenstep.wire.client import Client
+from evenstep.wire.messages import JobSpec, JoinRequest
+
+log = logging.getLogger("evenstep")
+
+#: Batches by rank, for every iteration or as a function of it.
+Fixed = Sequence[int] | Callable[[int], Sequence[int]]
+
+#: Iterations between what is reported and its exchange being needed: none waits for it then.
+_SLACK = 1
+
+#: Iterations of a given plan that ranks compare at the beginning.
+_COMPARED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a run is to be, as far as the user says."""
+
+    settings: Settings
+    #: A plan that needs no predictor.
+    fixed: Fixed | None
+    quantum: int
+    #: This worker's own cap.
+    max_local_batch: int | None
+    #: Anything else of `PUT /v1/jobs/{job}`.
+    job: Mapping[str, Any]
+    #: Whether workers can claim chunks of a shared tail.
+    claims: bool
+    #: Seconds that a request to the predictor may take.
+    timeout_s: float
+
+
+@dataclass(slots=True)
+class Opened:
+    """A run, and what is to be closed at its end."""
+
+    run: Run
+    exchange: Exchange | None
+    predictor: Predictor | None
+
+
+def open_run(wishes: Wishes, order: Order, reads_ahead: int, state: dict[str, Any] | None) -> Opened:
+    """Begins; every rank calls it alike.
+
+    Raises:
+        SettingError: a value breaks a rule, or there is no process group for several processes.
+        DivergedError: ranks differ in what must be the same.
+        RefusedError: the predictor refuses this run.
+    """
+    is_distributed = dist.is_available() and dist.is_initialized()
+    if not is_distributed and wishes.settings.world_size > 1:
+        raise SettingError(
+            f"WORLD_SIZE={wishes.settings.world_size} and no process group: call torch.distributed.init_process_group() "
+            "before job.loader"
+        )
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if is_distributed else (0, 1)
+    quantum = wishes.quantum
+    if quantum % order.accumulate:
+        quantum *= order.accumulate
+    progress, before = resumed(state, order) if state else (Progress(), None)
+    if before and len(before.shares) != world_size:
+        before = None
+    fixed = wishes.fixed
+    _check_fixed(fixed, order, world_size, progress.iteration)
+
+    group = dist.new_group(backend="gloo") if is_distributed else None
+    device = _device()
+    workers = _agreed(group, _facts(wishes, order, reads_ahead, progress, device)) if group else []
+    sensor, drivers = Sensor(device), Drivers(wishes.settings.agent)
+
+    def even(size: int) -> Plan:
+        return before.resized(size, quantum) if before else Plan.even(size, world_size, quantum)
+
+    def opened(plans: Callable[[int], Plan], exchange: Exchange | None, predictor: Predictor | None) -> Opened:
+        ahead = reads_ahead + _SLACK + 1
+        run = Run(order, rank, world_size, quantum, plans, exchange, ahead, sensor, drivers, progress)
+        return Opened(run, exchange, predictor)
+
+    if fixed is not None:
+        return opened(_plans_of(fixed), None, None)
+    server = wishes.settings.server
+    if server is None or group is None:
+        if server is None and world_size > 1:
+            log.warning("no EVENSTEP_SERVER and no plan: all workers get even shares")
+        return opened(lambda _: even(order.global_batch), None, None)
+
+    ahead = reads_ahead + _SLACK + 1
+    wanted = [(progress.iteration + k, order.size(progress.position + k)) for k in range(ahead)]
+    predictor = None
+    told: list[Any] = [None]
+    if rank == 0:
+        told[0], predictor = _first_plans(wishes, server, order, quantum, workers, progress, state is not None, wanted, even)
+    dist.broadcast_object_list(told, src=0, group=group)
+    if isinstance(told[0], str):
+        raise RefusedError(told[0])
+    plans = [(iteration, Plan.from_json(plan)) for iteration, plan in told[0]]
+    exchange = Exchange(group, ahead, plans, predictor)
+    return opened(exchange.plan, exchange, predictor)
+
+
+def _first_plans(
+    wishes: Wishes,
+    server: str,
+    order: Order,
+    quantum: int,
+    workers: Sequence[JoinRequest],
+    progress: Progress,
+    is_resumed: bool,
+    wanted: Sequence[tuple[int, int]],
+    even: Callable[[int], Plan],
+) -> tuple[list[Any] | str, Predictor | None]:
+    """On rank 0: what all ranks are told, the first plans or why there are none."""
+    try:
+        job_id = wishes.settings.job
+        if job_id is None:
+            raise SettingError("EVENSTEP_JOB is not set: it names this run at the predictor (or init(job=..))")
+        spec = _spec(wishes, order, quantum)
+        client = Client(server, job_id, wishes.timeout_s)
+        predictor = Predictor(Registration(client, job_id, spec, workers, progress.iteration, is_resumed))
+        plans = predictor.open(wanted, even)
+    except (EvenstepError, TypeError) as error:
+        # All ranks must end, and for the same reason.
+        return str(error), None
+    return [(iteration, plan.to_json()) for iteration, plan in plans], predictor
+
+
+def _spec(wishes: Wishes, order: Order, quantum: int) -> JobSpec:
+    ours = {"global_batch", "quantum", "hedge"} & set(wishes.job)
+    if ours:
+        raise SettingError(f"wishes {sorted(ours)}: the loader and init() say them")
+    return JobSpec(
+        global_batch=order.global_batch, quantum=quantum, hedge="auto" if wishes.claims else "off", **wishes.job
+    )
+
+
+def _facts(wishes: Wishes, order: Order, reads_ahead: int, progress: Progress, device: torch.device) -> dict[str, Any]:
+    """What ranks tell each other: this worker, and what must be the same for all."""
+    fixed, first = wishes.fixed, progress.iteration
+    permutation = order.permutation(progress.epoch).numpy().tobytes()
+    return {
+        "worker": wishes.settings.worker,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "memory_bytes": torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None,
+        "max_local_batch": wishes.max_local_batch,
+        "claims": wishes.claims,
+        "alike": {
+            "order": repr(order),
+            "order of the samples": zlib.crc32(permutation),
+            "batches read ahead": reads_ahead,
+            "state": repr(progress),
+            "plan": None if fixed is None else [list(_batches(fixed, first + k)) for k in range(_COMPARED)],
+            "quantum": wishes.quantum,
+            "server": wishes.settings.server is not None,
+            "claims": wishes.claims,
+        },
+    }
+
+
+def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> list[JoinRequest]:
+    """The workers of all ranks.
+
+    Raises:
+        DivergedError: ranks differ in what must be the same, or two have one name.
+    """
+    all_facts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(all_facts, own, group=group)
+    for name, value in all_facts[0]["alike"].items():
+        for rank, facts in enumerate(all_facts):
+            if facts["alike"][name] != value:
+                raise DivergedError(f"{name}: rank 0 has {value} and rank {rank} {facts['alike'][name]}; must be the same")
+    names = [facts["worker"] for facts in all_facts]
+    for rank, name in enumerate(names):
+        if name in names[:rank]:
+            raise DivergedError(
+                f"ranks {names.index(name)} and {rank} are both the worker {name!r}: give each its own EVENSTEP_WORKER"
+            )
+    return [
+        JoinRequest(
+            worker=facts["worker"],
+            device=facts["device"],
+            max_local_batch=facts["max_local_batch"],
+            memory_bytes=facts["memory_bytes"],
+            claims=facts["claims"],
+        )
+        for facts in all_facts
+    ]
+
+
+def _device() -> torch.device:
+    """Where this process computes."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _batches(fixed: Fixed, iteration: int) -> Sequence[int]:
+    return fixed(iteration) if callable(fixed) else fixed
+
+
+def _plans_of(fixed: Fixed) -> Callable[[int], Plan]:
+    return lambda iteration: Plan.of(_batches(fixed, iteration))
+
+
+def _check_fixed(fixed: Fixed | None, order: Order, world_size: int, first: int) -> None:
+    if fixed is None:
+        return
+    batches = list(_batches(fixed, first))
+    if len(batches) != world_size:
+        raise SettingError(f"plan={batches}: must have a batch for each of the {world_size} ranks")
+    if any(batch < 0 or batch % order.accumulate for batch in batches):
+        raise SettingError(f"plan={batches}: batches must be multiples of accumulate={order.accumulate}, at least 0")
+    if sum(batches) != order.global_batch:
+        raise SettingError(f"plan={batches}: sums to {sum(batches)}, and global_batch is {order.global_batch}")

@@ -1,0 +1,249 @@
+"""A run that has begun: which iteration this is, whose samples it has, and what is said of it when its gradients are there."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenstep.drivers import Drivers
+from evenstep.errors import EvenstepError, SettingError
+from evenstep.exchange import Exchange, Said
+from evenstep.order import Order
+from evenstep.plan import Plan
+from evenstep.report import Report
+from evenstep.sensor import Sensor
+
+#: Batches that may be read before the training begins their iteration.
+READ_AHEAD_MAX = 4096
+
+#: The form of checkpoints.
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rank's part of one iteration."""
+
+    #: Counts the optimizer's steps from the begin of the run.
+    iteration: int
+    #: The epoch, and which of its iterations this is.
+    epoch: int
+    position: int
+    #: Samples of all ranks together.
+    global_batch: int
+    #: This rank takes samples ``offset .. offset + local_batch`` of the iteration's.
+    offset: int
+    local_batch: int
+    #: In so many equally large micro-batches.
+    micro_batches: int
+    #: What the schedule's learning rate is multiplied by.
+    lr_multiplier: float
+
+    @property
+    def weight(self) -> float:
+        """Weight of the mean gradient over this rank's samples in the mean over all."""
+        return self.local_batch / self.global_batch
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one micro-batch."""
+        return self.local_batch // self.micro_batches
+
+
+@dataclass(slots=True)
+class Turn:
+    """A batch on its way through the training."""
+
+    step: Step
+    #: Which micro-batch of its iteration it is.
+    micro: int
+    #: Whether the training said itself that it begins.
+    begun: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the iteration's gradients are complete with it."""
+        return self.micro + 1 == self.step.micro_batches
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is done: iterations whose gradients are there."""
+
+    iteration: int = 0
+    epoch: int = 0
+    position: int = 0
+
+
+@dataclass(slots=True)
+class Run:
+    """The state of one rank."""
+
+    order: Order
+    rank: int
+    world_size: int
+    quantum: int
+    #: Plans by iteration, the same on all ranks.
+    plans: Callable[[int], Plan]
+    #: None where plans are given and nobody needs to hear of anything.
+    exchange: Exchange | None
+    ahead: int
+    sensor: Sensor
+    drivers: Drivers
+    progress: Progress = field(default_factory=Progress)
+    _turns: deque[Turn] = field(default_factory=lambda: deque(maxlen=READ_AHEAD_MAX))
+    _current: Turn | None = None
+    #: Whether the training says itself which batch it begins.
+    _explicit: bool = False
+    #: Whether an epoch was begun in this process.
+    _is_reading: bool = False
+
+    def step(self, iteration: int, epoch: int, position: int, size: int | None = None) -> Step:
+        """This rank's part of an iteration.
+
+        Raises:
+            EvenstepError: ranks could not reach each other.
+        """
+        size = self.order.size(position) if size is None else size
+        plan = self.plans(iteration).resized(size, self.quantum).checked(size)
+        share = plan.shares[self.rank]
+        return Step(
+            iteration=iteration,
+            epoch=epoch,
+            position=position,
+            global_batch=size,
+            offset=share.offset,
+            local_batch=share.local_batch,
+            micro_batches=self.order.accumulate,
+            lr_multiplier=plan.rate.at(iteration),
+        )
+
+    def steps_of_epoch(self) -> Iterator[Step]:
+        """What is left of the epoch."""
+        begun = self.progress
+        iteration, epoch = begun.iteration, begun.epoch
+        for ahead, position in enumerate(range(begun.position, self.order.steps)):
+            yield self.step(iteration + ahead, epoch, position)
+
+    def read(self, turn: Turn) -> None:
+        """A batch was handed to the training. Unless that says itself what it begins, it begins this."""
+        self._turns.append(turn)
+        if not self._explicit:
+            self._current = turn
+
+    def begin(self) -> Step:
+        """The training begins the oldest batch that it has not begun, however many it has read.
+
+        Raises:
+            SettingError: none was read.
+        """
+        self._explicit = True
+        turn = next((turn for turn in self._turns if not turn.begun), None)
+        if turn is None:
+            raise SettingError("step(): no batch was read that is not begun: read one from job.loader first")
+        turn.begun = True
+        self._current = turn
+        return turn.step
+
+    @property
+    def current(self) -> Turn:
+        """The batch that is trained on.
+
+        Raises:
+            SettingError: none was read yet.
+        """
+        if self._current is None:
+            raise SettingError("no iteration has begun: read a batch from job.loader, or use `with job.step()`")
+        return self._current
+
+    def is_expected(self, samples: list[int]) -> bool:
+        """Whether inputs with these first dimensions can be of the current batch.
+
+        Only sure enough to refuse where they are not, and are of another batch that was read.
+        """
+        current = self._current
+        if current is None or self._explicit or _size(current) in samples:
+            return True
+        return not any(_size(turn) in samples for turn in self._turns if turn is not current)
+
+    def gradients_ready(self) -> None:
+        """All gradients of the current batch are there; with the last of an iteration that is done."""
+        turn = self.current
+        step = turn.step
+        if not turn.is_last or step.iteration < self.progress.iteration:
+            return
+        compute_time_s, loader_wait_s = self.sensor.computed()
+        if self.exchange:
+            drivers, peak = self.drivers, self.sensor.peak_memory_bytes()
+
+            def report() -> Report:
+                return Report(
+                    iteration=step.iteration,
+                    local_batch=step.local_batch,
+                    compute_time_s=compute_time_s(),
+                    loader_wait_s=loader_wait_s,
+                    micro_batches=step.micro_batches,
+                    peak_memory_bytes=peak,
+                    drivers=drivers.read(),
+                )
+
+            size, ahead = self.order.size, step.position + self.ahead
+            self.exchange.submit(Said(step.iteration, report, (size(ahead), size(ahead + 1))))
+        self.finish(step)
+
+    def finish(self, step: Step) -> None:
+        """An iteration is done."""
+        is_end = step.position + 1 == self.order.steps
+        epoch, position = (step.epoch + 1, 0) if is_end else (step.epoch, step.position + 1)
+        self.progress = Progress(step.iteration + 1, epoch, position)
+        while self._turns and self._turns[0].step.iteration <= step.iteration:
+            self._turns.popleft()
+
+    def begin_epoch(self) -> None:
+        """An epoch is read from where the run stands; one that was left midway in this process is over.
+
+        What was read of it and not trained on will not be.
+        """
+        self._turns.clear()
+        if self._is_reading and self.progress.position:
+            self.progress = Progress(self.progress.iteration, self.progress.epoch + 1, 0)
+        self._is_reading = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands: the iterations whose gradients are there are done."""
+        done, order = self.progress, self.order
+        plan = self.plans(max(0, done.iteration - 1))
+        return {
+            "version": _VERSION,
+            "iteration": done.iteration,
+            "epoch": done.epoch,
+            "position": done.position,
+            "seed": order.seed,
+            "samples": order.samples,
+            "global_batch": order.global_batch,
+            "plan": plan.to_json(),
+        }
+
+
+def resumed(state: dict[str, Any], order: Order) -> tuple[Progress, Plan]:
+    """Where a checkpoint stands, and the plan that was in force.
+
+    Raises:
+        SettingError: it is of another form, data set, seed or global batch: samples would come twice, or never.
+    """
+    if state.get("version") != _VERSION:
+        raise SettingError(f"the state's version {state.get('version')!r} must be {_VERSION}")
+    for name in ("seed", "samples", "global_batch"):
+        if state[name] != getattr(order, name):
+            raise SettingError(
+                f"{name}: the state says {state[name]} and the loader {getattr(order, name)}; with another one samples "
+                "would come twice, or never"
+            )
+    progress = Progress(state["iteration"], state["epoch"], state["position"])
+    if not 0 <= progress.position < order.steps:
+        raise EvenstepError(f"the state's position {progress.position} must be under the epoch's {order.steps} iterations")
+    return progress, Plan.from_json(state["plan"])
+
+
+def _size(turn: Turn) -> int:
+    return turn.step.batch_size

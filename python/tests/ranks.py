@@ -1,0 +1,89 @@
+"""Real ranks: processes with a Gloo group, begun from a process that has loaded torch already."""
+
+import multiprocessing
+import os
+import queue
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+#: No test's ranks take longer, in seconds.
+PATIENCE_S = 180.0
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+# DistributedDataParallel loads the compiler when it is first made, which takes longer than most tests.
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "torch._dynamo.callback", "evenstep"])
+
+
+def run_ranks(
+    world_size: int, work: Callable[..., Any], *args: Any, environ: dict[str, str] | None = None
+) -> list[Any]:
+    """What ``work(rank, *args)`` returned on each rank.
+
+    The store is the test's, as it is torchrun's: ranks are all alike.
+
+    Raises:
+        AssertionError: a rank failed, or took too long.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    said: Any = _CONTEXT.Queue()
+    common = {
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "OMP_NUM_THREADS": "1",
+        **(environ or {}),
+    }
+    ranks = [
+        _CONTEXT.Process(
+            target=_rank, args=(said, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, work, args), daemon=True
+        )
+        for rank in range(world_size)
+    ]
+    for rank in ranks:
+        rank.start()
+    try:
+        return _results(said, ranks)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+
+
+def _results(said: Any, ranks: Sequence[Any]) -> list[Any]:
+    deadline = time.monotonic() + PATIENCE_S
+    results: dict[int, Any] = {}
+    while len(results) < len(ranks):
+        try:
+            rank, result, failure = said.get(timeout=0.2)
+        except queue.Empty:
+            dead = [at for at, rank in enumerate(ranks) if at not in results and rank.exitcode not in (None, 0)]
+            assert not dead, f"ranks {dead} ended without a word"
+            assert time.monotonic() < deadline, f"only ranks {sorted(results)} were done in {PATIENCE_S} s"
+            continue
+        assert failure is None, f"rank {rank}:\n{failure}"
+        results[rank] = result
+    return [results[rank] for rank in range(len(ranks))]
+
+
+def _rank(said: Any, environ: dict[str, str], work: Callable[..., Any], args: Sequence[Any]) -> None:
+    os.environ.update(environ)
+    torch.set_num_threads(1)
+    rank = int(environ["RANK"])
+    try:
+        if environ["WORLD_SIZE"] != "1":
+            dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENCE_S))
+        result = work(rank, *args)
+    except BaseException:  # noqa: BLE001: whatever it is, the test is to say it.
+        said.put((rank, None, traceback.format_exc()))
+    else:
+        said.put((rank, result, None))
+    if dist.is_initialized():
+        # Nobody leaves before all have said what came of it.
+        dist.destroy_process_group()
