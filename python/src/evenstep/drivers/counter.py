@@ -39,7 +39,7 @@ class Lookback(Generic[T]):
         self._snapshots: deque[tuple[float, T]] = deque()
 
     def advance(self, now: float, value: T | None) -> tuple[float, T] | None:
-        """Remembers `value` at `now` (seconds); gives the youngest earlier one that is old enough, with its age.
+        """Remembers `value` at `now` (seconds); gives the youngest that is old enough, with its age.
 
         A value that is missing forgets all: a difference over it would span a time that nobody watched.
         """

@@ -20,8 +20,8 @@ class Drivers:
     """The reader of the process that makes it: the node's agent where one answers, else `/proc`.
 
     Shares and rates are over the window since the last call, whichever source it is from; those that count in
-    ticks (`cpu_busy`, `other_cpu`) look back at least 100 ms. What cannot be read is absent, never 0, so the first
-    reading has only what needs no window. One thread uses a reader.
+    ticks (`cpu_busy`, `other_cpu`) look back at least 100 ms. What cannot be read is absent, never 0, so the
+    first reading has only what needs no window. One thread uses a reader.
     """
 
     def __init__(
