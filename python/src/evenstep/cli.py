@@ -1,12 +1,16 @@
-"""The command line: ``evenstep doctor`` and ``evenstep verify``."""
+"""The command line: `evenstep doctor` and its siblings."""
 
 import argparse
-import sys
+from collections.abc import Callable, Sequence
+
+from evenstep import doctor
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="evenstep", description=__doc__)
-    parser.parse_args()
-    parser.print_help(sys.stderr)
-    return 2
+    parser = argparse.ArgumentParser(prog="evenstep", description="Checks for training with evenstep.")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    doctor.add_arguments(subparsers)
+    parsed = parser.parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = parsed.run
+    return run(parsed)

@@ -1,0 +1,72 @@
+"""The node's agent: whether it answers, samples, and reads this very process."""
+
+import json
+from typing import Any
+
+from evenstep.doctor.check import Check
+from evenstep.drivers.agent import FromAgent
+from evenstep.drivers.reader import is_ours
+from evenstep.errors import SettingError
+from evenstep.wire.http import Connection, ExchangeError
+
+
+def check_agent(agent: str, *, timeout_s: float) -> list[Check]:
+    """Checks the agent at a base URL; `timeout_s` is for each request."""
+    name = f"agent {agent}"
+    try:
+        readings = FromAgent(agent).read()
+        connection = Connection(agent.rstrip("/"))
+        health = connection.exchange("GET", "/healthz", None, timeout_s)
+        said = connection.exchange("GET", "/status", None, timeout_s)
+    except SettingError as error:
+        return [Check(name, "failed", str(error), "correct EVENSTEP_AGENT or --agent")]
+    except ExchangeError as error:
+        advice = "start evenstep-agent on each node for readings of GPUs; without it /proc is read"
+        return [Check(name, "warning", f"nobody is there ({error})", advice)]
+    connection.close()
+    status = _object(said.body)
+    if status is None or said.status != 200:
+        return [Check(name, "warning", "it does not answer as an agent does", "is another program there?")]
+    node = f"node {status.get('node')}, version {status.get('version')}"
+    if health.status != 200:
+        why = (_object(health.body) or {}).get("detail", f"status {health.status}")
+        return [Check(name, "warning", f"{node}: not sampling: {why}", "look at its log")]
+    return [_check_sampling(name, node, status), _check_uplink(name, status), _check_reading(name, readings)]
+
+
+def _check_sampling(name: str, node: str, status: dict[str, Any]) -> Check:
+    if status.get("synthetic") is True:
+        advice = "start it without --demo-seed"
+        return Check(
+            name, "warning", f"{node}: its samples are made up, nothing is forecast from them", advice
+        )
+    return Check(name, "ok", f"{node}: {status.get('samples_taken')} samples taken")
+
+
+def _check_uplink(name: str, status: dict[str, Any]) -> Check:
+    name = f"{name} uplink"
+    uplink = status.get("uplink")
+    failure = uplink.get("last_failure") if isinstance(uplink, dict) else None
+    if isinstance(uplink, dict) and failure and not uplink.get("samples_acknowledged"):
+        found = f"{uplink.get('server')} has taken no sample yet: {failure}"
+        return Check(name, "warning", found, "give the agent the predictor's address: --server")
+    return Check(name, "ok", f"to {uplink.get('server')}" if isinstance(uplink, dict) else "not said")
+
+
+def _check_reading(name: str, readings: dict[str, float] | None) -> Check:
+    name = f"{name} reading"
+    if readings is None:
+        advice = "/proc is read instead; is the machine overloaded, or the agent outside this container?"
+        return Check(name, "warning", "no fresh reading of this process within 20 ms", advice)
+    if not is_ours(readings):
+        advice = "let it share our process numbers (--pid=host); until then /proc is read"
+        return Check(name, "warning", "it reads another process by our number", advice)
+    return Check(name, "ok", f"{len(readings)} readings of this process")
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

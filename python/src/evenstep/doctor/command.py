@@ -1,0 +1,79 @@
+"""`evenstep doctor`: each check a line, with what to do."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from evenstep.doctor.agent import check_agent
+from evenstep.doctor.check import Check, is_well
+from evenstep.doctor.ranks import compare, meet, read_place
+from evenstep.doctor.service import check_job, check_servers
+from evenstep.doctor.versions import check_devices, check_versions, installed
+from evenstep.drivers.agent import DEFAULT_AGENT
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  # It has no public name.
+
+DEFAULT_SERVER = "http://127.0.0.1:7117"
+"""Where a predictor listens by itself."""
+
+TIMEOUT_S = 2.0
+"""For each request."""
+
+
+def add_arguments(subparsers: "Subparsers") -> None:
+    """Adds the command to a command line."""
+    parser = subparsers.add_parser("doctor", help="check what training needs", description=__doc__)
+    parser.add_argument(
+        "--server", help=f"EVENSTEP_SERVER, else {DEFAULT_SERVER}; several separated by commas"
+    )
+    parser.add_argument("--agent", help=f"EVENSTEP_AGENT, else {DEFAULT_AGENT}; empty: none")
+    parser.add_argument("--job", help="EVENSTEP_JOB, else none")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs all checks; returns 1 where one failed, else 0. Of several ranks only rank 0 speaks."""
+    place, environment = read_place(os.environ)
+    server = _setting(arguments.server, os.environ, "EVENSTEP_SERVER")
+    job = _setting(arguments.job, os.environ, "EVENSTEP_JOB")
+    agent = _setting(arguments.agent, os.environ, "EVENSTEP_AGENT")
+    versions = installed()
+    checks = [check_versions(versions), check_devices(), environment]
+    checks += check_servers(
+        server or DEFAULT_SERVER,
+        named=bool(server),
+        own_version=versions.get("evenstep"),
+        timeout_s=TIMEOUT_S,
+    )
+    if job:
+        checks += check_job(server or DEFAULT_SERVER, job, timeout_s=TIMEOUT_S)
+    if agent != "":
+        checks += check_agent(agent or DEFAULT_AGENT, timeout_s=TIMEOUT_S)
+    if place is not None:
+        settings = {"EVENSTEP_SERVER": server, "EVENSTEP_JOB": job}
+        told = {name: value for name, value in settings.items() if value}
+        try:
+            checks += compare(meet(place, versions, told, checks))
+        except (RuntimeError, ImportError) as error:
+            advice = "is MASTER_ADDR reachable from every node, and did every rank start?"
+            checks.append(Check("ranks", "failed", f"no group: {str(error).splitlines()[0]}", advice))
+    if place is None or place.rank == 0:
+        sys.stdout.write(render(checks, as_json=arguments.json))
+        sys.stdout.flush()
+    return 0 if is_well(checks) else 1
+
+
+def render(checks: Sequence[Check], *, as_json: bool) -> str:
+    """All checks as lines, or as one JSON object."""
+    if as_json:
+        return json.dumps({"ok": is_well(checks), "checks": [check.to_json() for check in checks]}) + "\n"
+    return "".join(f"{check.line()}\n" for check in checks)
+
+
+def _setting(flag: str | None, environ: Mapping[str, str], variable: str) -> str | None:
+    return environ.get(variable) if flag is None else flag

@@ -1,0 +1,171 @@
+"""The ranks: what torchrun says in the environment, and whether all of them are alike."""
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from evenstep.doctor.check import Check
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun sets for each process."""
+
+GROUP_TIMEOUT_S = 60
+"""How long ranks wait for each other."""
+
+RANK_CLOCKS_MAX_S = 1.0
+"""Further apart, times in the ranks' logs do not fit together. No step depends on it."""
+
+TORCHRUN = "torchrun --nproc-per-node 3 -m evenstep doctor"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process stands among the ranks.
+
+    Attributes:
+        rank: Its number among all, from 0.
+        world_size: How many there are.
+        local_rank: Its number on its node, from 0.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What one rank tells the others.
+
+    Attributes:
+        place: Where it stands.
+        host: Name of its machine.
+        versions: What is installed there.
+        settings: Settings that all must share, by name.
+        unix_s: Its clock, right after all had met.
+        checks: What it found by itself.
+    """
+
+    place: Place
+    host: str
+    versions: Mapping[str, str]
+    settings: Mapping[str, str]
+    unix_s: float
+    checks: tuple[Check, ...]
+
+
+def read_place(environ: Mapping[str, str]) -> tuple[Place | None, Check]:
+    """Reads torchrun's environment: where we stand, if it says so consistently, and the check of it."""
+    missing = [name for name in VARIABLES if not environ.get(name)]
+    if len(missing) == len(VARIABLES):
+        return None, Check(
+            "torchrun", "ok", f"not under torchrun, so ranks are not compared; try: {TORCHRUN}"
+        )
+    if missing:
+        return None, _wrong(f"{', '.join(missing)} not set beside the others")
+    numbers = {}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
+        value = environ.get(name, "")
+        if not value and name == "LOCAL_WORLD_SIZE":
+            continue
+        if not (value.isascii() and value.isdigit()):
+            return None, _wrong(f"{name}={value}: must be a whole number, 0 or more")
+        numbers[name] = int(value)
+    place = Place(numbers["RANK"], numbers["WORLD_SIZE"], numbers["LOCAL_RANK"])
+    local_size = numbers.get("LOCAL_WORLD_SIZE", place.world_size)
+    for wrong, rule in (
+        (place.rank >= place.world_size, f"RANK={place.rank}: must be below WORLD_SIZE={place.world_size}"),
+        (
+            place.local_rank > place.rank,
+            f"LOCAL_RANK={place.local_rank}: must not be above RANK={place.rank}",
+        ),
+        (place.local_rank >= local_size, f"LOCAL_RANK={place.local_rank}: must be below {local_size}"),
+        (local_size > place.world_size, f"LOCAL_WORLD_SIZE={local_size}: must not be above WORLD_SIZE"),
+        (not 0 < numbers["MASTER_PORT"] < 1 << 16, f"MASTER_PORT={numbers['MASTER_PORT']}: 1 to 65535"),
+    ):
+        if wrong:
+            return None, _wrong(rule)
+    where = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+    return place, Check("torchrun", "ok", f"rank {place.rank} of {place.world_size}, meeting at {where}")
+
+
+def meet(
+    place: Place, versions: Mapping[str, str], settings: Mapping[str, str], own: Sequence[Check]
+) -> list[Facts]:
+    """Makes a real Gloo group and gives what every rank tells, in rank order.
+
+    Raises:
+        RuntimeError: The ranks did not find each other, or one went away.
+    """
+    import torch.distributed as dist  # noqa: PLC0415  # The other checks need no torch.
+
+    dist.init_process_group("gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_S))
+    try:
+        dist.barrier()
+        facts = Facts(place, socket.gethostname(), versions, settings, time.time(), tuple(own))
+        gathered: list[Facts | None] = [None] * place.world_size
+        dist.all_gather_object(gathered, facts)
+    finally:
+        dist.destroy_process_group()
+    return [facts for facts in gathered if facts is not None]
+
+
+def compare(ranks: Sequence[Facts]) -> list[Check]:
+    """Checks what the ranks told each other. What rank 0 found by itself is not repeated."""
+    hosts = sorted({facts.host for facts in ranks})
+    clocks = [facts.unix_s for facts in ranks]
+    apart_s = max(clocks) - min(clocks)
+    clocks_found = f"at most {apart_s:.2f} s apart"
+    advice = f"run NTP on all nodes: more than {RANK_CLOCKS_MAX_S:g} s"
+    return [
+        Check("ranks", "ok", f"{len(ranks)} met over Gloo on {', '.join(hosts)}"),
+        _same("ranks' versions", [dict(facts.versions) for facts in ranks], "install the same on all nodes"),
+        _same("ranks' settings", [dict(facts.settings) for facts in ranks], "set them alike for all ranks"),
+        _check_places(ranks),
+        Check("ranks' clocks", "ok", clocks_found)
+        if apart_s <= RANK_CLOCKS_MAX_S
+        else Check("ranks' clocks", "warning", clocks_found, advice),
+        *(
+            Check(
+                f"rank {facts.place.rank} ({facts.host}): {check.name}",
+                check.status,
+                check.found,
+                check.advice,
+            )
+            for facts in ranks[1:]
+            for check in facts.checks
+            if check.status != "ok"
+        ),
+    ]
+
+
+def _check_places(ranks: Sequence[Facts]) -> Check:
+    """Workers are named by host and local rank, so no two may share both."""
+    seen: dict[tuple[str, int], int] = {}
+    for facts in ranks:
+        key = (facts.host, facts.place.local_rank)
+        if key in seen:
+            found = f"ranks {seen[key]} and {facts.place.rank} both are {key[0]}/{key[1]}"
+            return Check("ranks' places", "failed", found, "give the nodes different hostnames")
+        seen[key] = facts.place.rank
+    return Check("ranks' places", "ok", "each has its own host and local rank")
+
+
+def _same(name: str, told: Sequence[Mapping[str, str]], advice: str) -> Check:
+    differing = []
+    for key in sorted({key for one in told for key in one}):
+        values = [one.get(key, "none") for one in told]
+        if len(set(values)) > 1:
+            ranks_of = {
+                value: [rank for rank, other in enumerate(values) if other == value] for value in values
+            }
+            differing.append(f"{key} is " + ", ".join(f"{value} on {ranks_of[value]}" for value in ranks_of))
+    if differing:
+        return Check(name, "failed", "; ".join(differing), advice)
+    return Check(name, "ok", ", ".join(f"{key} {value}" for key, value in told[0].items()) or "none set")
+
+
+def _wrong(found: str) -> Check:
+    return Check("torchrun", "failed", found, f"start through torchrun: {TORCHRUN}")

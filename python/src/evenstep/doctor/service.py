@@ -1,0 +1,139 @@
+"""The predictors: whether they answer, which version they are, and how far our clocks are apart."""
+
+import email.utils
+import json
+import time
+
+from evenstep.doctor.check import Check
+from evenstep.doctor.versions import major_minor
+from evenstep.errors import SettingError
+from evenstep.wire.http import Answer, Connection, ExchangeError
+from evenstep.wire.ids import check_job_id
+from evenstep.wire.servers import parse_servers
+
+CLOCK_DIFFERENCE_MAX_S = 2.0
+"""Further apart, telemetry and pages show times that do not fit together. No allocation depends on it."""
+
+DATE_RESOLUTION_S = 1.0
+"""HTTP's `Date` counts whole seconds."""
+
+
+def check_servers(servers: str, *, named: bool, own_version: str | None, timeout_s: float) -> list[Check]:
+    """Checks each predictor of a list.
+
+    Args:
+        servers: Base URLs, separated by commas.
+        named: Whether somebody asked for these; nobody listening at the default is no failure.
+        own_version: Version of this package, where it is installed as one.
+        timeout_s: For each request, in seconds.
+    """
+    try:
+        urls = parse_servers(servers)
+    except SettingError as error:
+        return [Check("server", "failed", str(error), "correct EVENSTEP_SERVER or --server")]
+    return [
+        check
+        for url in urls
+        for check in _check_server(url, named=named, own_version=own_version, timeout_s=timeout_s)
+    ]
+
+
+def check_job(servers: str, job_id: str, *, timeout_s: float) -> list[Check]:
+    """Says what the first predictor that answers knows of a job; nothing where none answers."""
+    try:
+        check_job_id(job_id)
+        urls = parse_servers(servers)
+    except SettingError as error:
+        return [Check("job", "failed", str(error), "correct EVENSTEP_JOB or --job")]
+    for url in urls:
+        try:
+            answer = Connection(url).exchange("GET", f"/v1/jobs/{job_id}", None, timeout_s)
+        except ExchangeError:
+            continue
+        if answer.status == 404:
+            return [Check("job", "ok", f"{job_id} is new")]
+        if answer.status == 200:
+            return [
+                Check("job", "ok", f"{job_id} is known: {_text(answer, 'state') or 'its state is not said'}")
+            ]
+    return []
+
+
+def _check_server(url: str, *, named: bool, own_version: str | None, timeout_s: float) -> list[Check]:
+    name = f"server {url}"
+    connection = Connection(url)
+    try:
+        before = time.time()
+        ready = connection.exchange("GET", "/readyz", None, timeout_s)
+        after = time.time()
+        described = connection.exchange("GET", "/openapi.json", None, timeout_s)
+    except ExchangeError as error:
+        if named:
+            return [
+                Check(
+                    name, "failed", str(error), "start evenstep-predictor serve, or correct EVENSTEP_SERVER"
+                )
+            ]
+        advice = "set EVENSTEP_SERVER, or train with init(plan=...), which needs none"
+        return [Check(name, "warning", f"nobody is there ({error})", advice)]
+    finally:
+        connection.close()
+    return [
+        _check_ready(name, ready),
+        _check_version(name, _text(described, "info", "version"), own_version),
+        check_clock(name, ready.headers.get("date"), before, after),
+    ]
+
+
+def _check_ready(name: str, ready: Answer) -> Check:
+    if ready.status == 200:
+        return Check(name, "ok", "ready")
+    why = _text(ready, "detail") or f"status {ready.status}"
+    return Check(name, "failed", f"not ready: {why}", "look at its log")
+
+
+def _check_version(name: str, version: str | None, own_version: str | None) -> Check:
+    if version is None:
+        return Check(f"{name} version", "failed", "/openapi.json has no info.version", "is it a predictor?")
+    if own_version is not None and major_minor(version) != major_minor(own_version):
+        found = f"{version}, and this package is {own_version}"
+        return Check(f"{name} version", "warning", found, "use the same major and minor version of both")
+    return Check(f"{name} version", "ok", version)
+
+
+def check_clock(name: str, date: str | None, before: float, after: float) -> Check:
+    """Compares our clock with the `Date` of an answer that we waited for from `before` to `after` (Unix seconds).
+
+    The server wrote it in between, and it is cut to whole seconds: so the difference is known as an interval.
+    """
+    name = f"{name} clock"
+    written = _unix_s(date)
+    if written is None:
+        return Check(name, "warning", f"no usable Date in its answer: {date!r}", "compare the clocks by hand")
+    least, most = written - after, written + DATE_RESOLUTION_S - before
+    if least <= 0 <= most:
+        return Check(name, "ok", f"no difference to ours seen (HTTP Date, to {DATE_RESOLUTION_S:g} s)")
+    apart = least if least > 0 else most
+    found = f"at least {abs(apart):.1f} s {'ahead of' if apart > 0 else 'behind'} ours (HTTP Date)"
+    if abs(apart) <= CLOCK_DIFFERENCE_MAX_S:
+        return Check(name, "ok", found)
+    advice = f"run NTP on both: more than {CLOCK_DIFFERENCE_MAX_S:g} s and times on pages do not fit together"
+    return Check(name, "warning", found, advice)
+
+
+def _unix_s(date: str | None) -> float | None:
+    try:
+        return email.utils.parsedate_to_datetime(date or "").timestamp()
+    except ValueError:
+        return None
+
+
+def _text(answer: Answer, *path: str) -> str | None:
+    """A text in a JSON answer, by the names of the way there."""
+    try:
+        value = json.loads(answer.body)
+        for key in path:
+            value = value[key]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return value if isinstance(value, str) else None

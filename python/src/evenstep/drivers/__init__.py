@@ -1,0 +1,6 @@
+"""Drivers: what makes this process slow now, read at the boundary of an iteration."""
+
+from evenstep.drivers.names import NAMES
+from evenstep.drivers.reader import Drivers
+
+__all__ = ["NAMES", "Drivers"]

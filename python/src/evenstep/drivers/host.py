@@ -1,0 +1,115 @@
+"""The machine, from `/proc`: pressure, CPU time, runnable and blocked tasks, memory."""
+
+import os
+from dataclasses import dataclass
+
+from evenstep.drivers.counter import Counter, Lookback
+from evenstep.drivers.procfs import ProcFile
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """CPU time of all cores since the machine started, in ticks; steal is what the hypervisor took."""
+
+    busy: int
+    idle: int
+    iowait: int
+    steal: int
+
+
+class Host:
+    """One reader of the machine; shares are over the window since its last reading."""
+
+    def __init__(self) -> None:
+        """Has read nothing yet."""
+        self._pressures = [
+            (f"psi_{resource}_some", ProcFile(f"/proc/pressure/{resource}"), Counter())
+            for resource in ("cpu", "memory", "io")
+        ]
+        self._stat = ProcFile("/proc/stat")
+        self._loadavg = ProcFile("/proc/loadavg")
+        self._meminfo = ProcFile("/proc/meminfo")
+        self._cpu_times = Lookback[CpuTimes]()
+        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+        self.busy_s: float | None = None
+        """CPU time of all cores together at the last reading, in seconds since the machine started."""
+
+    def read(self, now: float, window_s: float | None, readings: dict[str, float]) -> None:
+        """Puts what can be read into `readings`; `now` in seconds, `window_s` since the last reading."""
+        for name, file, counter in self._pressures:
+            waited_us = counter.advance(pressure_total_us(file.read()))
+            if waited_us is not None and window_s:
+                # The counter is read a little after `now`, so a window that was all waiting may pass 1.
+                readings[name] = min(waited_us / 1e6 / window_s, 1.0)
+        times, blocked = parse_stat(self._stat.read())
+        self.busy_s = None if times is None else times.busy / self._ticks_per_s
+        then = self._cpu_times.advance(now, times)
+        if times is not None and then is not None:
+            busy = busy_share(times, then[1])
+            if busy is not None:
+                readings["cpu_busy"] = busy
+        if blocked is not None:
+            readings["procs_blocked"] = float(blocked)
+        running = parse_running(self._loadavg.read())
+        if running is not None:
+            readings["procs_running"] = float(running)
+        used = parse_memory_used(self._meminfo.read())
+        if used is not None:
+            readings["memory_used"] = used
+
+
+def pressure_total_us(text: bytes | None) -> int | None:
+    """Time that some task waited, in microseconds, from a file of `/proc/pressure`."""
+    if text is None or not text.startswith(b"some "):
+        return None
+    return _whole(text.split(b"\n", 1)[0].rpartition(b"total=")[2])
+
+
+def parse_stat(text: bytes | None) -> tuple[CpuTimes | None, int | None]:
+    """The CPU times of all cores and the tasks blocked on I/O, from `/proc/stat`."""
+    if text is None:
+        return None, None
+    times = None
+    if text.startswith(b"cpu "):
+        # user nice system idle iowait irq softirq steal; guest time is within user.
+        fields = [_whole(field) for field in text.split(b"\n", 1)[0].split()[1:9]]
+        known = [field for field in fields if field is not None]
+        if len(fields) >= 7 and len(known) == len(fields):
+            user, nice, system, idle, iowait, irq, softirq = known[:7]
+            times = CpuTimes(user + nice + system + irq + softirq, idle, iowait, sum(known[7:]))
+    # Near the end, behind interrupt lines that may be long.
+    at = text.rfind(b"\nprocs_blocked ")
+    return times, None if at < 0 else _whole(text[at + 15 :].split(b"\n", 1)[0])
+
+
+def busy_share(now: CpuTimes, then: CpuTimes) -> float | None:
+    """Busy share of all cores' time between two readings, 0 to 1.
+
+    Idle and I/O wait are known to step back by a tick now and then; they count as 0 there.
+    """
+    busy, steal = now.busy - then.busy, now.steal - then.steal
+    total = busy + steal + max(now.idle - then.idle, 0) + max(now.iowait - then.iowait, 0)
+    return busy / total if busy >= 0 and steal >= 0 and total > 0 else None
+
+
+def parse_running(text: bytes | None) -> int | None:
+    """Runnable tasks, the reader among them, from `/proc/loadavg`."""
+    fields = (text or b"").split()
+    return _whole(fields[3].partition(b"/")[0]) if len(fields) > 3 else None
+
+
+def parse_memory_used(text: bytes | None) -> float | None:
+    """Share of memory that is not available, 0 to 1, from `/proc/meminfo`."""
+    total, available = _kilobytes(text, b"MemTotal:"), _kilobytes(text, b"MemAvailable:")
+    if not total or available is None:
+        return None
+    return min(max(1.0 - available / total, 0.0), 1.0)
+
+
+def _kilobytes(text: bytes | None, name: bytes) -> int | None:
+    _, found, behind = (text or b"").partition(name)
+    return _whole(behind.split(None, 1)[0]) if found else None
+
+
+def _whole(text: bytes) -> int | None:
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,167 @@
+"""One kept connection to one server: a request, and its whole answer, before a deadline."""
+
+import http.client
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evenstep.wire.servers import Base, parse_base
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+ANSWER_BYTES_MAX = 8 << 20
+"""The longest answer that is read."""
+
+_TOO_LATE = "the time is over"
+
+
+class ExchangeError(Exception):
+    """No whole answer came; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answered.
+
+    Attributes:
+        status: The HTTP status.
+        headers: Its headers; names in lower case.
+        body: All of it.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Connection:
+    """A connection to one server that is opened when needed and kept. One thread uses it at a time."""
+
+    def __init__(self, server: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Keeps the base URL `server`, as `parse_servers` makes it; `clock` counts seconds."""
+        base = parse_base(server)
+        if base is None:
+            raise ExchangeError(f"{server!r}: must be like http://host:port")
+        self._base: Base = base
+        self._clock = clock
+        self._kept: _Opened | None = None
+
+    def exchange(self, method: str, path: str, body: bytes | None, limit_s: float) -> Answer:
+        """Sends a request and reads its answer, all within `limit_s`.
+
+        A connection that was kept may have been closed at the other end meanwhile: then the request is sent
+        once more, on a fresh one.
+
+        Raises:
+            ExchangeError: No whole answer came in time.
+        """
+        deadline = self._clock() + limit_s
+        if self._kept is not None:
+            try:
+                return self._on(self._kept, method, path, body, deadline)
+            except TimeoutError:
+                raise ExchangeError(_TOO_LATE) from None
+            except (OSError, http.client.HTTPException):
+                pass
+        try:
+            return self._on(self._open(deadline), method, path, body, deadline)
+        except TimeoutError:
+            raise ExchangeError(_TOO_LATE) from None
+        except http.client.HTTPException as error:
+            raise ExchangeError(f"no HTTP: {error or type(error).__name__}") from error
+        except OSError as error:
+            raise ExchangeError(error.strerror or str(error) or type(error).__name__) from error
+
+    def close(self) -> None:
+        """Closes the connection; the next request opens another one."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    def _open(self, deadline: float) -> "_Opened":
+        return _Opened(self._base, _connect(self._base, deadline, self._clock))
+
+    def _on(
+        self,
+        connection: "_Opened",
+        method: str,
+        path: str,
+        body: bytes | None,
+        deadline: float,
+    ) -> Answer:
+        self._kept = None
+        try:
+            connection.timed.deadline = deadline
+            headers = {"content-type": "application/json"} if body is not None else {}
+            connection.request(method, self._base.path + path, body, headers)
+            response = connection.getresponse()
+            answer = _read(response)
+        except BaseException:
+            connection.close()
+            raise
+        if response.will_close:
+            connection.close()
+        else:
+            self._kept = connection
+        return answer
+
+
+def _read(response: http.client.HTTPResponse) -> Answer:
+    body = response.read(ANSWER_BYTES_MAX + 1)
+    if len(body) > ANSWER_BYTES_MAX:
+        raise http.client.HTTPException(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+    if response.length:
+        raise http.client.IncompleteRead(body, response.length)
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    return Answer(response.status, headers, body)
+
+
+class _Timed(socket.socket):
+    """A socket whose every wait ends at one deadline, also where the answer comes drop by drop."""
+
+    def __init__(self, family: int, kind: int, protocol: int, clock: Callable[[], float]) -> None:
+        super().__init__(family, kind, protocol)
+        self._clock = clock
+        self.deadline = 0.0
+
+    def left_s(self) -> float:
+        left_s = self.deadline - self._clock()
+        if left_s <= 0:
+            raise TimeoutError(_TOO_LATE)
+        return left_s
+
+    def sendall(self, data: "Buffer", flags: int = 0, /) -> None:
+        self.settimeout(self.left_s())
+        super().sendall(data, flags)
+
+    def recv_into(self, buffer: "Buffer", nbytes: int = 0, flags: int = 0) -> int:
+        self.settimeout(self.left_s())
+        return super().recv_into(buffer, nbytes, flags)
+
+
+class _Opened(http.client.HTTPConnection):
+    def __init__(self, base: Base, timed: _Timed) -> None:
+        super().__init__(base.host, base.port)
+        self.sock = self.timed = timed
+
+
+def _connect(base: Base, deadline: float, clock: Callable[[], float]) -> _Timed:
+    """Connects to the first address of the host that takes it; each has its part of the time that is left."""
+    found = socket.getaddrinfo(base.host, base.port, type=socket.SOCK_STREAM)
+    failed = OSError(f"{base.host} has no address")
+    for at, (family, kind, protocol, _, address) in enumerate(found):
+        timed = _Timed(family, kind, protocol, clock)
+        timed.deadline = deadline
+        try:
+            timed.settimeout(timed.left_s() / (len(found) - at))
+            timed.connect(address)
+        except OSError as error:
+            timed.close()
+            failed = error
+        else:
+            timed.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return timed
+    raise failed

@@ -1,0 +1,49 @@
+"""Every message between the package and a predictor, by the names of the wire."""
+
+from evenstep.wire.allocation import (
+    AllocateAnswer,
+    AllocateRequest,
+    Allocation,
+    Decision,
+    OptimizerInstruction,
+    Ramp,
+    Tail,
+    TailReport,
+    WorkerReport,
+)
+from evenstep.wire.codec import Message
+from evenstep.wire.job import (
+    Calm,
+    Hedge,
+    JobSpec,
+    JoinAnswer,
+    JoinRequest,
+    LearningRateRule,
+    LearningRateSettings,
+    OomAnswer,
+    OomReport,
+)
+from evenstep.wire.problem import Problem
+
+__all__ = [
+    "AllocateAnswer",
+    "AllocateRequest",
+    "Allocation",
+    "Calm",
+    "Decision",
+    "Hedge",
+    "JobSpec",
+    "JoinAnswer",
+    "JoinRequest",
+    "LearningRateRule",
+    "LearningRateSettings",
+    "Message",
+    "OomAnswer",
+    "OomReport",
+    "OptimizerInstruction",
+    "Problem",
+    "Ramp",
+    "Tail",
+    "TailReport",
+    "WorkerReport",
+]
