@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's stubs leave it out.
 
 #: No test's ranks take longer, in seconds.
 PATIENCE_S = 180.0
@@ -30,7 +31,7 @@ def run_ranks(
     Raises:
         AssertionError: a rank failed, or took too long.
     """
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     said: Any = _CONTEXT.Queue()
     common = {
         "WORLD_SIZE": str(world_size),
@@ -42,7 +43,7 @@ def run_ranks(
     }
     ranks = [
         _CONTEXT.Process(
-            target=_rank, args=(said, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, work, args), daemon=True
+            target=_rank, args=(said, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, work, args)
         )
         for rank in range(world_size)
     ]
@@ -80,7 +81,7 @@ def _rank(said: Any, environ: dict[str, str], work: Callable[..., Any], args: Se
         if environ["WORLD_SIZE"] != "1":
             dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENCE_S))
         result = work(rank, *args)
-    except BaseException:  # noqa: BLE001: whatever it is, the test is to say it.
+    except BaseException:  # noqa: BLE001  # whatever it is, the test is to say it.
         said.put((rank, None, traceback.format_exc()))
     else:
         said.put((rank, result, None))

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+
 from ranks import run_ranks
 from training import EPOCHS, PLANS, SAMPLES, difference, one_process, train, train_stock
 

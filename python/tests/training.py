@@ -87,7 +87,7 @@ def one_process(epochs: int = EPOCHS, order: Order | None = None) -> list[list[f
     return parameters(model)
 
 
-def train(rank: int, plan: str, **options: Any) -> Trained:
+def train(_rank: int, plan: str, **options: Any) -> Trained:
     """The script of a user."""
     job = evenstep.init(plan=PLANS[plan])
     loader = job.loader(Samples(), **options)
@@ -105,7 +105,7 @@ def train(rank: int, plan: str, **options: Any) -> Trained:
     return trained
 
 
-def train_stock(rank: int, plan: str) -> list[list[float]]:
+def train_stock(_rank: int, plan: str) -> list[list[float]]:
     """The same uneven batches, averaged as DDP does."""
     job = evenstep.init(plan=PLANS[plan])
     loader = job.loader(Samples())

@@ -6,8 +6,8 @@ Three lines in a training script::
     loader = job.loader(dataset, global_batch=512)
     model = job.wrap(DistributedDataParallel(net))
 
-Each worker gets as many samples as it can finish by the same moment; the gradient stays that of the whole global batch, and
-every sample comes exactly once an epoch.
+Each worker gets as many samples as it can finish by the same moment; the gradient stays that of the whole global
+batch, and every sample comes exactly once an epoch.
 """
 
 from evenstep.errors import DivergedError, EvenstepError, RefusedError, SettingError, UnsupportedError

@@ -23,7 +23,7 @@ from evenstep.report import SLOTS, Report
 #: Published plans that are remembered; more than any look-ahead needs.
 PLANS_MAX = 256
 
-#: The first slots of what is summed: the iteration that a plan is published for (from 1), and the plan's length in bytes.
+#: The first slots of what is summed: the iteration that a plan is for (from 1), and the plan's length in bytes.
 _HEADER = 2
 
 
@@ -51,7 +51,9 @@ class Said:
 class Exchange:
     """One rank's side. Submissions come from the training, plans are asked for by it; the rest is its thread's."""
 
-    def __init__(self, group: dist.ProcessGroup, ahead: int, plans: list[tuple[int, Plan]], planner: Planner | None) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup, ahead: int, plans: list[tuple[int, Plan]], planner: Planner | None
+    ) -> None:
         """Begins.
 
         Args:
@@ -86,7 +88,9 @@ class Exchange:
             EvenstepError: ranks could not reach each other.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._failure or not self._pending or self._pending[0] > iteration - self._ahead)
+            self._changed.wait_for(
+                lambda: self._failure or not self._pending or self._pending[0] > iteration - self._ahead
+            )
             if self._failure:
                 raise EvenstepError(f"exchanging plans between ranks: {self._failure}") from self._failure
             return next((plan for at, plan in reversed(self._plans) if at <= iteration), self._plans[0][1])
@@ -105,7 +109,7 @@ class Exchange:
                     if published:
                         self._plans.append(published)
                     self._changed.notify_all()
-        except Exception as error:  # noqa: BLE001: whatever it is, the training must hear of it and not wait for ever.
+        except Exception as error:  # noqa: BLE001  # whatever it is, the training must hear of it and not wait for ever.
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()

@@ -5,13 +5,13 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch's stubs leave it out.
 
-#: What the user's loss is of its batch: the mean over its samples, their sum, or already such that DDP's own average over
-#: ranks is right.
+#: What the user's loss is of its batch: the mean over its samples, their sum, or such that DDP's own average is right.
 Loss = Literal["mean", "sum", "scaled"]
 
 #: A communication hook of DDP.
-Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 def weight(loss: Loss, local_batch: int, size: int, world_size: int) -> float:
@@ -53,7 +53,7 @@ def weighted(
     """
     world_size = dist.get_world_size(group)
 
-    def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         if bucket.is_last():
             ready()
         # An inner hook divides by the number of ranks.

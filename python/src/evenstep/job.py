@@ -38,13 +38,13 @@ def init(
     Nothing is asked or sent before a loader is made. Without a server and without a plan all workers get even shares.
 
     Args:
-        plan: batches by rank, such as ``[24, 12, 16]``, or a function of the iteration that gives them: no predictor is
-            needed then.
+        plan: batches by rank, such as ``[24, 12, 16]``, or a function of the iteration that gives them: no predictor
+            is needed then.
         server: predictors, comma-separated; default ``EVENSTEP_SERVER``.
         job: names this run at the predictor; default ``EVENSTEP_JOB``, else torchrun's ``--rdzv-id``.
         quantum: every local batch is a multiple of it.
         max_local_batch: the most that this worker can hold.
-        wishes: anything else that a job may want, as the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``min_gain``, ...).
+        wishes: anything else that a job may want, as the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``calm``, ...).
         timeout_s: how long a request to the predictor may take; none is on the way of a step.
 
     Raises:
@@ -85,7 +85,7 @@ class Job:
         accumulate: int = 1,
         **dataloader_kwargs: Any,
     ) -> loader.Loader:
-        """Batches of this rank, as large as the plan says; together every sample comes exactly once an epoch.
+        """Batches of this rank, as large as the plan says. Over all ranks every sample comes exactly once an epoch.
 
         All ranks call it alike, after ``init_process_group``.
 
@@ -105,21 +105,22 @@ class Job:
         """
         loader.check(dataset, dataloader_kwargs)
         order = Order(len(dataset), self._global_batch(global_batch), seed, shuffle, drop_last, accumulate)
-        return loader.Loader(self._begin(order, loader.reads_ahead(dataloader_kwargs, accumulate)), dataset, dataloader_kwargs)
+        return loader.Loader(
+            self._begin(order, loader.reads_ahead(dataloader_kwargs, accumulate)), dataset, dataloader_kwargs
+        )
 
     @contextmanager
     def step(self) -> Iterator[Step]:
         """Marks an iteration (a micro-batch of it, where it accumulates): for loops that read ahead of their training.
 
-        It takes the oldest batch that ``job.loader`` gave and that was not begun. Without this the loop is taken to train
-        on the batch that it read last.
+        It takes the oldest batch that ``job.loader`` gave and that was not begun. Without this the loop is taken to
+        train on the batch that it read last.
 
         Raises:
             SettingError: no batch was read.
         """
         run = self._run
         step = run.begin()
-        run.sensor.forward_begins()
         yield step
         run.gradients_ready()
 
@@ -133,12 +134,12 @@ class Job:
         inner: hook.Hook | None = None,
         inner_state: Any = None,
     ) -> DistributedDataParallel:
-        """Weights gradients by local batches, so that uneven batches give the gradient of one process; the speed sensor too.
+        """Weights gradients by local batches, so that uneven ones give the gradient of one process; and measures speed.
 
         Args:
             model: wrapped in DistributedDataParallel already; it is returned as it is, with a communication hook.
-            loss: what the loss is of its batch: the ``"mean"`` over its samples (the default of PyTorch's losses), their
-                ``"sum"``, or ``"scaled"`` such that DDP's average over ranks is right as it is.
+            loss: what the loss is of its batch: the ``"mean"`` over its samples (the default of PyTorch's losses),
+                their ``"sum"``, or ``"scaled"`` such that DDP's average over ranks is right as it is.
             inner: another communication hook, which gets the weighted gradients (``fp16_compress_hook``).
             inner_state: its state.
 
@@ -171,12 +172,14 @@ class Job:
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss such that an average of gradients over ranks is the gradient of one process.
 
-        For FSDP, DeepSpeed and whatever else averages by itself; never together with :meth:`wrap`. The loss is the mean over
-        this rank's batch. Compute time is that of the forward pass then, in whose proportion the whole is.
+        For FSDP, DeepSpeed and whatever else averages by itself; never together with :meth:`wrap`. The loss is the mean
+        over this rank's batch. Compute time is then that of the forward pass, in whose proportion the whole is; where
+        forward passes wait for other ranks (FSDP, ZeRO-3) that says nothing of this rank, and a given plan is better.
         """
         run = self._run
         step = run.current.step
         run.gradients_ready()
+        run.sensor.measure_from_arrival(loss.device)
         factor = step.weight * run.world_size
         # 0 times what is not finite is not 0.
         return loss * factor if factor else torch.nan_to_num(loss, nan=0.0, posinf=0.0, neginf=0.0) * 0.0
@@ -189,7 +192,7 @@ class Job:
         return self._run.current.step.lr_multiplier
 
     def optimizer(self, optimizer: _Optimizer) -> _Optimizer:
-        """Lets an optimizer follow the learning-rate instruction: its rate is multiplied during each step, and put back.
+        """Lets an optimizer follow the learning-rate instruction: its rate is multiplied for each step, and put back.
 
         So schedulers see, and change, the rate that they know.
         """
@@ -291,12 +294,14 @@ class Job:
                     "no_sync: gradients of several batches with one weight would be wrong: say job.loader(.., "
                     "accumulate=N), where N batches come before each optimizer step"
                 )
-            sizes = [value.shape[0] for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim]
+            sizes = [
+                value.shape[0] for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim
+            ]
             if sizes and not run.is_expected(sizes):
                 raise UnsupportedError(
                     f"the model is given a batch of {sizes[0]}, and the batch that was read last has "
                     f"{run.current.step.batch_size}: loops that read ahead must mark iterations with `with job.step()`"
                 )
-            run.sensor.forward_begins()
+            run.sensor.forward_begins(model.device)
 
         return begins

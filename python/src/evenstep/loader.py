@@ -50,17 +50,21 @@ def check(dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
         )
     for name in _OURS:
         if name in dataloader_kwargs:
-            raise SettingError(f"{name}: the plan decides it; job.loader takes global_batch, shuffle, drop_last and seed")
+            raise SettingError(
+                f"{name}: the plan decides it; job.loader takes global_batch, shuffle, drop_last and seed"
+            )
 
 
 class Loader:
-    """An iterable of this rank's batches, an epoch each time. As long as the data set allows, whatever the plan says."""
+    """An iterable of this rank's batches, an epoch each time."""
 
     def __init__(self, run: Run, dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
         """Of a run that has begun."""
         self._run = run
         self._drawn: deque[Turn] = deque()
-        self._dataloader: DataLoader[Any] = DataLoader(dataset, batch_sampler=_Indices(run, self._drawn), **dataloader_kwargs)
+        self._dataloader: DataLoader[Any] = DataLoader(
+            dataset, batch_sampler=_Indices(run, self._drawn), **dataloader_kwargs
+        )
 
     @property
     def dataset(self) -> Any:

@@ -32,6 +32,6 @@ def report(wishes: Wishes, step: Step, error: BaseException) -> None:
         client = Client(settings.server, settings.job, wishes.timeout_s)
         answer = client.report_oom(settings.worker, step.iteration, samples)
     except EvenstepError as unheard:
-        log.error("%s; the predictor was not told: %s", what, unheard)  # noqa: TRY400: the cause is the message.
+        log.error("%s; the predictor was not told: %s", what, unheard)  # noqa: TRY400  # The cause is the message.
     else:
         log.error("%s; from now on it gets at most %s. Begin the processes again.", what, answer.max_local_batch)

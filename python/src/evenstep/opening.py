@@ -56,8 +56,8 @@ class Opened:
     """A run, and what is to be closed at its end."""
 
     run: Run
-    exchange: Exchange | None
-    predictor: Predictor | None
+    exchange: Exchange | None = None
+    predictor: Predictor | None = None
 
 
 def open_run(wishes: Wishes, order: Order, reads_ahead: int, state: dict[str, Any] | None) -> Opened:
@@ -68,81 +68,117 @@ def open_run(wishes: Wishes, order: Order, reads_ahead: int, state: dict[str, An
         DivergedError: ranks differ in what must be the same.
         RefusedError: the predictor refuses this run.
     """
-    is_distributed = dist.is_available() and dist.is_initialized()
-    if not is_distributed and wishes.settings.world_size > 1:
-        raise SettingError(
-            f"WORLD_SIZE={wishes.settings.world_size} and no process group: call torch.distributed.init_process_group() "
-            "before job.loader"
-        )
-    rank, world_size = (dist.get_rank(), dist.get_world_size()) if is_distributed else (0, 1)
-    quantum = wishes.quantum
-    if quantum % order.accumulate:
-        quantum *= order.accumulate
     progress, before = resumed(state, order) if state else (Progress(), None)
-    if before and len(before.shares) != world_size:
-        before = None
-    fixed = wishes.fixed
-    _check_fixed(fixed, order, world_size, progress.iteration)
-
-    group = dist.new_group(backend="gloo") if is_distributed else None
+    group = _group(wishes)
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if group else (0, 1)
+    quantum = wishes.quantum if wishes.quantum % order.accumulate == 0 else wishes.quantum * order.accumulate
+    if wishes.fixed is not None:
+        _check_fixed(wishes.fixed, order, world_size, progress.iteration)
     device = _device()
-    workers = _agreed(group, _facts(wishes, order, reads_ahead, progress, device)) if group else []
-    sensor, drivers = Sensor(device), Drivers(wishes.settings.agent)
+    begin = _Begin(wishes, order, quantum, reads_ahead + _SLACK + 1, progress, is_resumed=state is not None)
+    workers = _agreed(group, begin.facts(device)) if group else []
 
     def even(size: int) -> Plan:
-        return before.resized(size, quantum) if before else Plan.even(size, world_size, quantum)
+        fits = before is not None and len(before.shares) == world_size
+        return before.resized(size, quantum) if before and fits else Plan.even(size, world_size, quantum)
 
-    def opened(plans: Callable[[int], Plan], exchange: Exchange | None, predictor: Predictor | None) -> Opened:
-        ahead = reads_ahead + _SLACK + 1
-        run = Run(order, rank, world_size, quantum, plans, exchange, ahead, sensor, drivers, progress)
-        return Opened(run, exchange, predictor)
-
-    if fixed is not None:
-        return opened(_plans_of(fixed), None, None)
-    server = wishes.settings.server
-    if server is None or group is None:
-        if server is None and world_size > 1:
-            log.warning("no EVENSTEP_SERVER and no plan: all workers get even shares")
-        return opened(lambda _: even(order.global_batch), None, None)
-
-    ahead = reads_ahead + _SLACK + 1
-    wanted = [(progress.iteration + k, order.size(progress.position + k)) for k in range(ahead)]
-    predictor = None
-    told: list[Any] = [None]
-    if rank == 0:
-        told[0], predictor = _first_plans(wishes, server, order, quantum, workers, progress, state is not None, wanted, even)
-    dist.broadcast_object_list(told, src=0, group=group)
-    if isinstance(told[0], str):
-        raise RefusedError(told[0])
-    plans = [(iteration, Plan.from_json(plan)) for iteration, plan in told[0]]
-    exchange = Exchange(group, ahead, plans, predictor)
-    return opened(exchange.plan, exchange, predictor)
+    opened = begin.opened(group, rank, workers, even)
+    plans = opened[0]
+    sensor, drivers = Sensor(), Drivers(wishes.settings.agent)
+    run = Run(order, rank, world_size, quantum, plans, opened[1], begin.ahead, sensor, drivers, progress)
+    return Opened(run, *opened[1:])
 
 
-def _first_plans(
-    wishes: Wishes,
-    server: str,
-    order: Order,
-    quantum: int,
-    workers: Sequence[JoinRequest],
-    progress: Progress,
-    is_resumed: bool,
-    wanted: Sequence[tuple[int, int]],
-    even: Callable[[int], Plan],
-) -> tuple[list[Any] | str, Predictor | None]:
-    """On rank 0: what all ranks are told, the first plans or why there are none."""
-    try:
-        job_id = wishes.settings.job
-        if job_id is None:
-            raise SettingError("EVENSTEP_JOB is not set: it names this run at the predictor (or init(job=..))")
-        spec = _spec(wishes, order, quantum)
-        client = Client(server, job_id, wishes.timeout_s)
-        predictor = Predictor(Registration(client, job_id, spec, workers, progress.iteration, is_resumed))
-        plans = predictor.open(wanted, even)
-    except (EvenstepError, TypeError) as error:
-        # All ranks must end, and for the same reason.
-        return str(error), None
-    return [(iteration, plan.to_json()) for iteration, plan in plans], predictor
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    """What all ranks know before anything is exchanged."""
+
+    wishes: Wishes
+    order: Order
+    quantum: int
+    ahead: int
+    progress: Progress
+    is_resumed: bool
+
+    def opened(
+        self,
+        group: dist.ProcessGroup | None,
+        rank: int,
+        workers: Sequence[JoinRequest],
+        even: Callable[[int], Plan],
+    ) -> tuple[Callable[[int], Plan], Exchange | None, Predictor | None]:
+        """Where plans come from, and what runs beside the training for them."""
+        server = self.wishes.settings.server
+        if self.wishes.fixed is not None:
+            return _plans_of(self.wishes.fixed), None, None
+        if server is None or group is None:
+            if server is None and group is not None:
+                log.warning("no EVENSTEP_SERVER and no plan: all workers get even shares")
+            return (lambda _: even(self.order.global_batch)), None, None
+        told: list[Any] = [None]
+        predictor = None
+        if rank == 0:
+            told[0], predictor = self.first_plans(server, workers, even)
+        dist.broadcast_object_list(told, src=0, group=group)
+        if isinstance(told[0], str):
+            raise RefusedError(told[0])
+        plans = [(iteration, Plan.from_json(plan)) for iteration, plan in told[0]]
+        exchange = Exchange(group, self.ahead, plans, predictor)
+        return exchange.plan, exchange, predictor
+
+    def first_plans(
+        self, server: str, workers: Sequence[JoinRequest], even: Callable[[int], Plan]
+    ) -> tuple[list[Any] | str, Predictor | None]:
+        """On rank 0: what all ranks are told, the first plans or why there are none."""
+        job_id, first = self.wishes.settings.job, self.progress.iteration
+        sizes = [self.order.size(self.progress.position + k) for k in range(self.ahead)]
+        try:
+            if job_id is None:
+                raise SettingError("EVENSTEP_JOB is not set: it names this run at the predictor (or init(job=..))")
+            spec = _spec(self.wishes, self.order, self.quantum)
+            client = Client(server, job_id, self.wishes.timeout_s)
+            predictor = Predictor(Registration(client, job_id, spec, workers, first, self.is_resumed))
+            plans = predictor.open([(first + k, size) for k, size in enumerate(sizes)], even)
+        except (EvenstepError, TypeError) as error:
+            # All ranks must end, and for the same reason.
+            return str(error), None
+        return [(iteration, plan.to_json()) for iteration, plan in plans], predictor
+
+    def facts(self, device: torch.device) -> dict[str, Any]:
+        """What ranks tell each other: this worker, and what must be the same for all."""
+        wishes, first = self.wishes, self.progress.iteration
+        fixed, is_cuda = wishes.fixed, device.type == "cuda"
+        permutation = self.order.permutation(self.progress.epoch).numpy().tobytes()
+        return {
+            "worker": wishes.settings.worker,
+            "device": torch.cuda.get_device_name(device) if is_cuda else "cpu",
+            "memory_bytes": torch.cuda.get_device_properties(device).total_memory if is_cuda else None,
+            "max_local_batch": wishes.max_local_batch,
+            "claims": wishes.claims,
+            "alike": {
+                "order": repr(self.order),
+                "order of the samples": zlib.crc32(permutation),
+                "iterations planned ahead": self.ahead,
+                "state": repr(self.progress),
+                "plan": None if fixed is None else [list(_batches(fixed, first + k)) for k in range(_COMPARED)],
+                "quantum": self.quantum,
+                "server": wishes.settings.server is not None,
+                "claims": wishes.claims,
+            },
+        }
+
+
+def _group(wishes: Wishes) -> dist.ProcessGroup | None:
+    """A CPU group of all ranks for ourselves; None where this process is alone."""
+    if dist.is_available() and dist.is_initialized():
+        group = dist.new_group(backend="gloo")
+        return group if isinstance(group, dist.ProcessGroup) else None
+    if wishes.settings.world_size > 1:
+        raise SettingError(
+            f"WORLD_SIZE={wishes.settings.world_size} and no process group: call "
+            "torch.distributed.init_process_group() before job.loader"
+        )
+    return None
 
 
 def _spec(wishes: Wishes, order: Order, quantum: int) -> JobSpec:
@@ -152,29 +188,6 @@ def _spec(wishes: Wishes, order: Order, quantum: int) -> JobSpec:
     return JobSpec(
         global_batch=order.global_batch, quantum=quantum, hedge="auto" if wishes.claims else "off", **wishes.job
     )
-
-
-def _facts(wishes: Wishes, order: Order, reads_ahead: int, progress: Progress, device: torch.device) -> dict[str, Any]:
-    """What ranks tell each other: this worker, and what must be the same for all."""
-    fixed, first = wishes.fixed, progress.iteration
-    permutation = order.permutation(progress.epoch).numpy().tobytes()
-    return {
-        "worker": wishes.settings.worker,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "memory_bytes": torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None,
-        "max_local_batch": wishes.max_local_batch,
-        "claims": wishes.claims,
-        "alike": {
-            "order": repr(order),
-            "order of the samples": zlib.crc32(permutation),
-            "batches read ahead": reads_ahead,
-            "state": repr(progress),
-            "plan": None if fixed is None else [list(_batches(fixed, first + k)) for k in range(_COMPARED)],
-            "quantum": wishes.quantum,
-            "server": wishes.settings.server is not None,
-            "claims": wishes.claims,
-        },
-    }
 
 
 def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> list[JoinRequest]:
@@ -188,7 +201,8 @@ def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> list[JoinRequest]:
     for name, value in all_facts[0]["alike"].items():
         for rank, facts in enumerate(all_facts):
             if facts["alike"][name] != value:
-                raise DivergedError(f"{name}: rank 0 has {value} and rank {rank} {facts['alike'][name]}; must be the same")
+                other = facts["alike"][name]
+                raise DivergedError(f"{name}: rank 0 has {value} and rank {rank} {other}; must be the same")
     names = [facts["worker"] for facts in all_facts]
     for rank, name in enumerate(names):
         if name in names[:rank]:
@@ -208,10 +222,11 @@ def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> list[JoinRequest]:
 
 
 def _device() -> torch.device:
-    """Where this process computes."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+    """What this process computes on, as far as can be told before it does."""
+    uses_cuda = torch.cuda.is_available() and (
+        torch.cuda.is_initialized() or (dist.is_initialized() and dist.get_backend() == "nccl")
+    )
+    return torch.device("cuda", torch.cuda.current_device()) if uses_cuda else torch.device("cpu")
 
 
 def _batches(fixed: Fixed, iteration: int) -> Sequence[int]:
@@ -222,9 +237,7 @@ def _plans_of(fixed: Fixed) -> Callable[[int], Plan]:
     return lambda iteration: Plan.of(_batches(fixed, iteration))
 
 
-def _check_fixed(fixed: Fixed | None, order: Order, world_size: int, first: int) -> None:
-    if fixed is None:
-        return
+def _check_fixed(fixed: Fixed, order: Order, world_size: int, first: int) -> None:
     batches = list(_batches(fixed, first))
     if len(batches) != world_size:
         raise SettingError(f"plan={batches}: must have a batch for each of the {world_size} ranks")

@@ -1,7 +1,7 @@
 """Who computes which samples of an iteration."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -38,7 +38,7 @@ class Plan:
     """The shares of all ranks in an iteration, and what the learning rate is multiplied by."""
 
     shares: tuple[Share, ...]
-    rate: Rate = Rate()
+    rate: Rate = field(default_factory=Rate)
     tail: Tail | None = None
 
     @classmethod
@@ -111,7 +111,7 @@ class Plan:
 
 
 def apportion(size: int, weights: Sequence[int], quantum: int = 1) -> list[int]:
-    """Splits ``size`` in proportion to ``weights``, in whole quanta: largest remainders (Hamilton), ties to the lower rank.
+    """Splits ``size`` by ``weights``, in whole quanta: largest remainders (Hamilton), ties to the lower rank.
 
     What is less than a quantum goes to whoever has most, so that the batches sum to ``size`` exactly. Integers only:
     all ranks get the same.

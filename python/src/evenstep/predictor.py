@@ -106,13 +106,15 @@ class Registration:
         by_rank = [told[worker] for worker in ours]
         said = answer.optimizer.ramp
         ramp = Ramp(said.from_, said.to, said.start_iteration, said.iterations) if said else None
-        tail = answer.tail and Tail(
-            offset=answer.tail.offset,
-            chunks=answer.tail.chunks,
-            pools=answer.tail.pools or (len(answer.tail.chunks),),
-            pool=tuple(allocation.pool for allocation in by_rank),
-            speed=tuple(allocation.predicted_speed_samples_per_s for allocation in by_rank),
-        )
+        tail = None
+        if answer.tail:
+            tail = Tail(
+                offset=answer.tail.offset,
+                chunks=answer.tail.chunks,
+                pools=answer.tail.pools or (len(answer.tail.chunks),),
+                pool=tuple(allocation.pool for allocation in by_rank),
+                speed=tuple(allocation.predicted_speed_samples_per_s for allocation in by_rank),
+            )
         shares = tuple(Share(allocation.offset, allocation.local_batch) for allocation in by_rank)
         try:
             return Plan(shares, Rate(answer.optimizer.lr_multiplier, ramp), tail).checked(size)
@@ -183,9 +185,7 @@ class Predictor:
         while True:
             with self._changed:
                 is_up = self._generation is not None
-                self._changed.wait_for(
-                    lambda: self._closing or (is_up and self._wanted is not None), None if is_up else retry_s
-                )
+                self._changed.wait_for(self._has_work, None if is_up else retry_s)
                 if self._closing:
                     break
                 wanted, self._wanted = (self._wanted, None) if is_up else (None, self._wanted)
@@ -195,6 +195,9 @@ class Predictor:
             elif not self._recovered():
                 retry_s = min(2 * retry_s, RETRY_LAST_S)
         self._leave()
+
+    def _has_work(self) -> bool:
+        return self._closing or (self._generation is not None and self._wanted is not None)
 
     def _answer(self, iteration: int, size: int) -> None:
         taken = self._taken(iteration)
@@ -222,8 +225,10 @@ class Predictor:
                     del self._plans[min(self._plans)]
 
     def _ask(self, iteration: int, size: int, reports: Sequence[WorkerReport]) -> Plan:
-        assert self._generation is not None  # noqa: S101: callers have registered.
-        answer = self._registration.client.allocate(self._registration.request(self._generation, iteration, size, reports))
+        assert self._generation is not None  # noqa: S101  # callers have registered.
+        answer = self._registration.client.allocate(
+            self._registration.request(self._generation, iteration, size, reports)
+        )
         return self._registration.plan(answer, size)
 
     def _register(self) -> None:
@@ -280,31 +285,28 @@ class Predictor:
             log.warning("leaving the job: %s; the leases will run out instead", error)
 
     def _on_the_wire(self, reports: list[Report | None]) -> list[WorkerReport]:
-        there = [(worker.worker, report) for worker, report in zip(self._registration.workers, reports, strict=True) if report]
+        pairs = zip(self._registration.workers, reports, strict=True)
+        # A worker that computed nothing has no speed to tell of.
+        there = [(worker.worker, report) for worker, report in pairs if report and report.compute_time_s > 0]
         last = max((_busy_s(report) for _, report in there), default=0.0)
-        return [
-            WorkerReport(
-                worker=worker,
-                iteration=report.iteration,
-                local_batch=report.local_batch,
-                compute_time_s=report.compute_time_s,
-                micro_batches=report.micro_batches,
-                tail=report.tail
-                and TailReport(
-                    report.tail.chunks, report.tail.samples, report.tail.compute_time_s, report.tail.claim_time_s
-                ),
-                barrier_wait_s=last - _busy_s(report),
-                loader_wait_s=report.loader_wait_s,
-                peak_memory_bytes=report.peak_memory_bytes,
-                drivers=report.drivers,
-            )
-            for worker, report in there
-            # A worker that computed nothing has no speed to tell of.
-            if report.local_batch and report.compute_time_s > 0
-        ]
+        return [_on_the_wire(worker, report, last) for worker, report in there if report.local_batch]
+
+
+def _on_the_wire(worker: str, report: Report, last: float) -> WorkerReport:
+    tail = report.tail
+    return WorkerReport(
+        worker=worker,
+        iteration=report.iteration,
+        local_batch=report.local_batch,
+        compute_time_s=report.compute_time_s,
+        micro_batches=report.micro_batches,
+        tail=TailReport(tail.chunks, tail.samples, tail.compute_time_s, tail.claim_time_s) if tail else None,
+        barrier_wait_s=last - _busy_s(report),
+        loader_wait_s=report.loader_wait_s,
+        peak_memory_bytes=report.peak_memory_bytes,
+        drivers=report.drivers,
+    )
 
 
 def _busy_s(report: Report) -> float:
     return report.compute_time_s + report.loader_wait_s + (report.tail.claim_time_s if report.tail else 0.0)
-
-

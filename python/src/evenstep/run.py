@@ -1,4 +1,4 @@
-"""A run that has begun: which iteration this is, whose samples it has, and what is said of it when its gradients are there."""
+"""A run that has begun: which iteration this is, whose its samples are, and what is said of it when it is done."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -128,6 +128,7 @@ class Run:
     def read(self, turn: Turn) -> None:
         """A batch was handed to the training. Unless that says itself what it begins, it begins this."""
         self._turns.append(turn)
+        self.sensor.batch_arrived()
         if not self._explicit:
             self._current = turn
 
@@ -241,7 +242,9 @@ def resumed(state: dict[str, Any], order: Order) -> tuple[Progress, Plan]:
             )
     progress = Progress(state["iteration"], state["epoch"], state["position"])
     if not 0 <= progress.position < order.steps:
-        raise EvenstepError(f"the state's position {progress.position} must be under the epoch's {order.steps} iterations")
+        raise EvenstepError(
+            f"the state's position {progress.position} must be under the epoch's {order.steps} iterations"
+        )
     return progress, Plan.from_json(state["plan"])
 
 

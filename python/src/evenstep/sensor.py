@@ -13,10 +13,12 @@ class Sensor:
     passed them: nothing is synchronised for it.
     """
 
-    def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Of a rank that computes on ``device``; ``clock`` is monotonic, in seconds."""
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Of one rank; ``clock`` is monotonic, in seconds."""
         self._clock = clock
-        self._device = device if device.type == "cuda" else None
+        self._device = torch.device("cpu")
+        #: Whether an iteration begins when its batch arrives: where nobody sees forward passes.
+        self._from_arrival = False
         self._begun: float | torch.cuda.Event | None = None
         self._waited = 0.0
         self._waited_before = 0.0
@@ -28,31 +30,39 @@ class Sensor:
         else:
             self._waited += seconds
 
-    def forward_begins(self) -> None:
-        """A forward pass begins; the first of an iteration counts."""
+    def batch_arrived(self) -> None:
+        """The training has got its batch."""
+        if self._from_arrival and self._begun is None:
+            self._begun = self._now()
+
+    def measure_from_arrival(self, device: torch.device) -> None:
+        """From the next iteration on its begin is that its batch arrives: nobody sees forward passes on this device."""
+        self._from_arrival, self._device = True, device
+
+    def forward_begins(self, device: torch.device) -> None:
+        """A forward pass begins on a device; the first of an iteration counts."""
         if self._begun is None:
+            self._device = device
             self._begun = self._now()
 
     def computed(self) -> tuple[Callable[[], float], float]:
         """The last gradient is there.
 
         Returns:
-            what gives the compute time in seconds, once the device is done, and the seconds of waiting for data.
+            what gives the compute time in seconds, once the device is done, and the seconds of waiting for data. The
+            time is 0 where no forward pass was seen: such an iteration says nothing of the speed.
         """
         begun, end, waited = self._begun, self._now(), self._waited
         loader_wait = waited + self._waited_before
         self._begun, self._waited, self._waited_before = None, 0.0, 0.0
-        if begun is None:
-            # No forward pass was seen: nothing is known, and a time of 0 is refused nowhere but says nothing.
-            return (lambda: 0.0), loader_wait
-        return (lambda: max(0.0, _between(begun, end) - waited)), loader_wait
+        return (lambda: 0.0 if begun is None else max(0.0, _between(begun, end) - waited)), loader_wait
 
     def peak_memory_bytes(self) -> int | None:
         """The most that tensors held on the GPU so far; None on CPUs, where other things share the memory."""
-        return torch.cuda.max_memory_allocated(self._device) if self._device else None
+        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
 
     def _now(self) -> "float | torch.cuda.Event":
-        if self._device is None:
+        if self._device.type != "cuda":
             return self._clock()
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
@@ -60,9 +70,7 @@ class Sensor:
 
 
 def _between(begun: "float | torch.cuda.Event", end: "float | torch.cuda.Event") -> float:
-    if isinstance(begun, float) and isinstance(end, float):
-        return end - begun
-    assert isinstance(begun, torch.cuda.Event)  # noqa: S101: both come from one sensor.
-    assert isinstance(end, torch.cuda.Event)  # noqa: S101
+    if isinstance(begun, float) or isinstance(end, float):
+        return end - begun if isinstance(begun, float) and isinstance(end, float) else 0.0
     end.synchronize()
-    return begun.elapsed_time(end) / 1e3
+    return float(begun.elapsed_time(end)) / 1e3
