@@ -41,7 +41,8 @@ class Program:
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         assert self.process.stdout is not None
-        threading.Thread(target=self._listen, args=(self.process.stdout,), daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, args=(self.process.stdout,), daemon=True)
+        self._listener.start()
 
     def line(self, found: Callable[[str], T | None]) -> T:
         """Waits for a line that `found` makes something of."""
@@ -57,10 +58,12 @@ class Program:
         """Ends it at once, and waits for that."""
         self.process.kill()
         self.process.wait(PATIENCE_S)
+        self._listener.join(PATIENCE_S)
 
     def _listen(self, output: IO[str]) -> None:
-        for line in output:
-            self._lines.put(line)
+        with output:
+            for line in output:
+                self._lines.put(line)
         self._lines.put(None)
 
 
