@@ -31,7 +31,7 @@ def add_arguments(subparsers: "Subparsers") -> None:
         "--server", help=f"EVENSTEP_SERVER, else {DEFAULT_SERVER}; several separated by commas"
     )
     parser.add_argument("--agent", help=f"EVENSTEP_AGENT, else {DEFAULT_AGENT}; empty: none")
-    parser.add_argument("--job", help="EVENSTEP_JOB, else none")
+    parser.add_argument("--job", help="EVENSTEP_JOB, else torchrun's --rdzv-id")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     parser.set_defaults(run=run)
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs all checks; returns 1 where one failed, else 0. Of several ranks only rank 0 speaks."""
     place, environment = read_place(os.environ)
     server = _setting(arguments.server, os.environ, "EVENSTEP_SERVER")
-    job = _setting(arguments.job, os.environ, "EVENSTEP_JOB")
+    job = _setting(arguments.job, os.environ, "EVENSTEP_JOB") or _run_id(os.environ)
     agent = _setting(arguments.agent, os.environ, "EVENSTEP_AGENT")
     versions = installed()
     checks = [check_versions(versions), check_devices(), environment]
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings = {"EVENSTEP_SERVER": server, "EVENSTEP_JOB": job}
         told = {name: value for name, value in settings.items() if value}
         try:
-            checks += compare(meet(place, versions, told, checks))
+            checks += compare(meet(place, os.environ, versions, told, checks))
         except (RuntimeError, ImportError) as error:
             advice = "is MASTER_ADDR reachable from every node, and did every rank start?"
             checks.append(Check("ranks", "failed", f"no group: {str(error).splitlines()[0]}", advice))
@@ -73,6 +73,12 @@ def render(checks: Sequence[Check], *, as_json: bool) -> str:
     if as_json:
         return json.dumps({"ok": is_well(checks), "checks": [check.to_json() for check in checks]}) + "\n"
     return "".join(f"{check.line()}\n" for check in checks)
+
+
+def _run_id(environ: Mapping[str, str]) -> str | None:
+    """The name that torchrun was given for this run, where it was."""
+    run_id = environ.get("TORCHELASTIC_RUN_ID")
+    return None if run_id == "none" else run_id
 
 
 def _setting(flag: str | None, environ: Mapping[str, str], variable: str) -> str | None:

@@ -42,6 +42,7 @@ class Facts:
     Attributes:
         place: Where it stands.
         host: Name of its machine.
+        worker: Its stable id.
         versions: What is installed there.
         settings: Settings that all must share, by name.
         unix_s: Its clock, right after all had met.
@@ -50,6 +51,7 @@ class Facts:
 
     place: Place
     host: str
+    worker: str
     versions: Mapping[str, str]
     settings: Mapping[str, str]
     unix_s: float
@@ -92,7 +94,11 @@ def read_place(environ: Mapping[str, str]) -> tuple[Place | None, Check]:
 
 
 def meet(
-    place: Place, versions: Mapping[str, str], settings: Mapping[str, str], own: Sequence[Check]
+    place: Place,
+    environ: Mapping[str, str],
+    versions: Mapping[str, str],
+    settings: Mapping[str, str],
+    own: Sequence[Check],
 ) -> list[Facts]:
     """Makes a real Gloo group and gives what every rank tells, in rank order.
 
@@ -101,10 +107,12 @@ def meet(
     """
     import torch.distributed as dist  # noqa: PLC0415  # The other checks need no torch.
 
+    host = socket.gethostname()
+    worker = environ.get("EVENSTEP_WORKER") or f"{host}/{place.local_rank}"
     dist.init_process_group("gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_S))
     try:
         dist.barrier()
-        facts = Facts(place, socket.gethostname(), versions, settings, time.time(), tuple(own))
+        facts = Facts(place, host, worker, versions, settings, time.time(), tuple(own))
         gathered: list[Facts | None] = [None] * place.world_size
         dist.all_gather_object(gathered, facts)
     finally:
@@ -123,7 +131,7 @@ def compare(ranks: Sequence[Facts]) -> list[Check]:
         Check("ranks", "ok", f"{len(ranks)} met over Gloo on {', '.join(hosts)}"),
         _same("ranks' versions", [dict(facts.versions) for facts in ranks], "install the same on all nodes"),
         _same("ranks' settings", [dict(facts.settings) for facts in ranks], "set them alike for all ranks"),
-        _check_places(ranks),
+        _check_workers(ranks),
         Check("ranks' clocks", "ok", clocks_found)
         if apart_s <= RANK_CLOCKS_MAX_S
         else Check("ranks' clocks", "warning", clocks_found, advice),
@@ -141,16 +149,20 @@ def compare(ranks: Sequence[Facts]) -> list[Check]:
     ]
 
 
-def _check_places(ranks: Sequence[Facts]) -> Check:
-    """Workers are named by host and local rank, so no two may share both."""
-    seen: dict[tuple[str, int], int] = {}
+def _check_workers(ranks: Sequence[Facts]) -> Check:
+    """The predictor knows workers by their ids, so no two ranks may share one."""
+    ranks_of: dict[str, list[int]] = {}
     for facts in ranks:
-        key = (facts.host, facts.place.local_rank)
-        if key in seen:
-            found = f"ranks {seen[key]} and {facts.place.rank} both are {key[0]}/{key[1]}"
-            return Check("ranks' places", "failed", found, "give the nodes different hostnames")
-        seen[key] = facts.place.rank
-    return Check("ranks' places", "ok", "each has its own host and local rank")
+        ranks_of.setdefault(facts.worker, []).append(facts.place.rank)
+    shared = [f"ranks {numbers} all are {worker}" for worker, numbers in ranks_of.items() if len(numbers) > 1]
+    if shared:
+        return Check(
+            "ranks' workers",
+            "failed",
+            "; ".join(shared),
+            "give nodes different hostnames, or set EVENSTEP_WORKER",
+        )
+    return Check("ranks' workers", "ok", ", ".join(ranks_of))
 
 
 def _same(name: str, told: Sequence[Mapping[str, str]], advice: str) -> Check:

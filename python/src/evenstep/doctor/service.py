@@ -102,7 +102,7 @@ def _check_version(name: str, version: str | None, own_version: str | None) -> C
 
 
 def check_clock(name: str, date: str | None, before: float, after: float) -> Check:
-    """Compares our clock with the `Date` of an answer that we waited for from `before` to `after` (Unix seconds).
+    """Compares our clock with the `Date` of an answer, awaited from `before` to `after` (Unix seconds).
 
     The server wrote it in between, and it is cut to whole seconds: so the difference is known as an interval.
     """

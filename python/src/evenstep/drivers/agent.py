@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import time
-from collections.abc import Callable
 
 from evenstep.errors import SettingError
 from evenstep.wire.http import Connection, ExchangeError
@@ -21,27 +19,32 @@ class FromAgent:
     """An agent's reader for this process; its windows are its own, since it was last asked."""
 
     def __init__(
-        self, agent: str, gpu: int | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        agent: str,
+        *,
+        gpu: int | None = None,
+        timeout_s: float = AGENT_TIMEOUT_S,
     ) -> None:
         """Prepares a connection.
 
         Args:
             agent: Base URL of the agent on this node.
             gpu: Index of this process's GPU in NVML's order, if it has one.
-            clock: Counts seconds and never goes back.
+            timeout_s: How long an answer may take, in seconds.
 
         Raises:
             SettingError: `agent` is no base URL.
         """
         if parse_base(agent) is None:
             raise SettingError(f"agent {agent!r}: must be like {DEFAULT_AGENT}")
-        self._connection = Connection(agent.rstrip("/"), clock)
+        self._timeout_s = timeout_s
+        self._connection = Connection(agent.rstrip("/"))
         self._path = f"/sample?pid={os.getpid()}" + (f"&gpu={gpu}" if gpu is not None else "")
 
     def read(self) -> dict[str, float] | None:
         """All that it reads of this process and its machine, by name; `None` where it does not answer."""
         try:
-            answer = self._connection.exchange("GET", self._path, None, AGENT_TIMEOUT_S)
+            answer = self._connection.exchange("GET", self._path, None, self._timeout_s)
         except ExchangeError:
             return None
         return parse_sample(answer.body) if answer.status == 200 else None

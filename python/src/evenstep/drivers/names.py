@@ -19,3 +19,16 @@ NAMES: tuple[str, ...] = (
     "gpu_temperature_celsius",
 )
 """All readings that enter a forecast: `evenstep_protocol::driver::ALL`."""
+
+OF_THE_MOMENT = frozenset(
+    {
+        "procs_running",
+        "procs_blocked",
+        "memory_used",
+        "sm_clock_mhz",
+        "gpu_busy",
+        "gpu_power_w",
+        "gpu_temperature_celsius",
+    }
+)
+"""Those that need no window."""

@@ -87,4 +87,4 @@ class Threads:
 def parse_wait_ns(text: bytes | None) -> int | None:
     """The second of `schedstat`'s fields: time run, time waited runnable (nanoseconds), times scheduled."""
     fields = (text or b"").split()
-    return int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else None
+    return int(fields[1]) if len(fields) == 3 and all(map(bytes.isdigit, fields)) else None

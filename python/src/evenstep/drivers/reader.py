@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from evenstep.drivers.agent import DEFAULT_AGENT, FromAgent
-from evenstep.drivers.names import NAMES
+from evenstep.drivers.agent import AGENT_TIMEOUT_S, DEFAULT_AGENT, FromAgent
+from evenstep.drivers.names import NAMES, OF_THE_MOMENT
 from evenstep.drivers.proc import FromProc
 
 AGENT_PAUSE_S = 5.0
@@ -29,6 +29,7 @@ class Drivers:
         agent: str | None = None,
         *,
         gpu: int | None = None,
+        timeout_s: float = AGENT_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Reads nothing yet.
@@ -36,13 +37,14 @@ class Drivers:
         Args:
             agent: Base URL of the node's agent. `None`: where agents listen by default. Empty: ask none.
             gpu: Index of this process's GPU in NVML's order: only an agent reads GPUs.
+            timeout_s: How long the agent's answer may take, in seconds: meanwhile the training waits.
             clock: Counts seconds and never goes back.
 
         Raises:
             SettingError: `agent` is no base URL.
         """
         url = DEFAULT_AGENT if agent is None else agent
-        self._agent = FromAgent(url, gpu, clock) if url else None
+        self._agent = FromAgent(url, gpu=gpu, timeout_s=timeout_s) if url else None
         self._proc: FromProc | None = None
         self._clock = clock
         self._ask_at = -float("inf")
@@ -55,10 +57,12 @@ class Drivers:
         now = self._clock()
         asked = self._ask(now)
         if asked is not None and (self._agent_has_window or self._proc is None):
+            # Where we have not asked before, its window is that of whoever asked for this process last.
+            known = NAMES if self._agent_has_window else OF_THE_MOMENT
             self._agent_has_window = True
             self._proc = None
             self.source = "agent"
-            return {name: asked[name] for name in NAMES if name in asked}
+            return {name: asked[name] for name in NAMES if name in asked and name in known}
         # Where the agent answers again its window is not ours: it began when we last asked. The next one is.
         self._agent_has_window = asked is not None
         if self._proc is None:

@@ -32,7 +32,7 @@ class WorkerReport(Message):
         iteration: Which iteration it tells of.
         local_batch: Samples it computed, those of the tail among them.
         compute_time_s: Forward and backward time over all of them, without any waiting, in seconds.
-        micro_batches: In how many passes it computed them.
+        micro_batches: In how many passes it computed them, where it took several: at least 2.
         tail: What of this it claimed from the tail.
         barrier_wait_s: Time it waited for the last worker, in seconds.
         loader_wait_s: Time it waited for its data, in seconds.

@@ -42,12 +42,12 @@ class Connection:
 
     def __init__(self, server: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Keeps the base URL `server`, as `parse_servers` makes it; `clock` counts seconds."""
+        self._kept: _Opened | None = None
         base = parse_base(server)
         if base is None:
             raise ExchangeError(f"{server!r}: must be like http://host:port")
         self._base: Base = base
         self._clock = clock
-        self._kept: _Opened | None = None
 
     def exchange(self, method: str, path: str, body: bytes | None, limit_s: float) -> Answer:
         """Sends a request and reads its answer, all within `limit_s`.
@@ -80,6 +80,10 @@ class Connection:
         if self._kept is not None:
             self._kept.close()
             self._kept = None
+
+    def __del__(self) -> None:
+        """The socket ends with its owner."""
+        self.close()
 
     def _open(self, deadline: float) -> "_Opened":
         return _Opened(self._base, _connect(self._base, deadline, self._clock))

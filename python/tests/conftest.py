@@ -1,0 +1,65 @@
+"""Real programs for tests: a predictor and an agent, or a loud skip where they are not built."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from programs import ROOT, sampling, serving
+
+# To the package EVENSTEP_AGENT is an address; to tests, as everywhere in this project, it is a program.
+# So both are taken out of the environment before any test runs.
+_BINARIES = {
+    name: os.environ.pop(name.upper().replace("-", "_"), None)
+    for name in ("evenstep-predictor", "evenstep-agent")
+}
+
+_numbers = itertools.count()
+
+
+def binary(name: str) -> Path:
+    """Path of a program of the project; skips the test where there is none."""
+    variable = name.upper().replace("-", "_")
+    said = _BINARIES[name]
+    if said == "":
+        pytest.skip(f"{variable} is empty: no test is to use {name}")
+    if said is not None:
+        assert Path(said).is_file(), f"{variable}={said}: no such file"
+        return Path(said)
+    for build in ("debug", "release"):
+        path = ROOT / "target" / build / name
+        if path.is_file():
+            return path
+    pytest.skip(f"{name} is not built (cargo build) and {variable} is not set")
+
+
+@pytest.fixture(scope="session")
+def predictor_binary() -> Path:
+    return binary("evenstep-predictor")
+
+
+@pytest.fixture(scope="session")
+def agent_binary() -> Path:
+    return binary("evenstep-agent")
+
+
+@pytest.fixture(scope="session")
+def predictor(predictor_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Base URL of a real predictor that all tests share; each takes a job of its own."""
+    with serving(predictor_binary, tmp_path_factory.mktemp("predictor")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def agent(agent_binary: Path, predictor: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Base URL of a real agent that all tests share."""
+    with sampling(agent_binary, tmp_path_factory.mktemp("agent"), predictor) as url:
+        yield url
+
+
+@pytest.fixture
+def job_id() -> str:
+    """A job that no other test has."""
+    return f"job-{next(_numbers)}"

@@ -1,0 +1,113 @@
+"""The project's programs as child processes: what they say is kept, and they end with the test."""
+
+import json
+import os
+import queue
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+T = TypeVar("T")
+
+PATIENCE_S = 60.0
+"""Longer than any healthy wait takes."""
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The repository."""
+
+
+def clean_environment() -> dict[str, str]:
+    """Our environment without what the surroundings of the test say to our programs."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("EVENSTEP_")}
+
+
+class Program:
+    """A running program. Its standard output is read to the end, so that it never waits for us."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=clean_environment(),
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        assert self.process.stdout is not None
+        self._listener = threading.Thread(target=self._listen, args=(self.process.stdout,), daemon=True)
+        self._listener.start()
+
+    def line(self, found: Callable[[str], T | None]) -> T:
+        """Waits for a line that `found` makes something of."""
+        said: list[str] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while (line := self._lines.get(timeout=max(deadline - time.monotonic(), 0.001))) is not None:
+            if (value := found(line)) is not None:
+                return value
+            said.append(line)
+        raise AssertionError(f"{self.process.args!r} ended and said: {''.join(said)}")
+
+    def kill(self) -> None:
+        """Ends it at once, and waits for that."""
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+        self._listener.join(PATIENCE_S)
+
+    def _listen(self, output: IO[str]) -> None:
+        with output:
+            for line in output:
+                self._lines.put(line)
+        self._lines.put(None)
+
+
+@contextmanager
+def serving(binary: Path, folder: Path) -> Iterator[str]:
+    """A predictor on a free port over a store in `folder`; gives its base URL."""
+    store = f"--store=sqlite://{folder / 'evenstep.db'}"
+    program = Program([str(binary), "serve", "--listen=127.0.0.1:0", "--log=warn", store])
+    try:
+        yield program.line(
+            lambda line: line.removeprefix("listening on ").strip() if "listening on" in line else None
+        )
+    finally:
+        program.kill()
+
+
+@contextmanager
+def sampling(binary: Path, folder: Path, server: str, *more: str) -> Iterator[str]:
+    """An agent on a free port that sends to `server`; gives its base URL."""
+    flags = ["--listen=127.0.0.1:0", "--log=error", "--node=node-a", "--interval=20ms", "--send-every=20ms"]
+    program = Program([str(binary), *flags, f"--server={server}", f"--spool-dir={folder / 'spool'}", *more])
+    try:
+        yield program.line(_listening)
+    finally:
+        program.kill()
+
+
+def _listening(line: str) -> str | None:
+    return f"http://{json.loads(line)['listening']}" if line.startswith("{") else None
+
+
+def fetch(url: str, *, method: str = "GET", body: object = None) -> tuple[int, bytes]:
+    """What a URL answers, by the standard library's own client."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:  # noqa: S310  # Loopback only.
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, refusal.read()
+
+
+def fetch_json(url: str) -> Any:
+    """The parsed answer of a URL that answers 200."""
+    status, body = fetch(url)
+    assert status == 200, body
+    return json.loads(body)
