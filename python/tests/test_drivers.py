@@ -272,19 +272,8 @@ def test_an_agent_that_makes_no_sense_is_not_believed(body: bytes) -> None:
 
 
 def test_readings_that_are_no_numbers_are_absent() -> None:
-    drivers, server, _ = reading(
-        [
-            ours(
-                own_cpu="1",
-                psi_cpu_some=True,
-                other_cpu=float("nan"),
-                gpu_busy=1,
-                brand_new=1.0,
-                sm_clock_mhz=1410,
-            )
-        ],
-        gpu=3,
-    )
+    wrong = {"procs_running": "1", "procs_blocked": True, "memory_used": float("nan")}
+    drivers, server, _ = reading([ours(**wrong, gpu_busy=1, brand_new=1.0, sm_clock_mhz=1410)], gpu=3)
     assert drivers.read() == {"sm_clock_mhz": 1410.0, "gpu_busy": 1.0}
     assert server.heard()[0].split()[1].endswith("&gpu=3")
 

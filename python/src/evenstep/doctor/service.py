@@ -102,15 +102,12 @@ def _check_version(name: str, version: str | None, own_version: str | None) -> C
 
 
 def check_clock(name: str, date: str | None, before: float, after: float) -> Check:
-    """Compares our clock with the `Date` of an answer, awaited from `before` to `after` (Unix seconds).
-
-    The server wrote it in between, and it is cut to whole seconds: so the difference is known as an interval.
-    """
+    """Compares our clock with the `Date` of an answer, awaited from `before` to `after` (Unix seconds)."""
     name = f"{name} clock"
     written = _unix_s(date)
     if written is None:
         return Check(name, "warning", f"no usable Date in its answer: {date!r}", "compare the clocks by hand")
-    least, most = written - after, written + DATE_RESOLUTION_S - before
+    least, most = clock_difference_s(written, before, after)
     if least <= 0 <= most:
         return Check(name, "ok", f"no difference to ours seen (HTTP Date, to {DATE_RESOLUTION_S:g} s)")
     apart = least if least > 0 else most
@@ -119,6 +116,14 @@ def check_clock(name: str, date: str | None, before: float, after: float) -> Che
         return Check(name, "ok", found)
     advice = f"run NTP on both: more than {CLOCK_DIFFERENCE_MAX_S:g} s and times on pages do not fit together"
     return Check(name, "warning", found, advice)
+
+
+def clock_difference_s(written: float, before: float, after: float) -> tuple[float, float]:
+    """How far the server's clock is ahead of ours, at least and at most; all in seconds.
+
+    The server wrote its time `written`, cut to whole seconds, somewhen from `before` to `after` by our clock.
+    """
+    return written - after, written + DATE_RESOLUTION_S - before
 
 
 def _unix_s(date: str | None) -> float | None:

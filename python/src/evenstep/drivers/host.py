@@ -62,7 +62,8 @@ def pressure_total_us(text: bytes | None) -> int | None:
     """Time that some task waited, in microseconds, from a file of `/proc/pressure`."""
     if text is None or not text.startswith(b"some "):
         return None
-    return _whole(text.split(b"\n", 1)[0].rpartition(b"total=")[2])
+    at = text.find(b"total=")
+    return None if at < 0 else _whole(text[at + 6 : text.find(b"\n")])
 
 
 def parse_stat(text: bytes | None) -> tuple[CpuTimes | None, int | None]:
@@ -71,15 +72,14 @@ def parse_stat(text: bytes | None) -> tuple[CpuTimes | None, int | None]:
         return None, None
     times = None
     if text.startswith(b"cpu "):
-        # user nice system idle iowait irq softirq steal; guest time is within user.
-        fields = [_whole(field) for field in text.split(b"\n", 1)[0].split()[1:9]]
-        known = [field for field in fields if field is not None]
-        if len(fields) >= 7 and len(known) == len(fields):
-            user, nice, system, idle, iowait, irq, softirq = known[:7]
-            times = CpuTimes(user + nice + system + irq + softirq, idle, iowait, sum(known[7:]))
+        # Guest time is within user.
+        fields = text[: text.find(b"\n")].split()[1:9]
+        if len(fields) == 8 and all(map(bytes.isdigit, fields)):
+            user, nice, system, idle, iowait, irq, softirq, steal = map(int, fields)
+            times = CpuTimes(user + nice + system + irq + softirq, idle, iowait, steal)
     # Near the end, behind interrupt lines that may be long.
     at = text.rfind(b"\nprocs_blocked ")
-    return times, None if at < 0 else _whole(text[at + 15 :].split(b"\n", 1)[0])
+    return times, None if at < 0 else _whole(text[at + 15 : text.find(b"\n", at + 15)])
 
 
 def busy_share(now: CpuTimes, then: CpuTimes) -> float | None:
@@ -107,8 +107,10 @@ def parse_memory_used(text: bytes | None) -> float | None:
 
 
 def _kilobytes(text: bytes | None, name: bytes) -> int | None:
-    _, found, behind = (text or b"").partition(name)
-    return _whole(behind.split(None, 1)[0]) if found else None
+    at = -1 if text is None else text.find(name)
+    if text is None or at < 0:
+        return None
+    return _whole(text[at + len(name) : text.find(b"kB", at)].strip())
 
 
 def _whole(text: bytes) -> int | None:
