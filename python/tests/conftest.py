@@ -12,8 +12,7 @@ from programs import ROOT, sampling, serving
 # To the package EVENSTEP_AGENT is an address; to tests, as everywhere in this project, it is a program.
 # So both are taken out of the environment before any test runs.
 _BINARIES = {
-    name: os.environ.pop(name.upper().replace("-", "_"), None)
-    for name in ("evenstep-predictor", "evenstep-agent")
+    name: os.environ.pop(name.upper().replace("-", "_"), None) for name in ("evenstep-predictor", "evenstep-agent")
 }
 
 _numbers = itertools.count()

@@ -68,14 +68,12 @@ class Program:
 
 
 @contextmanager
-def serving(binary: Path, folder: Path) -> Iterator[str]:
-    """A predictor on a free port over a store in `folder`; gives its base URL."""
+def serving(binary: Path, folder: Path, listen: str = "127.0.0.1:0") -> Iterator[str]:
+    """A predictor, on a free port unless said otherwise, over a store in `folder`; gives its base URL."""
     store = f"--store=sqlite://{folder / 'evenstep.db'}"
-    program = Program([str(binary), "serve", "--listen=127.0.0.1:0", "--log=warn", store])
+    program = Program([str(binary), "serve", f"--listen={listen}", "--log=warn", store])
     try:
-        yield program.line(
-            lambda line: line.removeprefix("listening on ").strip() if "listening on" in line else None
-        )
+        yield program.line(lambda line: line.removeprefix("listening on ").strip() if "listening on" in line else None)
     finally:
         program.kill()
 

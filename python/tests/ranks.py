@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import queue
 import time
 import traceback
@@ -43,7 +44,7 @@ def run_ranks(
     }
     ranks = [
         _CONTEXT.Process(
-            target=_rank, args=(said, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, work, args)
+            target=_rank, args=(said, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, work, pickle.dumps(args))
         )
         for rank in range(world_size)
     ]
@@ -69,22 +70,24 @@ def _results(said: Any, ranks: Sequence[Any]) -> list[Any]:
             assert time.monotonic() < deadline, f"only ranks {sorted(results)} were done in {PATIENCE_S} s"
             continue
         assert failure is None, f"rank {rank}:\n{failure}"
-        results[rank] = result
+        results[rank] = pickle.loads(result)  # noqa: S301  # Our own.
     return [results[rank] for rank in range(len(ranks))]
 
 
-def _rank(said: Any, environ: dict[str, str], work: Callable[..., Any], args: Sequence[Any]) -> None:
+def _rank(said: Any, environ: dict[str, str], work: Callable[..., Any], args: bytes) -> None:
     os.environ.update(environ)
     torch.set_num_threads(1)
     rank = int(environ["RANK"])
     try:
         if environ["WORLD_SIZE"] != "1":
             dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENCE_S))
-        result = work(rank, *args)
+        # By value: ranks must not share tensors.
+        result = work(rank, *pickle.loads(args))  # noqa: S301  # Our own.
     except BaseException:  # noqa: BLE001  # whatever it is, the test is to say it.
         said.put((rank, None, traceback.format_exc()))
     else:
-        said.put((rank, result, None))
+        # By value: tensors would be shared with a process that is about to end.
+        said.put((rank, pickle.dumps(result), None))
     if dist.is_initialized():
         # Nobody leaves before all have said what came of it.
         dist.destroy_process_group()

@@ -81,9 +81,7 @@ class Scripted:
                 if name.lower() == b"content-length":
                     length = int(value)
             body = reader.read(length)
-            self._heard.append(
-                f"{first.decode().removesuffix(' HTTP/1.1' + chr(13) + chr(10))} {body.decode()}"
-            )
+            self._heard.append(f"{first.decode().removesuffix(' HTTP/1.1' + chr(13) + chr(10))} {body.decode()}")
             does = self.script.popleft() if len(self.script) > 1 else self.script[0]
             if isinstance(does, Answers):
                 head = f"HTTP/1.1 {does.status} X\r\n{does.headers}content-length: {len(does.body)}\r\n\r\n"

@@ -60,9 +60,7 @@ def drifts(document: dict[str, Any], kind: type[Message], *, sent: bool) -> list
     ours = {wire_name(field.name): field for field in fields(kind)}
     hints = typing.get_type_hints(kind)
     found = [
-        f"{kind.__name__}.{name}: the contract needs it, and we never send it"
-        for name in needed - set(ours)
-        if sent
+        f"{kind.__name__}.{name}: the contract needs it, and we never send it" for name in needed - set(ours) if sent
     ]
     for name, field in ours.items():
         where = f"{kind.__name__}.{name}"
@@ -78,9 +76,7 @@ def drifts(document: dict[str, Any], kind: type[Message], *, sent: bool) -> list
     return found
 
 
-def type_drifts(
-    document: dict[str, Any], where: str, hint: Any, schema: dict[str, Any], *, sent: bool
-) -> list[str]:
+def type_drifts(document: dict[str, Any], where: str, hint: Any, schema: dict[str, Any], *, sent: bool) -> list[str]:
     """Where a field's type does not fit its schema."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -165,9 +161,7 @@ def validate(document: dict[str, Any], name: str, value: object) -> None:
     jsonschema.Draft202012Validator(schema).validate(value)
 
 
-def test_full_requests_and_real_answers_fit_the_schemas(
-    document: dict[str, Any], predictor: str, job_id: str
-) -> None:
+def test_full_requests_and_real_answers_fit_the_schemas(document: dict[str, Any], predictor: str, job_id: str) -> None:
     spec = JobSpec(
         24,
         quantum=2,

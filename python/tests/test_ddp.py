@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import run_ranks
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
-from training import EPOCHS, GLOBAL_BATCH, PLANS, SAMPLES, Samples, difference, loss_of, network, parameters, sgd
 
 import evenstep
 from evenstep.order import Order
+from ranks import run_ranks
+from training import EPOCHS, GLOBAL_BATCH, PLANS, SAMPLES, Samples, difference, loss_of, network, parameters, sgd
 
 TOLERANCE = 1e-14
 CLIP = 0.05
@@ -29,7 +29,7 @@ class Branching(torch.nn.Module):
         self.common = torch.nn.Linear(8, 8).double()
         self.branches = torch.nn.ModuleList(torch.nn.Linear(8, 3).double() for _ in range(3))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         hidden = torch.tanh(self.common(x))
         positive = x[:, :1] > 0
         used = [
@@ -64,7 +64,12 @@ def epochs_of(loader: Any) -> Any:
 
 def prefetching(_rank: int, plan: str) -> Parameters:
     job = evenstep.init(plan=PLANS[plan])
-    options = {"num_workers": 2, "prefetch_factor": 3, "persistent_workers": True, "multiprocessing_context": "fork"}
+    options: dict[str, Any] = {
+        "num_workers": 2,
+        "prefetch_factor": 3,
+        "persistent_workers": True,
+        "multiprocessing_context": "fork",
+    }
     loader = job.loader(Samples(), **options)
     model = job.wrap(DistributedDataParallel(network()))
     optimizer = sgd(model)
@@ -213,7 +218,7 @@ def unused_parameters(_rank: int, plan: str) -> Parameters:
     job = evenstep.init(plan=PLANS[plan])
     loader = job.loader(Samples())
     model = job.wrap(DistributedDataParallel(Branching(), find_unused_parameters=True))
-    optimizer = torch.optim.SGD([p for p in model.parameters()], lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for x, y, _ in epochs_of(loader):
         optimizer.zero_grad()
         loss_of(model, x, y).backward()
@@ -285,7 +290,7 @@ def refuses(_rank: int) -> list[str]:
     synced.module.append(torch.nn.SyncBatchNorm(8))
     refused(lambda: job.wrap(synced))
     batches = iter(loader)
-    x, y, _ = next(batches)
+    x, _y, _ = next(batches)
     with model.no_sync():
         refused(lambda: model(x))
     return told
@@ -310,7 +315,7 @@ def reads_ahead_and_says_so(_rank: int, plan: str) -> Parameters:
     optimizer = sgd(model)
     for _ in range(EPOCHS):
         batches = iter(loader)
-        ahead = [next(batches, None), next(batches, None)]
+        ahead: list[Any] = [next(batches, None), next(batches, None)]
         while ahead[0] is not None:
             x, y, _ = ahead.pop(0)
             with job.step():

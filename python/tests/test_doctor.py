@@ -43,9 +43,7 @@ def statuses(output: str) -> dict[str, str]:
 
 
 def test_all_is_well_beside_real_services(predictor: str, agent: str) -> None:
-    ran = run(
-        "-m", "evenstep", "doctor", "--json", "--job", "job", EVENSTEP_SERVER=predictor, EVENSTEP_AGENT=agent
-    )
+    ran = run("-m", "evenstep", "doctor", "--json", "--job", "job", EVENSTEP_SERVER=predictor, EVENSTEP_AGENT=agent)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = statuses(ran.stdout)
     # A busy machine may answer later than a reading is fresh: that is worth a warning, and no error of ours.
@@ -227,6 +225,4 @@ def facts(rank: int, **other: Any) -> Facts:
 )
 def test_ranks_that_differ_are_named(other: dict[str, Any], name: str | None, status: Status) -> None:
     checks = compare([facts(0), facts(1, **other)])
-    assert {check.name: check.status for check in checks if check.status != "ok"} == (
-        {name: status} if name else {}
-    )
+    assert {check.name: check.status for check in checks if check.status != "ok"} == ({name: status} if name else {})

@@ -71,9 +71,7 @@ def test_the_kernels_texts_are_understood() -> None:
     assert parse_wait_ns(b"17 64216911 1\n") == 64216911
 
 
-@pytest.mark.parametrize(
-    "text", [None, b"", b"cpu  1 2 x 4\n", b"some avg10=0.0\n", b"MemTotal: 5 kB\n", b"1"]
-)
+@pytest.mark.parametrize("text", [None, b"", b"cpu  1 2 x 4\n", b"some avg10=0.0\n", b"MemTotal: 5 kB\n", b"1"])
 def test_texts_that_are_not_the_kernels_give_nothing_rather_than_zero(text: bytes | None) -> None:
     assert parse_stat(text) == (None, None)
     assert parse_running(text) is None

@@ -79,10 +79,7 @@ def test_an_answer_is_read_whole() -> None:
 def test_answers_may_grow() -> None:
     grown = json.loads(json.dumps(ANSWER).replace('"rank"', '"new": {"x": [null]}, "rank"'))
     assert AllocateAnswer.from_json({**grown, "more": 1, "tail": None}).tail is None
-    assert (
-        AllocateAnswer.from_json({**grown, "decision": {"kind": "dreamt", "reason": ""}}).decision.kind
-        == "dreamt"
-    )
+    assert AllocateAnswer.from_json({**grown, "decision": {"kind": "dreamt", "reason": ""}}).decision.kind == "dreamt"
 
 
 def test_what_is_not_set_is_not_sent() -> None:
@@ -102,9 +99,7 @@ def test_what_is_not_set_is_not_sent() -> None:
 
 
 def test_the_kind_of_a_problem_is_the_last_part_of_its_type() -> None:
-    problem = Problem.from_json(
-        {"type": "urn:evenstep:problem:busy", "title": "t", "status": 429, "detail": "d"}
-    )
+    problem = Problem.from_json({"type": "urn:evenstep:problem:busy", "title": "t", "status": 429, "detail": "d"})
     assert problem.slug == "busy"
 
 

@@ -135,9 +135,7 @@ def test_a_ring_of_servers_ends_with_the_way_it_went() -> None:
     route = Route(parse_servers("http://a"))
     asked, _, told = ask(route, lambda server: elsewhere("http://b" if server == "http://a" else "http://a"))
     assert asked == ["http://a", "http://b", "http://a", "http://b"]
-    assert told == (
-        "http://b: 307 to http://a after 3 others, which is too many: to http://b to http://a to http://b"
-    )
+    assert told == ("http://b: 307 to http://a after 3 others, which is too many: to http://b to http://a to http://b")
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def open_run(wishes: Wishes, order: Order, reads_ahead: int, state: dict[str, An
 
     opened = begin.opened(group, rank, workers, even)
     plans = opened[0]
-    sensor, drivers = Sensor(), Drivers(wishes.settings.agent)
+    sensor, drivers = Sensor(), _drivers(wishes.settings.agent, device)
     run = Run(order, rank, world_size, quantum, plans, opened[1], begin.ahead, sensor, drivers, progress)
     return Opened(run, *opened[1:])
 
@@ -227,6 +227,13 @@ def _device() -> torch.device:
         torch.cuda.is_initialized() or (dist.is_initialized() and dist.get_backend() == "nccl")
     )
     return torch.device("cuda", torch.cuda.current_device()) if uses_cuda else torch.device("cpu")
+
+
+def _drivers(agent: str | None, device: torch.device) -> Drivers:
+    """Readings of this process: of its GPU only the agent has any; all others are /proc's, and cheaper there."""
+    if device.type == "cuda":
+        return Drivers(agent, gpu=device.index)
+    return Drivers(agent or "")
 
 
 def _batches(fixed: Fixed, iteration: int) -> Sequence[int]:

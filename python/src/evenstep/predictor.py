@@ -299,7 +299,8 @@ def _on_the_wire(worker: str, report: Report, last: float) -> WorkerReport:
         iteration=report.iteration,
         local_batch=report.local_batch,
         compute_time_s=report.compute_time_s,
-        micro_batches=report.micro_batches,
+        # One pass is what a report without it says.
+        micro_batches=report.micro_batches if report.micro_batches > 1 else None,
         tail=TailReport(tail.chunks, tail.samples, tail.compute_time_s, tail.claim_time_s) if tail else None,
         barrier_wait_s=last - _busy_s(report),
         loader_wait_s=report.loader_wait_s,

@@ -1,18 +1,12 @@
 """What a run is told from outside: torchrun's environment and evenstep's own variables."""
 
 import os
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evenstep.errors import SettingError
-
-#: What an id on the wire may be made of.
-_ID = re.compile(r"[A-Za-z0-9._:@/-]{1,128}")
-
-#: Where the node's agent answers, unless ``EVENSTEP_AGENT`` says otherwise.
-AGENT = "http://127.0.0.1:7118"
+from evenstep.wire.ids import check_job_id, check_worker_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +23,8 @@ class Settings:
     job: str | None
     #: Stable id of this worker: ``node/slot``.
     worker: str
-    #: The node's agent.
-    agent: str
+    #: The node's agent; None: nothing was said.
+    agent: str | None
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None, hostname: str | None = None) -> "Settings":
@@ -52,21 +46,10 @@ class Settings:
             local_rank=local_rank,
             world_size=_count(environ, "WORLD_SIZE", 1),
             server=environ.get("EVENSTEP_SERVER") or None,
-            job=None if job is None else checked_id("EVENSTEP_JOB", job),
-            worker=checked_id("EVENSTEP_WORKER", worker),
-            agent=environ.get("EVENSTEP_AGENT") or AGENT,
+            job=None if job is None else check_job_id(job),
+            worker=check_worker_id(worker),
+            agent=environ.get("EVENSTEP_AGENT") or None,
         )
-
-
-def checked_id(name: str, value: str) -> str:
-    """The value, if it can name a job or a worker.
-
-    Raises:
-        SettingError: it cannot.
-    """
-    if not _ID.fullmatch(value):
-        raise SettingError(f"{name}={value!r}: must be 1 to 128 characters of A-Z a-z 0-9 . _ : @ / -")
-    return value
 
 
 def _count(environ: Mapping[str, str], name: str, default: int) -> int:

@@ -37,9 +37,7 @@ def check_agent(agent: str, *, timeout_s: float) -> list[Check]:
 def _check_sampling(name: str, node: str, status: dict[str, Any]) -> Check:
     if status.get("synthetic") is True:
         advice = "start it without --demo-seed"
-        return Check(
-            name, "warning", f"{node}: its samples are made up, nothing is forecast from them", advice
-        )
+        return Check(name, "warning", f"{node}: its samples are made up, nothing is forecast from them", advice)
     return Check(name, "ok", f"{node}: {status.get('samples_taken')} samples taken")
 
 

@@ -27,9 +27,7 @@ TIMEOUT_S = 2.0
 def add_arguments(subparsers: "Subparsers") -> None:
     """Adds the command to a command line."""
     parser = subparsers.add_parser("doctor", help="check what training needs", description=__doc__)
-    parser.add_argument(
-        "--server", help=f"EVENSTEP_SERVER, else {DEFAULT_SERVER}; several separated by commas"
-    )
+    parser.add_argument("--server", help=f"EVENSTEP_SERVER, else {DEFAULT_SERVER}; several separated by commas")
     parser.add_argument("--agent", help=f"EVENSTEP_AGENT, else {DEFAULT_AGENT}; empty: none")
     parser.add_argument("--job", help="EVENSTEP_JOB, else torchrun's --rdzv-id")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")

@@ -62,9 +62,7 @@ def read_place(environ: Mapping[str, str]) -> tuple[Place | None, Check]:
     """Reads torchrun's environment: where we stand, if it says so consistently, and the check of it."""
     missing = [name for name in VARIABLES if not environ.get(name)]
     if len(missing) == len(VARIABLES):
-        return None, Check(
-            "torchrun", "ok", f"not under torchrun, so ranks are not compared; try: {TORCHRUN}"
-        )
+        return None, Check("torchrun", "ok", f"not under torchrun, so ranks are not compared; try: {TORCHRUN}")
     if missing:
         return None, _wrong(f"{', '.join(missing)} not set beside the others")
     numbers = {}
@@ -170,9 +168,7 @@ def _same(name: str, told: Sequence[Mapping[str, str]], advice: str) -> Check:
     for key in sorted({key for one in told for key in one}):
         values = [one.get(key, "none") for one in told]
         if len(set(values)) > 1:
-            ranks_of = {
-                value: [rank for rank, other in enumerate(values) if other == value] for value in values
-            }
+            ranks_of = {value: [rank for rank, other in enumerate(values) if other == value] for value in values}
             differing.append(f"{key} is " + ", ".join(f"{value} on {ranks_of[value]}" for value in ranks_of))
     if differing:
         return Check(name, "failed", "; ".join(differing), advice)

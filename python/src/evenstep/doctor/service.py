@@ -32,9 +32,7 @@ def check_servers(servers: str, *, named: bool, own_version: str | None, timeout
     except SettingError as error:
         return [Check("server", "failed", str(error), "correct EVENSTEP_SERVER or --server")]
     return [
-        check
-        for url in urls
-        for check in _check_server(url, named=named, own_version=own_version, timeout_s=timeout_s)
+        check for url in urls for check in _check_server(url, named=named, own_version=own_version, timeout_s=timeout_s)
     ]
 
 
@@ -53,9 +51,7 @@ def check_job(servers: str, job_id: str, *, timeout_s: float) -> list[Check]:
         if answer.status == 404:
             return [Check("job", "ok", f"{job_id} is new")]
         if answer.status == 200:
-            return [
-                Check("job", "ok", f"{job_id} is known: {_text(answer, 'state') or 'its state is not said'}")
-            ]
+            return [Check("job", "ok", f"{job_id} is known: {_text(answer, 'state') or 'its state is not said'}")]
     return []
 
 
@@ -69,11 +65,7 @@ def _check_server(url: str, *, named: bool, own_version: str | None, timeout_s: 
         described = connection.exchange("GET", "/openapi.json", None, timeout_s)
     except ExchangeError as error:
         if named:
-            return [
-                Check(
-                    name, "failed", str(error), "start evenstep-predictor serve, or correct EVENSTEP_SERVER"
-                )
-            ]
+            return [Check(name, "failed", str(error), "start evenstep-predictor serve, or correct EVENSTEP_SERVER")]
         advice = "set EVENSTEP_SERVER, or train with init(plan=...), which needs none"
         return [Check(name, "warning", f"nobody is there ({error})", advice)]
     finally:

@@ -65,9 +65,7 @@ def parse_servers(text: str) -> tuple[str, ...]:
         if value.startswith("https://"):
             raise SettingError(f"server {value!r}: https is not spoken here; must be like http://host:port")
         if parse_base(value) is None:
-            raise SettingError(
-                f"server {value!r}: must be like http://host:port; several are separated by commas"
-            )
+            raise SettingError(f"server {value!r}: must be like http://host:port; several are separated by commas")
         server = value.rstrip("/")
         if server in servers:
             raise SettingError(f"server {value!r}: stands there twice")
@@ -179,9 +177,7 @@ class Route:
             self._latest = None
 
 
-def _follow(
-    location: str, path: str, tried: list[tuple[str, str]], followed: list[str]
-) -> tuple[str | None, str]:
+def _follow(location: str, path: str, tried: list[tuple[str, str]], followed: list[str]) -> tuple[str | None, str]:
     """The server that a `Location` points to, or why it is not followed."""
     owner = location.removesuffix(path)
     if not location.endswith(path) or parse_base(owner) is None:

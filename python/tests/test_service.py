@@ -1,0 +1,204 @@
+"""With a real predictor: uneven plans that it makes, and what happens to a training where it is away."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import evenstep
+from programs import PATIENCE_S, fetch_json, serving
+from ranks import run_ranks
+from scripted import SLEEPS, Scripted
+from training import SAMPLES, Samples, difference, loss_of, network, one_process, parameters, sgd
+
+TOLERANCE = 1e-14
+GLOBAL_BATCH = 16
+#: So that the shares of unequal workers differ, in few iterations.
+PACE_S = 0.001
+
+
+@dataclass
+class Told:
+    """What a rank trained, and on what."""
+
+    parameters: list[list[float]] = field(default_factory=list)
+    steps: list[tuple[int, int, int]] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)
+
+
+class Paced(torch.nn.Module):
+    """Takes as long for each sample as it is told."""
+
+    def __init__(self, model: torch.nn.Module, pace_s: float) -> None:
+        super().__init__()
+        self.model = model
+        self.pace_s = pace_s
+
+    def forward(self, x: torch.Tensor) -> Any:
+        time.sleep(self.pace_s * len(x))
+        return self.model(x)
+
+
+def train(rank: int, epochs: int, paces: list[float], at: dict[int, Callable[[], None]] | None = None) -> Told:
+    job = evenstep.init(timeout_s=1.0)
+    loader = job.loader(Samples(), global_batch=GLOBAL_BATCH)
+    model = job.wrap(DistributedDataParallel(Paced(network(), PACE_S * paces[rank])))
+    optimizer = sgd(model)
+    told = Told()
+    for _ in range(epochs):
+        for x, y, index in loader:
+            optimizer.zero_grad()
+            loss_of(model, x, y).backward()
+            optimizer.step()
+            step = job._run.current.step
+            told.steps.append((step.iteration, step.offset, step.local_batch))
+            told.seen += index.tolist()
+            if rank == 0 and at and step.iteration in at:
+                at[step.iteration]()
+    told.parameters = parameters(model)
+    job.close()
+    return told
+
+
+def check(ranks: list[Told], epochs: int) -> None:
+    """What must hold whatever the predictor did."""
+    reference = one_process(epochs)
+    for told in ranks:
+        assert difference(told.parameters, reference) <= TOLERANCE
+    assert sorted(sample for told in ranks for sample in told.seen) == sorted(list(range(SAMPLES)) * epochs)
+    for shares in zip(*(told.steps for told in ranks), strict=True):
+        assert len({iteration for iteration, _, _ in shares}) == 1, "ranks are in one iteration"
+        reached = 0
+        for _, offset, local_batch in shares:
+            assert offset == reached, f"{shares}: ranks have one plan"
+            reached += local_batch
+
+
+def environ(server: str, job_id: str) -> dict[str, str]:
+    return {"EVENSTEP_SERVER": server, "EVENSTEP_JOB": job_id}
+
+
+def until(found: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not found():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.01)
+
+
+def test_slow_workers_get_fewer_samples(predictor: str, job_id: str) -> None:
+    epochs = 4
+    ranks = run_ranks(3, train, epochs, [1.0, 2.0, 4.0], environ=environ(predictor, job_id))
+    check(ranks, epochs)
+    fast, _, slow = (told.steps[-2][2] for told in ranks)
+    assert fast > slow, "by then it knows"
+    iterations = len(ranks[0].steps)
+    speeds = fetch_json(f"{predictor}/v1/jobs/{job_id}/speeds?limit=1000")["speeds"]
+    assert {speed["iteration"] for speed in speeds} == set(range(iterations)), "all was reported, the last too"
+    assert {speed["worker"].rsplit("/")[-1] for speed in speeds} == {"0", "1", "2"}
+    workers = fetch_json(f"{predictor}/v1/jobs/{job_id}/workers")["workers"]
+    assert {worker["state"] for worker in workers} == {"left"}, "they said that they leave"
+
+
+def test_a_job_is_one_run(predictor: str, job_id: str) -> None:
+    run_ranks(2, train, 1, [0.0, 0.0], environ=environ(predictor, job_id))
+    with pytest.raises(AssertionError, match="a job id is one run; go on with load_state_dict, or take a new"):
+        run_ranks(2, train, 1, [0.0, 0.0], environ=environ(predictor, job_id))
+
+
+def test_what_the_predictor_refuses_ends_all_ranks(predictor: str, job_id: str) -> None:
+    with pytest.raises(AssertionError, match=r"RefusedError: .*min_gain: 7"):
+        run_ranks(2, refused, environ=environ(predictor, job_id))
+
+
+def refused(_rank: int) -> None:
+    evenstep.init(wishes={"min_gain": 7.0}).loader(Samples(), global_batch=GLOBAL_BATCH)
+
+
+def test_nobody_there_is_an_even_training(job_id: str) -> None:
+    ranks = run_ranks(2, train, 1, [0.0, 0.0], environ=environ(Scripted([SLEEPS]).url, job_id))
+    check(ranks, 1)
+    assert all(local_batch in (6, 7, 8) for told in ranks for _, _, local_batch in told.steps)
+
+
+@dataclass
+class Signal:
+    """Something that one process says to another, by a file."""
+
+    path: Path
+
+    def give(self) -> None:
+        self.path.touch()
+
+    def wait(self) -> None:
+        until(self.path.exists, str(self.path))
+
+
+@dataclass
+class Ask:
+    """Says so, and waits until it was done."""
+
+    asked: Signal
+    done: Signal
+
+    def __call__(self) -> None:
+        self.asked.give()
+        self.done.wait()
+
+
+@contextmanager
+def doing(asks: list[tuple[Ask, Callable[[], None]]]) -> Iterator[None]:
+    """Does what ranks ask for, in its order, beside them."""
+
+    def work() -> None:
+        for ask, does in asks:
+            ask.asked.wait()
+            does()
+            ask.done.give()
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    yield
+    worker.join(PATIENCE_S)
+
+
+def comes_back(predictor: AbstractContextManager[str]) -> None:
+    predictor.__enter__()
+
+
+def goes(predictor: AbstractContextManager[str]) -> None:
+    predictor.__exit__(None, None, None)
+
+
+def test_a_predictor_that_dies_and_comes_back(predictor_binary: Path, tmp_path: Path, job_id: str) -> None:
+    epochs = 5
+    dies, comes, heard = (
+        Ask(Signal(tmp_path / f"{name}?"), Signal(tmp_path / name)) for name in ("dies", "comes", "heard")
+    )
+    first = serving(predictor_binary, tmp_path)
+    url = first.__enter__()
+    second = serving(predictor_binary, tmp_path, listen=url.removeprefix("http://"))
+
+    def knows_all() -> bool:
+        speeds = fetch_json(f"{url}/v1/jobs/{job_id}/speeds?limit=1000")["speeds"]
+        return {speed["iteration"] for speed in speeds} >= set(range(40))
+
+    asks = [
+        (dies, lambda: goes(first)),
+        (comes, lambda: comes_back(second)),
+        (heard, lambda: until(knows_all, "all that was done meanwhile is reported")),
+    ]
+    try:
+        with doing(asks):
+            ranks = run_ranks(
+                3, train, epochs, [1.0, 2.0, 4.0], {12: dies, 30: comes, 45: heard}, environ=environ(url, job_id)
+            )
+        check(ranks, epochs)
+    finally:
+        goes(second)
