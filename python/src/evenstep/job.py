@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from evenstep import hook, loader, oom
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.opening import Fixed, Opened, Wishes, open_run
+from evenstep.opening import Fixed, Opened, Wishes, checked_wishes, open_run
 from evenstep.order import Order
 from evenstep.run import Run, Step
 from evenstep.settings import Settings
@@ -60,7 +60,11 @@ def init(
         server=server or settings.server,
         job=settings.job if job is None else check_job_id(job),
     )
-    return Job(Wishes(settings, plan, quantum, max_local_batch, dict(wishes or {}), claims=False, timeout_s=timeout_s))
+    return Job(
+        Wishes(
+            settings, plan, quantum, max_local_batch, checked_wishes(wishes or {}), claims=False, timeout_s=timeout_s
+        )
+    )
 
 
 class Job:

@@ -3,7 +3,7 @@
 import logging
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -112,7 +112,7 @@ class _Begin:
         if self.wishes.fixed is not None:
             return _plans_of(self.wishes.fixed), None, None
         if server is None or group is None:
-            if server is None and group is not None:
+            if server is None and group is not None and rank == 0:
                 log.warning("no EVENSTEP_SERVER and no plan: all workers get even shares")
             return (lambda _: even(self.order.global_batch)), None, None
         told: list[Any] = [None]
@@ -139,7 +139,7 @@ class _Begin:
             client = Client(server, job_id, self.wishes.timeout_s)
             predictor = Predictor(Registration(client, job_id, spec, workers, first, self.is_resumed))
             plans = predictor.open([(first + k, size) for k, size in enumerate(sizes)], even)
-        except (EvenstepError, TypeError) as error:
+        except EvenstepError as error:
             # All ranks must end, and for the same reason.
             return str(error), None
         return [(iteration, plan.to_json()) for iteration, plan in plans], predictor
@@ -182,12 +182,26 @@ def _group(wishes: Wishes) -> dist.ProcessGroup | None:
 
 
 def _spec(wishes: Wishes, order: Order, quantum: int) -> JobSpec:
-    ours = {"global_batch", "quantum", "hedge"} & set(wishes.job)
-    if ours:
-        raise SettingError(f"wishes {sorted(ours)}: the loader and init() say them")
     return JobSpec(
         global_batch=order.global_batch, quantum=quantum, hedge="auto" if wishes.claims else "off", **wishes.job
     )
+
+
+#: What a job wants that the loader and :func:`evenstep.init` say themselves.
+_SAID = ("global_batch", "per_worker_batch", "quantum", "hedge")
+
+
+def checked_wishes(job: Mapping[str, Any]) -> dict[str, Any]:
+    """What else a job wants; the predictor checks the values.
+
+    Raises:
+        SettingError: a field that there is not, or that is said elsewhere.
+    """
+    known = sorted({field.name for field in fields(JobSpec)} - set(_SAID))
+    for name in job:
+        if name not in known:
+            raise SettingError(f"wishes: {name!r}: must be one of {', '.join(known)}")
+    return dict(job)
 
 
 def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> list[JoinRequest]:

@@ -1,0 +1,95 @@
+"""A DDP script whose workers have imposed speeds: how much of the sum of their speeds it reaches.
+
+    python benchmarks/paces.py --paces 1,2,2,4
+
+Each worker takes as long for a sample as it is told (real gradients, then sleep up to the target), so four of them fit on
+two cores. Ideal is the sum of the speeds: all compute all the time. One run measures even shares and the predictor's.
+"""
+
+import argparse
+import os
+import time
+from typing import Any
+
+import start
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+import evenstep
+
+
+class Paced(torch.nn.Module):
+    """Takes ``pace_s`` seconds for each sample, all in all: what a backward pass took is made up for in the next step."""
+
+    def __init__(self, model: torch.nn.Module, pace_s: float) -> None:
+        super().__init__()
+        self.model = model
+        self.pace_s = pace_s
+
+    def forward(self, x: torch.Tensor) -> Any:
+        begun = time.perf_counter()
+        y = self.model(x)
+        time.sleep(max(0.0, self.pace_s * len(x) - (time.perf_counter() - begun)))
+        return y
+
+
+def rank(arguments: argparse.Namespace) -> None:
+    """One worker: trains, and rank 0 tells how fast all were after the warm-up."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    paces = [float(pace) * arguments.unit_ms / 1e3 for pace in arguments.paces.split(",")]
+    size, steps = arguments.global_batch, arguments.warm_up + arguments.steps
+    x = torch.randn(steps * size, 64)
+    dataset = TensorDataset(x, x[:, :1] * x[:, 1:2])
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+
+    job = evenstep.init()
+    loader = job.loader(dataset, global_batch=size)
+    model = job.wrap(DistributedDataParallel(Paced(net, paces[dist.get_rank()])))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    begun = 0.0
+    for step, (inputs, targets) in enumerate(loader):
+        if step == arguments.warm_up:
+            dist.barrier()
+            begun = time.perf_counter()
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    dist.barrier()
+    took = time.perf_counter() - begun
+    if dist.get_rank() == 0:
+        ideal = sum(1 / pace for pace in paces)
+        reached = arguments.steps * size / took
+        print(
+            f"{arguments.rank}: {1e3 * took / arguments.steps:.1f} ms a step, {reached:.0f} samples/s, "
+            f"{100 * reached / ideal:.1f} % of the sum of the speeds ({ideal:.0f})"
+        )
+    job.close()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Starts the predictor and the ranks, twice."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--paces", default="1,2,2,4", help="relative times for a sample, one for each worker")
+    parser.add_argument("--unit-ms", type=float, default=2.0, help="what a pace of 1 takes for a sample")
+    parser.add_argument("--global-batch", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=100, help="that are measured")
+    parser.add_argument("--warm-up", type=int, default=30, help="steps before that")
+    parser.add_argument("--rank", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank:
+        return rank(arguments)
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in vars(arguments).items() if name != "rank"]
+    ranks = len(arguments.paces.split(","))
+    start.torchrun(ranks, [__file__, *options, "--rank=even shares"], {"EVENSTEP_SERVER": ""})
+    with start.predictor() as server:
+        environ = {"EVENSTEP_SERVER": server, "EVENSTEP_JOB": f"paces-{os.getpid()}"}
+        start.torchrun(ranks, [__file__, *options, "--rank=by forecast"], environ)
+    return None
+
+
+if __name__ == "__main__":
+    main()

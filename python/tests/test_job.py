@@ -1,0 +1,142 @@
+"""What a script says to its job: arguments, the learning rate, running out of memory."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import IterableDataset
+
+import evenstep
+from evenstep import oom
+from evenstep.settings import Settings
+from programs import fetch_json
+from ranks import run_ranks
+from training import Samples, loss_of, network
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"quantum": 0}, "quantum=0: must be at least 1"),
+        ({"max_local_batch": 0}, "max_local_batch=0: must be at least 1"),
+        ({"job": "a b"}, "job id 'a b'"),
+        ({"wishes": {"mingain": 1}}, "wishes: 'mingain': must be one of .*min_gain"),
+        ({"wishes": {"global_batch": 1}}, "wishes: 'global_batch'"),
+    ],
+)
+def test_init_refuses_what_breaks_a_rule(arguments: dict[str, Any], rule: str) -> None:
+    with pytest.raises(evenstep.SettingError, match=rule):
+        evenstep.init(**arguments)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("plan", "arguments", "rule"),
+    [
+        ([16], {"batch_size": 4}, "batch_size: the plan decides it"),
+        ([16], {"global_batch": 20}, "plan=.*sums to 16, and global_batch is 20"),
+        ([8, 8], {}, "must have a batch for each of the 1 ranks"),
+        ([17, -1][:1], {"global_batch": 17, "accumulate": 2}, "must be a multiple of accumulate=2"),
+        (None, {}, "global_batch: must be given"),
+        ([16], {"num_workers": 40}, "80 batches ahead.*must be at most 62"),
+    ],
+)
+def test_the_loader_refuses_what_breaks_a_rule(plan: list[int] | None, arguments: dict[str, Any], rule: str) -> None:
+    with pytest.raises(evenstep.SettingError, match=rule):
+        evenstep.init(plan=plan).loader(Samples(), **arguments)
+
+
+def test_data_sets_without_random_access_are_refused() -> None:
+    with pytest.raises(evenstep.SettingError, match="Stream: must have a length and random access"):
+        evenstep.init(plan=[16]).loader(Stream())
+
+
+def test_settings_are_what_torchrun_and_the_user_say() -> None:
+    environ = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "run-7"}
+    settings = Settings.read(environ, hostname="node-b")
+    assert (settings.rank, settings.world_size, settings.worker) == (3, 4, "node-b/1")
+    assert (settings.job, settings.server, settings.agent) == ("run-7", None, None)
+    assert Settings.read({**environ, "EVENSTEP_JOB": "mine"}).job == "mine"
+    assert Settings.read({"TORCHELASTIC_RUN_ID": "none"}).job is None
+    with pytest.raises(evenstep.SettingError, match="RANK='one': must be a whole number"):
+        Settings.read({"RANK": "one"})
+
+
+def differing(rank: int, what: str) -> str:
+    with pytest.raises(evenstep.DivergedError) as error:
+        if what == "seed":
+            evenstep.init(plan=[8, 8]).loader(Samples(), seed=rank)
+        elif what == "plan":
+            evenstep.init(plan=[8 + rank, 8 - rank]).loader(Samples())
+        else:
+            evenstep.init(plan=[8, 8]).loader(Samples())
+    return str(error.value)
+
+
+@pytest.mark.parametrize("what", ["seed", "plan", "worker"])
+def test_ranks_that_differ_are_refused_on_all_ranks(what: str) -> None:
+    environ = {"EVENSTEP_WORKER": "one"} if what == "worker" else {}
+    told = run_ranks(2, differing, what, environ=environ)
+    assert told[0] == told[1]
+    rule = {"seed": "order: rank 0 has", "plan": "plan: rank 0 has [[8, 8]", "worker": "are both the worker 'one'"}[
+        what
+    ]
+    assert rule in told[0]
+
+
+def follows_the_rate(_rank: int) -> list[tuple[float, float, float]]:
+    """By iteration: the multiplier, how far a step of plain gradient descent moved, and the rate that a schedule sees."""
+    job = evenstep.init(wishes={"rule": "legw", "learning_rate": {"warmup_epochs": 1.0, "dataset_samples": 205}})
+    loader = job.loader(Samples(), global_batch=16)
+    model = job.wrap(DistributedDataParallel(network()))
+    weight = next(model.parameters())
+    optimizer = job.optimizer(torch.optim.SGD(model.parameters(), lr=0.5))
+    told = []
+    for x, y, _ in loader:
+        optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        before = weight.detach().clone()
+        optimizer.step()
+        assert weight.grad is not None
+        moved = ((before - weight.detach()).norm() / weight.grad.norm()).item()
+        told.append((job.lr_multiplier, moved, optimizer.param_groups[0]["lr"]))
+    job.close()
+    return told
+
+
+def test_the_optimizer_follows_the_learning_rate_instruction(predictor: str, job_id: str) -> None:
+    ranks = run_ranks(2, follows_the_rate, environ={"EVENSTEP_SERVER": predictor, "EVENSTEP_JOB": job_id})
+    assert ranks[0] == ranks[1]
+    multipliers = [multiplier for multiplier, _, _ in ranks[0]]
+    assert multipliers == sorted(multipliers)
+    assert multipliers[0] < multipliers[-1] <= 1.0, "LEGW warms up"
+    for multiplier, moved, rate in ranks[0]:
+        assert moved == pytest.approx(0.5 * multiplier, rel=1e-9)
+        assert rate == 0.5, "schedulers see the rate that they know"
+
+
+def runs_out(rank: int) -> int:
+    job = evenstep.init()
+    loader = job.loader(Samples(), global_batch=16)
+    job.wrap(DistributedDataParallel(network()))
+    batches = iter(loader)
+    next(batches)
+    if rank == 1:
+        with pytest.raises(oom.OUT_OF_MEMORY), job.on_oom():
+            raise oom.OUT_OF_MEMORY("tried to allocate")
+    torch.distributed.barrier()
+    return job._run.current.step.local_batch
+
+
+def test_a_batch_that_does_not_fit_is_never_given_again(predictor: str, job_id: str) -> None:
+    environ = {"EVENSTEP_SERVER": predictor, "EVENSTEP_JOB": job_id}
+    batches = run_ranks(2, runs_out, environ=environ)
+    workers = fetch_json(f"{predictor}/v1/jobs/{job_id}/workers")["workers"]
+    caps = {worker["worker"].rsplit("/")[-1]: worker["cap"] for worker in workers}
+    assert caps["1"]["max_local_batch"] < batches[1], caps
+    assert caps["0"] is None or caps["0"]["max_local_batch"] >= batches[0], caps
