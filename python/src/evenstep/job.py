@@ -64,7 +64,10 @@ def init(
         server=server or settings.server,
         job=settings.job if job is None else check_job_id(job),
     )
-    return Job(Wishes(settings, plan, quantum, max_local_batch, dict(wishes or {}), claims=False, tail=None, timeout_s=timeout_s))
+    job_wishes = dict(wishes or {})
+    return Job(
+        Wishes(settings, plan, quantum, max_local_batch, job_wishes, claims=False, tail=None, timeout_s=timeout_s)
+    )
 
 
 class Job:
@@ -139,16 +142,16 @@ class Job:
                     loss_fn(model(x), y).backward()
                 optimizer.step()
 
-        All ranks call it alike, after ``init_process_group``; once for each epoch, or once for all of them. Which samples
-        an iteration has, and its gradient, are those of :meth:`loader`. A rank may have no batch in an iteration. The
-        gradient is there when the inner loop ends, and replaces what was in ``grad``; parameters that nobody used have
-        zeros. Batch norm sees base and chunks as batches of their own.
+        All ranks call it alike, after ``init_process_group``; once for each epoch, or once for all of them. Which
+        samples an iteration has, and its gradient, are those of :meth:`loader`. A rank may have no batch in an
+        iteration. The gradient is there when the inner loop ends, and replaces what was in ``grad``; parameters that
+        nobody used have zeros. Batch norm sees base and chunks as batches of their own.
 
         Args:
             dataset: map-style: with a length and random access; read in this process.
             global_batch: samples of an iteration over all ranks; default the sum of a given plan.
-            model: DistributedDataParallel, or any module where the process is alone; not needed after :meth:`wrap`, which
-                may also come between this and the first iteration.
+            model: DistributedDataParallel, or any module where the process is alone; not needed with :meth:`wrap`,
+                which may also come between this and the first iteration.
             shuffle: a new seeded permutation each epoch; otherwise samples come in their order.
             seed: of the permutations.
             drop_last: leave out the last iteration of an epoch where it has fewer samples.
@@ -166,8 +169,13 @@ class Job:
         loader.check(dataset, {})
         if micro_batch is not None and micro_batch < 1:
             raise SettingError(f"micro_batch={micro_batch}: must be at least 1")
-        if self._opened is None:
-            self._wishes = hedged(self._wishes, tail, min_chunk)
+        wishes = hedged(self._wishes, tail, min_chunk)
+        if self._opened and wishes != self._wishes:
+            raise SettingError(
+                f"job.steps(tail={tail}, min_chunk={min_chunk}): the run has begun otherwise; these stay the same for a "
+                "whole run, and a run has either job.steps or job.loader"
+            )
+        self._wishes = wishes
         order = Order(len(dataset), self._global_batch(global_batch), seed, shuffle, drop_last)
         return Steps(
             self._begin(order, reads_ahead=0),
@@ -358,7 +366,7 @@ class Job:
     def _claims_of(self, trainee: Trainee) -> Claims:
         """This rank's claims, begun by the first iteration; all ranks come here alike."""
         if self._claims is None:
-            self._claims = claims_of(trainee, self._wishes.settings.job or "run")
+            self._claims = claims_of(trainee, self._wishes)
         return self._claims
 
     def _global_batch(self, global_batch: int | None) -> int:

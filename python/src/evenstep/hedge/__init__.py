@@ -1,4 +1,4 @@
-"""Hedged steps: each rank has a base that it will surely do in time, and whoever is free claims the rest, chunk by chunk.
+"""Hedged steps: each rank has a base that it will surely do in time, and whoever is free claims the rest in chunks.
 
 - :mod:`~evenstep.hedge.claim`: the pure rules: one counter for a pool, and when to leave the rest to the others
 - :mod:`~evenstep.hedge.chunks`: tails without a predictor
@@ -9,6 +9,7 @@
 - :mod:`~evenstep.hedge.trainee`: the model, and DDP kept quiet
 - :mod:`~evenstep.hedge.reduce`: the one all-reduce of an iteration
 - :mod:`~evenstep.hedge.steps`: the iterations as a training loop sees them
+- :mod:`~evenstep.hedge.begin`: what they wish for, and where ranks claim
 
 ``docs/hedging.md`` says why, and what it is worth.
 """

@@ -30,7 +30,7 @@ class SharedTail:
             raise SettingError(f"min_chunk={self.min_chunk}: must be a multiple of quantum={quantum}, at least 1")
 
     def of(self, plan: Plan, quantum: int) -> Plan:
-        """The plan with its last part left to all ranks; shares shrink in their proportions. Without tail for a tail of 0."""
+        """The plan with its last part left to all ranks; shares shrink in proportion. A tail of no samples is none."""
         size, ranks = plan.size, len(plan.shares)
         samples = int(self.share * size) // quantum * quantum
         if not samples:

@@ -1,9 +1,9 @@
 """A rank's side of a tail: one counter for a pool, and the judgement whether to take more.
 
-Members share one counter and change it by atomic additions only: :data:`CLAIM` takes the next chunk, :data:`LEAVE` says
-that this member takes no more. Every chunk is taken by exactly one: additions are in one order for all, so each total up
-to the number of chunks is seen once. And every chunk is taken: a member stops when the chunks are used up, or by leaving,
-and whoever would be the last to leave must stay.
+Members share one counter and change it by atomic additions only: :data:`CLAIM` takes the next chunk, :data:`LEAVE`
+says that this member takes no more. Every chunk is taken by exactly one: additions are in one order for all, so each
+total up to the number of chunks is seen once. And every chunk is taken: a member stops when the chunks are used up, or
+by leaving, and whoever would be the last to leave must stay.
 
 The counter is never set back. What it stood at when an iteration began is what the additions of all iterations before
 come to, which ranks tell each other by the all-reduce: see :meth:`Counter.settle`.
@@ -65,10 +65,10 @@ class Peer:
 class Judge:
     """Whether the others would sooner finish without this member.
 
-    It knows its own pace, which it has just measured, and what the others have done: their bases, and the chunks that are
-    taken and not its own. So it knows how fast they were until it claimed last, less a chunk each that they may not have
-    done yet; before its first claim it has the forecasts. The others will have done what is left after ``left / speed``,
-    and the one that comes last up to a chunk later.
+    It knows its own pace, which it has just measured, and what the others have done: their bases, and the chunks that
+    are taken and not its own. So it knows how fast they were until it claimed last, less a chunk each that they may not
+    have done yet; before its first claim it has the forecasts. The others will have done what is left after
+    ``left / speed``, and the one that comes last up to a chunk later.
     """
 
     def __init__(self, chunks: Sequence[int], others: Sequence[Peer]) -> None:

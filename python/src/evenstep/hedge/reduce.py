@@ -5,9 +5,9 @@ empty, after that pass. So gradients of all passes add up in a flat buffer of ou
 ``samples / global_batch``, and are summed over ranks once, after the last. Nothing overlaps the sum then. In return a
 rank has as many passes as it has time for, without any of them waiting for another rank.
 
-Gradients are taken out after each pass, instead of being scaled where they are: one pass over the buffer either way, but
-each gradient is rounded once, whatever the number of passes; a ``zero_grad`` between passes does no harm; and the
-buffer is what is reduced, without a copy.
+Gradients are taken out after each pass, and not scaled where they are from the weight of one pass to that of the next:
+either way goes over them once, but here each is weighted once, whatever the number of passes; a ``zero_grad`` between
+passes does no harm; and what is reduced is there already, without a copy.
 """
 
 from collections.abc import Sequence
@@ -78,6 +78,7 @@ class Reducer:
         for parameter in self.parameters:
             parameter.grad = None
 
+    @torch.no_grad()
     def add(self, weight: float) -> None:
         """Takes the gradients of a pass out of the parameters, with this weight; what the pass did not use has none."""
         for flat in self._flats:
@@ -88,7 +89,7 @@ class Reducer:
             ]
             if pairs:
                 views, gradients = zip(*pairs, strict=True)
-                torch._foreach_add_(list(views), list(gradients), alpha=weight)  # noqa: SLF001  # as torch.optim does.
+                torch._foreach_add_(list(views), list(gradients), alpha=weight)
         for parameter in self.parameters:
             parameter.grad = None
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,11 +24,23 @@ from evenstep.run import Turn as Batch
 _NUMBERS = 3
 
 
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """What a rank trains with, in all iterations of an epoch."""
+
+    run: Run
+    trainee: Trainee
+    reducer: Reducer
+    claims: Claims
+    #: The most samples of a pass.
+    micro_batch: int | None
+
+
 class Steps:
     """The iterations of an epoch, each time; after a resume what is left of it.
 
-    Each is an iterable of this rank's batches. When it ends, the parameters have the gradient of the whole iteration, the
-    same on all ranks, whoever computed what: the optimizer steps then.
+    Each is an iterable of this rank's batches. When it ends, the parameters have the gradient of the whole iteration,
+    the same on all ranks, whoever computed what: the optimizer steps then.
     """
 
     def __init__(
@@ -75,12 +88,12 @@ class Steps:
         claims = self._claims(trainee)
         run.begin_epoch()
         reducer = Reducer(trainee.parameters(), trainee.buffers(), trainee.group, _NUMBERS)
+        own = _Rank(run, trainee, reducer, claims, self._micro_batch)
         permutation = run.order.permutation(run.progress.epoch)
         for step, plan in run.hedged_steps_of_epoch(self._planned):
             begin = step.position * run.order.global_batch
             indices = permutation[begin : begin + step.global_batch].tolist()
-            load = partial(self._load, indices)
-            iteration = Iteration(run, step, plan, trainee, reducer, claims, load, self._micro_batch)
+            iteration = Iteration(own, step, plan, partial(self._load, indices))
             run.read(Batch(step, 0))
             yield iteration
             if not iteration.is_done:
@@ -102,30 +115,17 @@ class Steps:
 class Iteration:
     """One optimizer step's batches of this rank: its base, then the chunks that it claims. To be iterated once."""
 
-    def __init__(
-        self,
-        run: Run,
-        step: Step,
-        plan: Plan,
-        trainee: Trainee,
-        reducer: Reducer,
-        claims: Claims,
-        load: Callable[[Share], Any],
-        micro_batch: int | None,
-    ) -> None:
-        """Of one rank; ``load`` gives a batch of samples of the iteration, of at most ``micro_batch``."""
+    def __init__(self, own: _Rank, step: Step, plan: Plan, load: Callable[[Share], Any]) -> None:
+        """Of one rank; ``load`` gives a batch of samples of the iteration."""
         #: Which iteration it is, and this rank's base of it.
         self.step = step
+        #: What all ranks have of it, and what is left to a tail.
+        self.plan = plan
         #: Whether the parameters have the gradient of the whole iteration.
         self.is_done = False
-        self._run = run
-        self._plan = plan
-        self._trainee = trainee
-        self._reducer = reducer
-        self._claims = claims
+        self._own = own
         self._load = load
-        self._micro_batch = micro_batch
-        self._watch = Watch(reducer.device)
+        self._watch = Watch(own.reducer.device)
         self._loader_wait_s = 0.0
         self._is_begun = False
 
@@ -140,12 +140,12 @@ class Iteration:
         if self._is_begun:
             raise SettingError(f"iteration {self.step.iteration} was iterated before: take the next of job.steps")
         self._is_begun = True
-        self._reducer.begin()
-        rank = self._run.rank
-        turn = self._claims.turn(self._plan, rank)
+        self._own.reducer.begin()
+        rank = self._own.run.rank
+        turn = self._own.claims.turn(self.plan, rank)
         has_tail, base_s = not turn.is_over, 0.0
-        part: Share | None = self._plan.shares[rank]
-        with self._trainee.quiet(), self._run.hedging():
+        part: Share | None = self.plan.shares[rank]
+        with self._own.trainee.quiet(), self._own.run.hedging():
             while part:
                 yield from self._passes(part, turn)
                 if has_tail and not turn.chunks:
@@ -157,7 +157,7 @@ class Iteration:
     def _passes(self, part: Share, turn: Turn) -> Iterator[Any]:
         """Batches of a base or a chunk; the next chunk is asked for while the last of them is computed."""
         end = part.offset + part.local_batch
-        size = self._micro_batch or max(part.local_batch, 1)
+        size = self._own.micro_batch or max(part.local_batch, 1)
         for offset in range(part.offset, end, size):
             samples = min(size, end - offset)
             loading = time.perf_counter()
@@ -167,7 +167,8 @@ class Iteration:
                 turn.ask_ahead(samples, self._pace_s(turn))
             self._watch.begin()
             yield batch
-            self._reducer.add(hook.weight(self._trainee.loss, samples, self.step.global_batch, self._run.world_size))
+            own, iteration_size = self._own, self.step.global_batch
+            own.reducer.add(hook.weight(own.trainee.loss, samples, iteration_size, own.run.world_size))
             self._watch.end(samples)
 
     def _pace_s(self, turn: Turn) -> float | None:
@@ -176,7 +177,7 @@ class Iteration:
 
     def _submit(self, turn: Turn, base_s: float) -> None:
         """Says how it went, before waiting for the others."""
-        watch, drivers, loader_wait_s = self._watch, self._run.drivers, self._loader_wait_s
+        watch, drivers, loader_wait_s = self._watch, self._own.run.drivers, self._loader_wait_s
         peak = watch.peak_memory_bytes()
 
         def report() -> Report:
@@ -193,12 +194,12 @@ class Iteration:
                 drivers=drivers.read(),
             )
 
-        self._run.submit(self.step, report)
+        self._own.run.submit(self.step, report)
 
     def _reduce(self, turn: Turn) -> None:
-        own, shares = turn.additions, self._plan.shares
+        added, shares = turn.additions, self.plan.shares
         source = max(range(len(shares)), key=lambda rank: (shares[rank].local_batch, -rank))
-        told = self._reducer.reduce([self._watch.samples, own.claims, own.leaves], source)
+        told = self._own.reducer.reduce([self._watch.samples, added.claims, added.leaves], source)
         samples = sum(numbers[0] for numbers in told)
         if samples != self.step.global_batch:
             raise DivergedError(
@@ -206,6 +207,6 @@ class Iteration:
                 f"and not {self.step.global_batch} together"
             )
         additions = [Additions(claims, leaves) for _, claims, leaves in told]
-        self._claims.settle(self._plan, additions, self._pace_s(turn))
-        self._run.finish(self.step)
+        self._own.claims.settle(self.plan, additions, self._watch.pace_s())
+        self._own.run.finish(self.step)
         self.is_done = True

@@ -1,5 +1,6 @@
 """What the passes of an iteration take: forward and backward, without loading, claims or waiting."""
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -9,8 +10,8 @@ import torch
 class Watch:
     """Times each pass from when the training gets its batch until it asks for the next one.
 
-    On CPUs by the monotonic clock. On GPUs by two events each on the current stream; they are waited for only when a time
-    is asked for.
+    On CPUs by the monotonic clock. On GPUs by two events each on the current stream; they are waited for only when a
+    time is asked for.
     """
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -22,6 +23,8 @@ class Watch:
         self._begun: float | torch.cuda.Event | None = None
         self._open: list[tuple[float | torch.cuda.Event, float | torch.cuda.Event]] = []
         self._total_s = 0.0
+        #: The training asks, and the thread that reports.
+        self._asked = threading.Lock()
 
     def begin(self) -> None:
         """A pass begins."""
@@ -37,9 +40,10 @@ class Watch:
 
     def total_s(self) -> float:
         """Seconds of all passes so far; waits until the device has done them."""
-        while self._open:
-            self._total_s += _between(*self._open.pop(0))
-        return self._total_s
+        with self._asked:
+            while self._open:
+                self._total_s += _between(*self._open.pop(0))
+            return self._total_s
 
     def pace_s(self) -> float | None:
         """Seconds for a sample so far; None before the first. Waits until the device has done them."""
@@ -52,7 +56,7 @@ class Watch:
     def _now(self) -> "float | torch.cuda.Event":
         if self._device.type != "cuda":
             return self._clock()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own.
+        event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
 
