@@ -87,7 +87,7 @@ def test_chunks_of_all_pools_are_each_taken_once_in_every_iteration(
     paces: list[float],
     acts: list[tuple[int, bool]],
 ) -> None:
-    """Whatever they judge by, whoever comes when, whether asked ahead or at need: over counters that are never set back."""
+    """Whatever they judge by, whoever comes when, asked ahead or at need, over counters that are never set back."""
     split = min(split, len(sizes))
     tail = Tail(0, tuple(sizes), (split, len(sizes) - split), (0, 0, 1, 1), tuple(speeds))
     plan = Plan((Share(0, 0),) * 4, tail=tail).checked(sum(sizes))

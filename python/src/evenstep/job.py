@@ -172,8 +172,8 @@ class Job:
         wishes = hedged(self._wishes, tail, min_chunk)
         if self._opened and wishes != self._wishes:
             raise SettingError(
-                f"job.steps(tail={tail}, min_chunk={min_chunk}): the run has begun otherwise; these stay the same for a "
-                "whole run, and a run has either job.steps or job.loader"
+                f"job.steps(tail={tail}, min_chunk={min_chunk}): the run has begun otherwise; these stay as they are, "
+                "and a run has either job.steps or job.loader"
             )
         self._wishes = wishes
         order = Order(len(dataset), self._global_batch(global_batch), seed, shuffle, drop_last)
