@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import evenstep
-import hedged
+import hedging
 from evenstep.order import Order
-from hedged import Hedged
+from hedging import Hedged
 from ranks import run_ranks
 from training import EPOCHS, GLOBAL_BATCH, SAMPLES, Samples, difference, loss_of, network, one_process
 
@@ -30,7 +30,7 @@ def check(ranks: Sequence[Hedged], reference: list[list[float]], samples: int = 
 @pytest.mark.parametrize("tail", [0.1, 0.4, 1.0])
 @pytest.mark.parametrize("plan", ["6/5/5", "12/3/1", "13/3/0"])
 def test_hedged_steps_train_as_one_process_does(plan: str, tail: float) -> None:
-    ranks = run_ranks(3, hedged.train, plan, {"tail": tail})
+    ranks = run_ranks(3, hedging.train, plan, {"tail": tail})
     check(ranks, one_process())
     assert [own.tails for own in ranks] == [EPOCHS * math.ceil(SAMPLES / GLOBAL_BATCH)] * 3
     assert sum(own.claimed for own in ranks) >= EPOCHS * math.floor(tail * GLOBAL_BATCH)
@@ -47,45 +47,45 @@ def test_hedged_steps_train_as_one_process_does(plan: str, tail: float) -> None:
     ids=["without a tail", "even shares", "small passes", "in order, whole iterations"],
 )
 def test_whatever_is_asked_for_it_trains_as_one_process_does(plan: str | None, options: dict[str, object]) -> None:
-    ranks = run_ranks(3, hedged.train, plan, options)
+    ranks = run_ranks(3, hedging.train, plan, options)
     order = Order(SAMPLES, GLOBAL_BATCH, shuffle=bool(options.get("shuffle", True)), drop_last="drop_last" in options)
     check(ranks, one_process(order=order), samples=order.steps * GLOBAL_BATCH if order.drop_last else SAMPLES)
 
 
 def test_the_model_may_be_wrapped_after_steps_are_made() -> None:
-    check(run_ranks(3, hedged.train_wrapped_late), one_process())
+    check(run_ranks(3, hedging.train_wrapped_late), one_process())
 
 
 def test_who_is_ten_times_as_slow_is_helped_and_nothing_changes() -> None:
-    ranks = run_ranks(3, hedged.train_paced, [2e-4, 2e-3, 2e-4])
+    ranks = run_ranks(3, hedging.train_paced, [2e-4, 2e-3, 2e-4])
     check(ranks, one_process())
     assert sum(own.claimed > 0 for own in ranks) > 1
 
 
 def test_a_checkpoint_in_the_middle_of_an_epoch_goes_on() -> None:
-    check(run_ranks(3, hedged.train_resumed, 5), one_process())
+    check(run_ranks(3, hedging.train_resumed, 5), one_process())
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:
-    became = run_ranks(3, hedged.train_until_one_fails)
+    became = run_ranks(3, hedging.train_until_one_fails)
     assert became[1] == "failed"
     assert "done" not in became
 
 
 def test_no_rank_steps_where_samples_are_missing() -> None:
-    became = run_ranks(3, hedged.train_with_different_plans)
+    became = run_ranks(3, hedging.train_with_different_plans)
     assert became == ["5: iteration 5: ranks computed [6, 5, 3] samples, and not 16 together"] * 3
 
 
 def test_running_statistics_are_alike_on_all_ranks() -> None:
-    first, *others = run_ranks(3, hedged.batch_norm)
+    first, *others = run_ranks(3, hedging.batch_norm)
     assert all(other == first for other in others)
     assert any(abs(mean) > 1e-3 for mean in first[1][0])
 
 
 def test_the_predictor_hedges_where_speeds_change(predictor: str, job_id: str) -> None:
     samples, global_batch = 64 * 48 + 21, 48
-    ranks = run_ranks(3, hedged.train_with_predictor, predictor, job_id, samples, global_batch)
+    ranks = run_ranks(3, hedging.train_with_predictor, predictor, job_id, samples, global_batch)
     check(ranks, one_process(epochs=1, order=Order(samples, global_batch)), samples, 1)
     print(f"{ranks[0].tails} of 65 iterations had a tail")
     assert ranks[0].tails > 0
@@ -97,7 +97,7 @@ def test_the_predictor_hedges_where_speeds_change(predictor: str, job_id: str) -
 
 def test_one_process_needs_no_group() -> None:
     job, model = evenstep.init(), network()
-    check([hedged.run_epochs(job, model, global_batch=16, tail=0.5)], one_process())
+    check([hedging.run_epochs(job, model, global_batch=16, tail=0.5)], one_process())
     job.close()
 
 

@@ -111,7 +111,7 @@ def train_with_predictor(rank: int, server: str, job_id: str, samples: int, glob
     os.environ["EVENSTEP_WORKER"] = f"node/{rank}"
     job = evenstep.init(server=server, job=job_id)
     model = job.wrap(DistributedDataParallel(network()))
-    options = {"dataset": Samples(samples), "global_batch": global_batch, "unit_s": 5e-4, "sway": 3}
+    options: dict[str, Any] = {"dataset": Samples(samples), "global_batch": global_batch, "unit_s": 5e-4, "sway": 3}
     trained = run_epochs(job, model, epochs=1, **options)
     job.close()
     return trained
