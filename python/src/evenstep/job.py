@@ -11,6 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from evenstep import hook, loader, oom
 from evenstep.errors import SettingError, UnsupportedError
+from evenstep.hedge.begin import claims_of, hedged
+from evenstep.hedge.claims import Claims
+from evenstep.hedge.steps import Steps
+from evenstep.hedge.trainee import Trainee
 from evenstep.opening import Fixed, Opened, Wishes, checked_wishes, open_run
 from evenstep.order import Order
 from evenstep.run import Run, Step
@@ -60,10 +64,9 @@ def init(
         server=server or settings.server,
         job=settings.job if job is None else check_job_id(job),
     )
+    job_wishes = checked_wishes(wishes or {})
     return Job(
-        Wishes(
-            settings, plan, quantum, max_local_batch, checked_wishes(wishes or {}), claims=False, timeout_s=timeout_s
-        )
+        Wishes(settings, plan, quantum, max_local_batch, job_wishes, claims=False, tail=None, timeout_s=timeout_s)
     )
 
 
@@ -75,6 +78,8 @@ class Job:
         self._wishes = wishes
         self._opened: Opened | None = None
         self._state: dict[str, Any] | None = None
+        self._trainee: Trainee | None = None
+        self._claims: Claims | None = None
 
     # Data
 
@@ -111,6 +116,75 @@ class Job:
         order = Order(len(dataset), self._global_batch(global_batch), seed, shuffle, drop_last, accumulate)
         return loader.Loader(
             self._begin(order, loader.reads_ahead(dataloader_kwargs, accumulate)), dataset, dataloader_kwargs
+        )
+
+    def steps(
+        self,
+        dataset: Any,
+        *,
+        global_batch: int | None = None,
+        model: torch.nn.Module | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        micro_batch: int | None = None,
+        tail: float | None = None,
+        min_chunk: int | None = None,
+    ) -> Steps:
+        """Hedged steps: each rank gets what it will surely do in time, and whoever is free claims the rest.
+
+        ::
+
+            for step in job.steps(dataset, global_batch=512, model=model):
+                optimizer.zero_grad()
+                for x, y in step:
+                    loss_fn(model(x), y).backward()
+                optimizer.step()
+
+        All ranks call it alike, after ``init_process_group``; once for each epoch, or once for all of them. Which
+        samples an iteration has, and its gradient, are those of :meth:`loader`. A rank may have no batch in an
+        iteration. The gradient is there when the inner loop ends, and replaces what was in ``grad``; parameters that
+        nobody used have zeros. Batch norm sees base and chunks as batches of their own.
+
+        Args:
+            dataset: map-style: with a length and random access; read in this process.
+            global_batch: samples of an iteration over all ranks; default the sum of a given plan.
+            model: DistributedDataParallel, or any module where the process is alone; not needed with :meth:`wrap`,
+                which may also come between this and the first iteration.
+            shuffle: a new seeded permutation each epoch; otherwise samples come in their order.
+            seed: of the permutations.
+            drop_last: leave out the last iteration of an epoch where it has fewer samples.
+            collate_fn: makes a batch of a list of samples; default PyTorch's.
+            micro_batch: the most samples of a pass; more than that are several, and their gradients add up. Default
+                ``init(max_local_batch=..)``.
+            tail: without a predictor: this part of each iteration is a tail, above 0 and at most 1.
+            min_chunk: no chunk of a tail is smaller; default the quantum.
+
+        Raises:
+            SettingError: a value breaks its rule.
+            DivergedError: ranks differ in what must be the same.
+            RefusedError: the predictor refuses this run.
+        """
+        loader.check(dataset, {})
+        if micro_batch is not None and micro_batch < 1:
+            raise SettingError(f"micro_batch={micro_batch}: must be at least 1")
+        wishes = hedged(self._wishes, tail, min_chunk)
+        if self._opened and wishes != self._wishes:
+            raise SettingError(
+                f"job.steps(tail={tail}, min_chunk={min_chunk}): the run has begun otherwise; these stay as they are, "
+                "and a run has either job.steps or job.loader"
+            )
+        self._wishes = wishes
+        order = Order(len(dataset), self._global_batch(global_batch), seed, shuffle, drop_last)
+        return Steps(
+            self._begin(order, reads_ahead=0),
+            dataset,
+            lambda: self._trained(Trainee(model) if model else None),
+            self._claims_of,
+            collate_fn=collate_fn,
+            micro_batch=micro_batch or self._wishes.max_local_batch,
+            tail=self._wishes.tail,
         )
 
     @contextmanager
@@ -169,6 +243,7 @@ class Job:
             return hook.weight(loss, step.local_batch, step.global_batch, world_size)
 
         ready = self._gradients_ready
+        self._trainee = Trainee(model, loss, has_inner=inner is not None)
         model.register_comm_hook(None, hook.weighted(weight, group, ready, inner, inner_state))
         model.module.register_forward_pre_hook(self._forward_begins(model), with_kwargs=True)
         return model
@@ -259,6 +334,8 @@ class Job:
             opened.exchange.close(_CLOSE_S)
         if opened and opened.predictor:
             opened.predictor.close(_CLOSE_S)
+        if self._claims:
+            self._claims.line.close(_CLOSE_S)
         atexit.unregister(self.close)
 
     # Inside
@@ -277,6 +354,21 @@ class Job:
             raise SettingError(f"a job trains on one data set in one order: {self._opened.run.order}, and not {order}")
         return self._opened.run
 
+    def _trained(self, given: Trainee | None) -> Trainee:
+        """The model of hedged steps: what was wrapped, else what was given."""
+        wrapped = self._trainee
+        if given and wrapped and given.model is not wrapped.model:
+            raise SettingError("job.steps(model=..) and job.wrap(..) must be about the same model")
+        if trainee := wrapped or given:
+            return trainee
+        raise SettingError("job.steps: which model is trained? Pass model=, or wrap it before the first iteration")
+
+    def _claims_of(self, trainee: Trainee) -> Claims:
+        """This rank's claims, begun by the first iteration; all ranks come here alike."""
+        if self._claims is None:
+            self._claims = claims_of(trainee, self._wishes)
+        return self._claims
+
     def _global_batch(self, global_batch: int | None) -> int:
         plan = self._wishes.fixed
         if global_batch is not None:
@@ -293,6 +385,8 @@ class Job:
             if self._opened is None or not (model.training and torch.is_grad_enabled()):
                 return
             run = self._run
+            if run.is_hedging:
+                return
             if not model.require_backward_grad_sync and run.order.accumulate == 1:
                 raise UnsupportedError(
                     "no_sync: gradients of several batches with one weight would be wrong: say job.loader(.., "

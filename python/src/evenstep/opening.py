@@ -12,6 +12,7 @@ import torch.distributed as dist
 from evenstep.drivers import Drivers
 from evenstep.errors import DivergedError, EvenstepError, RefusedError, SettingError
 from evenstep.exchange import Exchange
+from evenstep.hedge.chunks import SharedTail
 from evenstep.order import Order
 from evenstep.plan import Plan
 from evenstep.predictor import Predictor, Registration
@@ -47,6 +48,8 @@ class Wishes:
     job: Mapping[str, Any]
     #: Whether workers can claim chunks of a shared tail.
     claims: bool
+    #: What of plans without a tail is left to one; the ranks claim it.
+    tail: SharedTail | None
     #: Seconds that a request to the predictor may take.
     timeout_s: float
 
@@ -164,6 +167,7 @@ class _Begin:
                 "quantum": self.quantum,
                 "server": wishes.settings.server is not None,
                 "claims": wishes.claims,
+                "tail": repr(wishes.tail),
             },
         }
 

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +92,8 @@ class Run:
     sensor: Sensor
     drivers: Drivers
     progress: Progress = field(default_factory=Progress)
+    #: Whether the current passes are those of a hedged step.
+    is_hedging: bool = False
     _turns: deque[Turn] = field(default_factory=lambda: deque(maxlen=READ_AHEAD_MAX))
     _current: Turn | None = None
     #: Whether the training says itself which batch it begins.
@@ -105,8 +108,10 @@ class Run:
             EvenstepError: ranks could not reach each other.
         """
         size = self.order.size(position) if size is None else size
-        plan = self.plans(iteration).resized(size, self.quantum).checked(size)
-        share = plan.shares[self.rank]
+        return self._part(self.plans(iteration).resized(size, self.quantum), iteration, epoch, position, size)
+
+    def _part(self, plan: Plan, iteration: int, epoch: int, position: int, size: int) -> Step:
+        share = plan.checked(size).shares[self.rank]
         return Step(
             iteration=iteration,
             epoch=epoch,
@@ -124,6 +129,24 @@ class Run:
         iteration, epoch = begun.iteration, begun.epoch
         for ahead, position in enumerate(range(begun.position, self.order.steps)):
             yield self.step(iteration + ahead, epoch, position)
+
+    def hedged_steps_of_epoch(self, planned: Callable[[Plan], Plan]) -> Iterator[tuple[Step, Plan]]:
+        """What is left of the epoch, with the whole plans: their tails are claimed. ``planned`` may change them."""
+        begun = self.progress
+        iteration, epoch = begun.iteration, begun.epoch
+        for ahead, position in enumerate(range(begun.position, self.order.steps)):
+            size, plan = self.order.size(position), self.plans(iteration + ahead)
+            plan = planned(plan if plan.size == size else plan.resized(size, self.quantum))
+            yield self._part(plan, iteration + ahead, epoch, position, size), plan
+
+    @contextmanager
+    def hedging(self) -> Iterator[None]:
+        """In here passes are those of a hedged step, which says itself what they come to."""
+        self.is_hedging = True
+        try:
+            yield
+        finally:
+            self.is_hedging = False
 
     def read(self, turn: Turn) -> None:
         """A batch was handed to the training. Unless that says itself what it begins, it begins this."""
@@ -188,9 +211,14 @@ class Run:
                     drivers=drivers.read(),
                 )
 
+            self.submit(step, report)
+        self.finish(step)
+
+    def submit(self, step: Step, report: Callable[[], Report]) -> None:
+        """Says how an iteration went, to whoever makes plans."""
+        if self.exchange:
             size, ahead = self.order.size, step.position + self.ahead
             self.exchange.submit(Said(step.iteration, report, (size(ahead), size(ahead + 1))))
-        self.finish(step)
 
     def finish(self, step: Step) -> None:
         """An iteration is done."""

@@ -1,0 +1,212 @@
+"""The iterations of an epoch as a training loop sees them: passes over a base and over claimed chunks, then one sum."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch.utils.data import default_collate
+
+from evenstep import hook
+from evenstep.errors import DivergedError, SettingError
+from evenstep.hedge.chunks import SharedTail
+from evenstep.hedge.claims import Additions, Claims, Turn
+from evenstep.hedge.reduce import Reducer
+from evenstep.hedge.trainee import Trainee
+from evenstep.hedge.watch import Watch
+from evenstep.plan import Plan, Share
+from evenstep.report import Report, TailWork
+from evenstep.run import Run, Step
+from evenstep.run import Turn as Batch
+
+#: Samples, claims and leaves: what ranks tell each other in an iteration.
+_NUMBERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """What a rank trains with, in all iterations of an epoch."""
+
+    run: Run
+    trainee: Trainee
+    reducer: Reducer
+    claims: Claims
+    #: The most samples of a pass.
+    micro_batch: int | None
+
+
+class Steps:
+    """The iterations of an epoch, each time; after a resume what is left of it.
+
+    Each is an iterable of this rank's batches. When it ends, the parameters have the gradient of the whole iteration,
+    the same on all ranks, whoever computed what: the optimizer steps then.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        dataset: Any,
+        trainee: Callable[[], Trainee],
+        claims: Callable[[Trainee], Claims],
+        *,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        micro_batch: int | None = None,
+        tail: SharedTail | None = None,
+    ) -> None:
+        """Of a run that has begun.
+
+        Args:
+            run: of this rank.
+            dataset: map-style.
+            trainee: gives the model, which may be wrapped only after this.
+            claims: gives this rank's claims, the same in every epoch; called by all ranks alike.
+            collate_fn: makes a batch of a list of samples.
+            micro_batch: the most samples of a pass.
+            tail: what of a plan without one is left to a tail.
+        """
+        self._run = run
+        self._dataset = dataset
+        self._trainee = trainee
+        self._claims = claims
+        self._collate = collate_fn or default_collate
+        self._micro_batch = micro_batch
+        self._tail = tail
+
+    def __len__(self) -> int:
+        """Iterations of an epoch."""
+        return self._run.order.steps
+
+    def __iter__(self) -> "Iterator[Iteration]":
+        """What is left of the epoch.
+
+        Raises:
+            DivergedError: an iteration was not computed to its end.
+        """
+        run, trainee = self._run, self._trainee()
+        trainee.check(run.world_size)
+        claims = self._claims(trainee)
+        run.begin_epoch()
+        reducer = Reducer(trainee.parameters(), trainee.buffers(), trainee.group, _NUMBERS)
+        own = _Rank(run, trainee, reducer, claims, self._micro_batch)
+        permutation = run.order.permutation(run.progress.epoch)
+        for step, plan in run.hedged_steps_of_epoch(self._planned):
+            begin = step.position * run.order.global_batch
+            indices = permutation[begin : begin + step.global_batch].tolist()
+            iteration = Iteration(own, step, plan, partial(self._load, indices))
+            run.read(Batch(step, 0))
+            yield iteration
+            if not iteration.is_done:
+                raise DivergedError(
+                    f"iteration {step.iteration} was left before its end: `for batch in step` must run through, as the "
+                    "gradient would lack what nobody computes"
+                )
+
+    def _planned(self, plan: Plan) -> Plan:
+        return plan if plan.tail or self._tail is None else self._tail.of(plan, self._run.quantum)
+
+    def _load(self, indices: list[int], share: Share) -> Any:
+        wanted = indices[share.offset : share.offset + share.local_batch]
+        if getattr(self._dataset, "__getitems__", None):
+            return self._collate(self._dataset.__getitems__(wanted))
+        return self._collate([self._dataset[index] for index in wanted])
+
+
+class Iteration:
+    """One optimizer step's batches of this rank: its base, then the chunks that it claims. To be iterated once."""
+
+    def __init__(self, own: _Rank, step: Step, plan: Plan, load: Callable[[Share], Any]) -> None:
+        """Of one rank; ``load`` gives a batch of samples of the iteration."""
+        #: Which iteration it is, and this rank's base of it.
+        self.step = step
+        #: What all ranks have of it, and what is left to a tail.
+        self.plan = plan
+        #: Whether the parameters have the gradient of the whole iteration.
+        self.is_done = False
+        self._own = own
+        self._load = load
+        self._watch = Watch(own.reducer.device)
+        self._loader_wait_s = 0.0
+        self._is_begun = False
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches for forward and backward; how many there are is known at the end, and it may be none.
+
+        Raises:
+            SettingError: it was iterated before.
+            DivergedError: ranks have not computed each sample of the iteration once: all of them raise this.
+            EvenstepError: the store is gone.
+        """
+        if self._is_begun:
+            raise SettingError(f"iteration {self.step.iteration} was iterated before: take the next of job.steps")
+        self._is_begun = True
+        self._own.reducer.begin()
+        rank = self._own.run.rank
+        turn = self._own.claims.turn(self.plan, rank)
+        has_tail, base_s = not turn.is_over, 0.0
+        part: Share | None = self.plan.shares[rank]
+        with self._own.trainee.quiet(), self._own.run.hedging():
+            while part:
+                yield from self._passes(part, turn)
+                if has_tail and not turn.chunks:
+                    base_s = self._watch.total_s()
+                part = turn.next(self._pace_s(turn))
+        self._submit(turn, base_s)
+        self._reduce(turn)
+
+    def _passes(self, part: Share, turn: Turn) -> Iterator[Any]:
+        """Batches of a base or a chunk; the next chunk is asked for while the last of them is computed."""
+        end = part.offset + part.local_batch
+        size = self._own.micro_batch or max(part.local_batch, 1)
+        for offset in range(part.offset, end, size):
+            samples = min(size, end - offset)
+            loading = time.perf_counter()
+            batch = self._load(Share(offset, samples))
+            self._loader_wait_s += time.perf_counter() - loading
+            if offset + samples == end:
+                turn.ask_ahead(samples, self._pace_s(turn))
+            self._watch.begin()
+            yield batch
+            own, iteration_size = self._own, self.step.global_batch
+            own.reducer.add(hook.weight(own.trainee.loss, samples, iteration_size, own.run.world_size))
+            self._watch.end(samples)
+
+    def _pace_s(self, turn: Turn) -> float | None:
+        """Without a tail nobody needs it, and nothing waits for a device."""
+        return None if turn.is_over else self._watch.pace_s()
+
+    def _submit(self, turn: Turn, base_s: float) -> None:
+        """Says how it went, before waiting for the others."""
+        watch, drivers, loader_wait_s = self._watch, self._own.run.drivers, self._loader_wait_s
+        peak = watch.peak_memory_bytes()
+
+        def report() -> Report:
+            compute_time_s = watch.total_s()
+            tail = TailWork(turn.chunks, turn.samples, compute_time_s - base_s, turn.claim_time_s)
+            return Report(
+                iteration=self.step.iteration,
+                local_batch=watch.samples,
+                compute_time_s=compute_time_s,
+                loader_wait_s=loader_wait_s,
+                micro_batches=watch.passes,
+                peak_memory_bytes=peak,
+                tail=tail if turn.chunks else None,
+                drivers=drivers.read(),
+            )
+
+        self._own.run.submit(self.step, report)
+
+    def _reduce(self, turn: Turn) -> None:
+        added, shares = turn.additions, self.plan.shares
+        source = max(range(len(shares)), key=lambda rank: (shares[rank].local_batch, -rank))
+        told = self._own.reducer.reduce([self._watch.samples, added.claims, added.leaves], source)
+        samples = sum(numbers[0] for numbers in told)
+        if samples != self.step.global_batch:
+            raise DivergedError(
+                f"iteration {self.step.iteration}: ranks computed {[numbers[0] for numbers in told]} samples, "
+                f"and not {self.step.global_batch} together"
+            )
+        additions = [Additions(claims, leaves) for _, claims, leaves in told]
+        self._own.claims.settle(self.plan, additions, self._watch.pace_s())
+        self._own.run.finish(self.step)
+        self.is_done = True
