@@ -1,7 +1,8 @@
 """Two different GPUs in one machine: even shares, a plan by hand, and the predictor's.
 
 `torchrun --nproc-per-node 2 two_gpus.py` on two GPUs, one for each process. Without GPUs, or with `--pace`, speeds are
-imposed: `torchrun --nproc-per-node 2 two_gpus.py --pace 1 2.4`. The last part needs `EVENSTEP_SERVER` and `EVENSTEP_JOB`.
+imposed: `torchrun --nproc-per-node 2 two_gpus.py --pace 1 2.4`. The last part needs `EVENSTEP_SERVER` and
+`EVENSTEP_JOB`.
 """
 
 import argparse
@@ -60,11 +61,11 @@ def speed_alone(net: Net, batch: int, device: torch.device) -> float:
     return 5 * batch / (finished(device) - begun)
 
 
-def train(job: evenstep.Job, net: Net, dataset: Any, global_batch: int, steps: int, device: torch.device) -> float:
+def train(job: evenstep.Job, net: Net, loading: dict[str, Any], steps: int, device: torch.device) -> float:
     """Samples per second of all workers, over the second half of the steps."""
 
     def batches() -> Iterator[Any]:
-        loader = job.loader(dataset, global_batch=global_batch, drop_last=True)
+        loader = job.loader(**loading)
         while True:
             yield from loader
 
@@ -75,7 +76,8 @@ def train(job: evenstep.Job, net: Net, dataset: Any, global_batch: int, steps: i
         if at == steps // 2:
             begun = finished(device)
         step(model, optimizer, x.to(device), y.to(device))
-    throughput = (steps - steps // 2) * global_batch / (finished(device) - begun)
+    samples: int = (steps - steps // 2) * loading["global_batch"]
+    throughput = samples / (finished(device) - begun)
     job.close()
     return throughput
 
@@ -102,6 +104,7 @@ def main() -> None:
     x = torch.randn(16_384, 64)
     dataset = data.TensorDataset(x, (x[:, :8] * x[:, 8:16]).sum(1, keepdim=True))
     batch, steps = options.global_batch, options.steps
+    loading = {"dataset": dataset, "global_batch": batch, "drop_last": True}
     width = options.width or (4096 if is_real else 64)
 
     def net() -> Net:
@@ -118,18 +121,19 @@ def main() -> None:
     say(f"alone: {', '.join(f'{speed:,.0f}' for speed in alone)} samples/s; {sum(alone):,.0f} together at best")
 
     def tell(name: str, throughput: float) -> None:
-        say(f"{name}: {throughput:,.0f} samples/s, {throughput / even:.2f} of even shares, {throughput / sum(alone):.0%} of best")
+        gain, share = throughput / even, throughput / sum(alone)
+        say(f"{name}: {throughput:,.0f} samples/s, {gain:.2f} times even shares, {share:.0%} of best")
 
     even_plan = [batch // ranks] * (ranks - 1) + [batch - batch // ranks * (ranks - 1)]
-    even = train(evenstep.init(plan=even_plan), net(), dataset, batch, steps, device)
+    even = train(evenstep.init(plan=even_plan), net(), loading, steps, device)
     tell(f"even shares {even_plan}", even)
 
     plan = [round(batch * speed / sum(alone)) for speed in alone[:-1]]
     plan.append(batch - sum(plan))
-    tell(f"a plan by hand {plan}", train(evenstep.init(plan=plan), net(), dataset, batch, steps, device))
+    tell(f"a plan by hand {plan}", train(evenstep.init(plan=plan), net(), loading, steps, device))
 
     if os.environ.get("EVENSTEP_SERVER"):
-        tell("the predictor's plans", train(evenstep.init(), net(), dataset, batch, steps, device))
+        tell("the predictor's plans", train(evenstep.init(), net(), loading, steps, device))
     else:
         say("EVENSTEP_SERVER is not set: nobody to ask for plans")
     dist.destroy_process_group()

@@ -5,7 +5,7 @@ import torch
 from accelerate import Accelerator
 from torch.utils import data
 
-accelerator = Accelerator(gradient_accumulation_steps=2)
+accelerator = Accelerator(gradient_accumulation_steps=2, cpu=not torch.cuda.is_available())
 torch.manual_seed(0)
 x = torch.randn(16_384, 64)
 dataset = data.TensorDataset(x, (x[:, :8] * x[:, 8:16]).sum(1, keepdim=True))

@@ -3,12 +3,11 @@
 import os
 from typing import Any
 
+import evenstep
 import torch
 from evenstep.lightning import EvenstepCallback
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils import data
-
-import evenstep
 
 
 class Net(LightningModule):
@@ -38,6 +37,7 @@ trainer = Trainer(
     logger=False,
     enable_checkpointing=False,
     enable_progress_bar=False,
+    enable_model_summary=False,
 )
 trainer.fit(Net(job))
 if trainer.is_global_zero:

@@ -22,16 +22,28 @@ class Counting(Dataset[dict[str, Any]]):
         length = 6 + index * 7 % (LENGTH - 5)
         tokens = (torch.arange(LENGTH) + index) % VOCABULARY
         is_there = torch.arange(LENGTH) < length
-        return {"input_ids": tokens, "attention_mask": is_there.long(), "labels": tokens.where(is_there, -100)}
+        return {
+            "input_ids": tokens,
+            "attention_mask": is_there.long(),
+            "labels": tokens.where(is_there, -100),
+        }
 
 
-config = GPT2Config(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=32, n_layer=1, n_head=2)
+config = GPT2Config(
+    vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+)
 with tempfile.TemporaryDirectory() as folder:
     trainer = Trainer(
         job=evenstep.init(),
         model=GPT2LMHeadModel(config),
         args=TrainingArguments(
-            output_dir=folder, num_train_epochs=1, per_device_train_batch_size=8, save_strategy="no", disable_tqdm=True
+            output_dir=folder,
+            num_train_epochs=1,
+            per_device_train_batch_size=8,
+            use_cpu=not torch.cuda.is_available(),
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
         ),
         train_dataset=Counting(),
     )

@@ -5,13 +5,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ranks
-from training import EPOCHS, SAMPLES, Samples, Trained, difference, loss_of, network, one_process, parameters, sgd
+import torch
 
 import evenstep
+import ranks
 from evenstep.order import Order
+from training import (
+    EPOCHS,
+    SAMPLES,
+    Samples,
+    Trained,
+    difference,
+    loss_of,
+    network,
+    one_process,
+    parameters,
+    sgd,
+)
 
 accelerate = pytest.importorskip("accelerate", reason="evenstep[accelerate] is not installed")
+prepare = pytest.importorskip(
+    "evenstep.accelerate", reason="evenstep[accelerate] is not installed", exc_type=ImportError
+).prepare
 ranks.preload("accelerate", "evenstep.accelerate")
 
 #: In float64.
@@ -23,9 +38,11 @@ def plan(iteration: int) -> list[int]:
     return [[10, 4, 2], [14, 2, 0], [2, 6, 8]][iteration % 3]
 
 
-def train(rank: int, accumulate: int) -> Trained:
-    from evenstep.accelerate import prepare
+def plan_of_two(iteration: int) -> list[int]:
+    return [[13, 3], [16, 0]][iteration % 2]
 
+
+def train(_rank: int, accumulate: int) -> Trained:
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
     job = evenstep.init(plan=plan)
     model: Any = network()
@@ -44,13 +61,11 @@ def train(rank: int, accumulate: int) -> Trained:
     return trained
 
 
-def train_halves(rank: int, folder: str) -> list[list[float]]:
+def train_halves(_rank: int, folder: str) -> list[list[float]]:
     """Saves after a few steps of the first epoch, and goes on from there with all things new."""
     for is_resumed in (False, True):
-        from evenstep.accelerate import prepare
-
         accelerator = accelerate.Accelerator(cpu=True)
-        job = evenstep.init(plan=plan)
+        job = evenstep.init(plan=plan_of_two)
         network_ = network()
         model, optimizer = prepare(job, accelerator, network_, sgd(network_))
         if is_resumed:
@@ -67,9 +82,14 @@ def train_halves(rank: int, folder: str) -> list[list[float]]:
     return parameters(model)
 
 
-def prepare_wrongly(rank: int) -> str:
-    from evenstep.accelerate import prepare
+def forget_the_cpu(_rank: int) -> str:
+    model = network()
+    with pytest.raises(evenstep.SettingError) as refused:
+        prepare(evenstep.init(plan=[8, 8]), accelerate.Accelerator(), model)
+    return str(refused.value)
 
+
+def prepare_wrongly(_rank: int) -> str:
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     job = evenstep.init(plan=[8, 8])
     with pytest.raises(evenstep.SettingError) as refused:
@@ -90,14 +110,14 @@ def test_uneven_batches_train_as_one_process_does(accumulate: int) -> None:
 
 
 def test_a_saved_state_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    for resumed in ranks.run_ranks(2, _halves_of_two, str(tmp_path)):
+    for resumed in ranks.run_ranks(2, train_halves, str(tmp_path)):
         assert difference(resumed, one_process(order=ORDER)) <= TOLERANCE
 
 
-def _halves_of_two(rank: int, folder: str) -> list[list[float]]:
-    global plan  # noqa: PLW0603  # This process is a rank's own.
-    plan = lambda _: [13, 3]  # noqa: E731
-    return train_halves(rank, folder)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with GPUs Accelerate sees them")
+def test_ranks_that_accelerate_does_not_see_are_refused() -> None:
+    for said in ranks.run_ranks(2, forget_the_cpu):
+        assert "sees 1 ranks, and the process group has 2" in said
 
 
 def test_accumulation_must_be_the_loaders() -> None:

@@ -5,14 +5,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ranks
 import torch
-from training import EPOCHS, SAMPLES, Samples, Trained, difference, loss_of, network, one_process, parameters, sgd
 
 import evenstep
+import ranks
 from evenstep.order import Order
+from training import (
+    EPOCHS,
+    SAMPLES,
+    Samples,
+    Trained,
+    difference,
+    loss_of,
+    network,
+    one_process,
+    parameters,
+    sgd,
+)
 
 lightning = pytest.importorskip("lightning.pytorch", reason="evenstep[lightning] is not installed")
+EvenstepCallback = pytest.importorskip(
+    "evenstep.lightning", reason="evenstep[lightning] is not installed", exc_type=ImportError
+).EvenstepCallback
 ranks.preload("lightning.pytorch", "evenstep.lightning")
 
 #: In float64.
@@ -24,7 +38,7 @@ def plan(iteration: int) -> list[int]:
     return [[12, 4], [16, 0], [2, 14]][iteration % 3]
 
 
-class Module(lightning.LightningModule):
+class Module(lightning.LightningModule):  # type: ignore[name-defined]  # A module that may be missing.
     """A training, validated after each epoch, that says what it has seen."""
 
     def __init__(self, job: evenstep.Job, accumulate: int) -> None:
@@ -54,8 +68,6 @@ class Module(lightning.LightningModule):
 
 
 def trainer(job: evenstep.Job, accumulate: int = 1, **options: Any) -> Any:
-    from evenstep.lightning import EvenstepCallback
-
     callbacks = [EvenstepCallback(job), *options.pop("callbacks", [])]
     return lightning.Trainer(
         **{"max_epochs": EPOCHS, "enable_checkpointing": False, **options},
@@ -70,14 +82,14 @@ def trainer(job: evenstep.Job, accumulate: int = 1, **options: Any) -> Any:
     )
 
 
-def train(rank: int, accumulate: int) -> Trained:
+def train(_rank: int, accumulate: int) -> Trained:
     job = evenstep.init(plan=plan)
     module = Module(job, accumulate)
     trainer(job, accumulate).fit(module)
     return Trained(parameters(module), module.seen)
 
 
-def train_halves(rank: int, folder: str, is_cut: bool) -> list[list[float]]:
+def train_halves(_rank: int, folder: str, is_cut: bool) -> list[list[float]]:
     """Writes a checkpoint after five steps, and goes on from there with all things new."""
     job = evenstep.init(plan=[13, 3])
     module = Module(job, 1)
@@ -105,7 +117,7 @@ def one_process_of(steps: list[tuple[int, int]]) -> list[list[float]]:
     return parameters(model)
 
 
-def accumulate_wrongly(rank: int) -> str:
+def accumulate_wrongly(_rank: int) -> str:
     job = evenstep.init(plan=plan)
     with pytest.raises(evenstep.SettingError) as refused:
         trainer(job, 2).fit(Module(job, 1))

@@ -5,16 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ranks
 import torch
 from torch.nn import functional
-from training import difference, parameters
 
 import evenstep
+import ranks
 from evenstep.order import Order
+from training import difference, parameters
 
 transformers = pytest.importorskip("transformers", reason="evenstep[transformers] is not installed")
 pytest.importorskip("accelerate", reason="evenstep[transformers] is not installed")
+Trainer = pytest.importorskip(
+    "evenstep.transformers", reason="evenstep[transformers] is not installed", exc_type=ImportError
+).Trainer
 ranks.preload("transformers.trainer", "evenstep.transformers")
 
 #: In float64.
@@ -101,8 +104,6 @@ MODELS: dict[str, tuple[type[Net], type[Sentences]]] = {
 
 
 def trainer(kind: str, job: evenstep.Job, accumulate: int, folder: str, **options: Any) -> Any:
-    from evenstep.transformers import Trainer
-
     net, dataset = MODELS[kind]
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -130,13 +131,13 @@ def trainer(kind: str, job: evenstep.Job, accumulate: int, folder: str, **option
     )
 
 
-def train(rank: int, kind: str, accumulate: int, folder: str) -> list[list[float]]:
+def train(_rank: int, kind: str, accumulate: int, folder: str) -> list[list[float]]:
     train_ = trainer(kind, evenstep.init(plan=plan), accumulate, folder)
     train_.train()
     return parameters(train_.model)
 
 
-def train_halves(rank: int, folder: str) -> list[list[float]]:
+def train_halves(_rank: int, folder: str) -> list[list[float]]:
     """Writes a checkpoint in the middle of the first epoch, and goes on from there with all things new."""
     # The first half is to end where the checkpoint is: what follows is not to matter.
     trainer("tokens", evenstep.init(plan=plan), 1, folder, max_steps=4, save_strategy="steps", save_steps=4).train()
@@ -147,7 +148,7 @@ def train_halves(rank: int, folder: str) -> list[list[float]]:
     return parameters(resumed.model)
 
 
-def resume_from_elsewhere(rank: int, folder: str) -> str:
+def resume_from_elsewhere(_rank: int, folder: str) -> str:
     with pytest.raises(evenstep.SettingError) as refused:
         trainer("tokens", evenstep.init(plan=plan), 1, folder).train(resume_from_checkpoint=folder)
     return str(refused.value)

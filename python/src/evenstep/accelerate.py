@@ -14,7 +14,8 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from evenstep.errors import SettingError, UnsupportedError
+from evenstep.errors import UnsupportedError
+from evenstep.frameworks import check_accumulate, check_ranks
 from evenstep.hook import Loss
 from evenstep.job import Job
 from evenstep.loader import Loader
@@ -43,15 +44,13 @@ def prepare(job: Job, accelerator: Any, *objects: Any, loss: Loss = "mean") -> A
         what was given, prepared, in the same order; alone where it was one.
 
     Raises:
-        SettingError: the loader and the accelerator accumulate differently.
+        SettingError: the accelerator sees other ranks, or accumulates other than the loader.
         UnsupportedError: neither DDP nor a single process.
     """
-    for loader in objects:
-        if isinstance(loader, Loader) and loader.accumulate != accelerator.gradient_accumulation_steps:
-            raise SettingError(
-                f"gradient_accumulation_steps={accelerator.gradient_accumulation_steps}, and the loader's accumulate="
-                f"{loader.accumulate}: must be the same"
-            )
+    check_ranks("Accelerate", accelerator.num_processes, "on CPUs say Accelerator(cpu=True)")
+    for thing in objects:
+        if isinstance(thing, Loader):
+            check_accumulate("gradient_accumulation_steps", accelerator.gradient_accumulation_steps, thing)
     theirs = [thing for thing in objects if not isinstance(thing, Loader)]
     given = accelerator.prepare(*theirs) if theirs else ()
     prepared = iter(given if len(theirs) != 1 else (given,))

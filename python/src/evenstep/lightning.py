@@ -8,6 +8,8 @@
 and ``train_dataloader`` returns ``job.loader(dataset, global_batch=..)``.
 """
 
+# ruff: noqa: ARG002  # Lightning passes all of it by its order.
+
 import warnings
 from contextlib import AbstractContextManager, suppress
 from typing import Any
@@ -15,11 +17,11 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from evenstep.errors import SettingError, UnsupportedError
+from evenstep.frameworks import check_accumulate, check_ranks
 from evenstep.hook import Loss
 from evenstep.job import Job
 from evenstep.loader import Loader
 from evenstep.oom import OUT_OF_MEMORY
-from evenstep.run import Step
 
 try:
     from lightning.pytorch import Callback
@@ -53,10 +55,11 @@ class EvenstepCallback(Callback):
         self._loss = loss
         self._has_begun = False
         self._is_midway = False
-        self._step: AbstractContextManager[Step] | None = None
+        self._step: AbstractContextManager[Any] | None = None
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """The strategy has wrapped the model, and no batch was read yet."""
+        check_ranks("Lightning", trainer.world_size, "say Trainer(devices=.., num_nodes=..) as torchrun does")
         model = trainer.strategy.model
         if self._loss is not None and trainer.world_size > 1:
             if not isinstance(model, DistributedDataParallel):
@@ -73,14 +76,10 @@ class EvenstepCallback(Callback):
         loader = trainer.train_dataloader
         if not isinstance(loader, Loader):
             raise SettingError(
-                f"train_dataloader gave a {type(loader).__name__}: it must be job.loader(..), alone, so that batches are "
-                "as the plan says"
+                f"train_dataloader gave a {type(loader).__name__}: it must be job.loader(..), alone, so that "
+                "batches are as the plan says"
             )
-        if trainer.accumulate_grad_batches != loader.accumulate:
-            raise SettingError(
-                f"accumulate_grad_batches={trainer.accumulate_grad_batches}, and the loader's accumulate="
-                f"{loader.accumulate}: must be the same"
-            )
+        check_accumulate("accumulate_grad_batches", trainer.accumulate_grad_batches, loader)
         self._has_begun = True
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:

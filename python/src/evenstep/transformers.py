@@ -9,6 +9,8 @@
 For another trainer than Hugging Face's own: ``class MyTrainer(EvenstepMixin, SFTTrainer): pass``.
 """
 
+# ruff: noqa: ARG002  # Callbacks are passed all of it by name.
+
 import json
 from collections import deque
 from pathlib import Path
@@ -18,8 +20,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from evenstep.errors import SettingError, UnsupportedError
+from evenstep.frameworks import check_ranks
 from evenstep.job import Job
-from evenstep.loader import Loader
 
 try:
     import transformers
@@ -53,7 +55,7 @@ class EvenstepMixin:
 
         Raises:
             UnsupportedError: the arguments wish for what decides over batches too.
-        """  # noqa: D402, D415  # It is no signature, and goes on.
+        """  # noqa: D415  # It goes on.
         super().__init__(*args, **kwargs)
         self.args: Any
         self._shuffle = _shuffle(self.args)
@@ -63,7 +65,7 @@ class EvenstepMixin:
         self.args.ignore_data_skip = True
         self._job = job
         self._global_batch = global_batch
-        self._loader: Loader | None = None
+        self._loader: Any = None
         #: By micro-batch: what its mean loss counts, and its items where the trainer counts them.
         self._shares: deque[tuple[Any, Any]] = deque()
         self._share: tuple[Any, Any] | None = None
@@ -71,10 +73,9 @@ class EvenstepMixin:
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """As the trainer's own; a checkpoint must have been written by a trainer with evenstep."""
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
-        if resume_from_checkpoint:
-            path = Path(resume_from_checkpoint) / STATE_NAME
+        found = get_last_checkpoint(self.args.output_dir) if resume_from_checkpoint is True else resume_from_checkpoint
+        if found:
+            path = Path(found) / STATE_NAME
             if not path.is_file():
                 raise SettingError(f"{path} is missing: only what was trained with evenstep can be resumed with it")
             self._job.load_state_dict(json.loads(path.read_text()))
@@ -82,6 +83,7 @@ class EvenstepMixin:
 
     def get_train_dataloader(self) -> Any:
         """Our loader, with what the trainer wishes of its own."""
+        check_ranks("the Trainer", self.args.world_size, "on CPUs say TrainingArguments(use_cpu=True)")
         theirs = super().get_train_dataloader()  # type: ignore[misc]  # The trainer's.
         kept = _KEPT + (_KEPT_WITH_WORKERS if theirs.num_workers else ())
         args, seed = self.args, self.args.data_seed
@@ -116,7 +118,12 @@ class EvenstepMixin:
             return super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
 
     def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None, **kwargs: Any
+        self,
+        model: Any,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+        **kwargs: Any,
     ) -> Any:
         """The loss such that DDP's average over ranks is the gradient of one process.
 
@@ -137,7 +144,6 @@ class EvenstepMixin:
 
     def _shares_of(self, items: list[Any]) -> list[Any]:
         """What the mean over a micro-batch counts, times the ranks that DDP divides by."""
-        assert self._loader is not None  # noqa: S101  # Batches come from it.
         step, ranks = self._loader.latest, self.args.world_size
         scaled = getattr(self, "loss_is_scaled_for_ga", None)
         if scaled is not None and scaled != (items[0] is not None):
@@ -194,7 +200,9 @@ def _shuffle(args: Any) -> bool:
         UnsupportedError: batches are to be sized or composed by something else than the plan.
     """
     if args.auto_find_batch_size:
-        raise UnsupportedError("auto_find_batch_size: the plan sizes batches; cap this rank by init(max_local_batch=..)")
+        raise UnsupportedError(
+            "auto_find_batch_size: the plan sizes batches; cap this rank by init(max_local_batch=..)"
+        )
     old = "group_by_length" if getattr(args, "group_by_length", False) else "random"
     strategy = str(getattr(args, "train_sampling_strategy", old))
     if strategy not in _SHUFFLES:
