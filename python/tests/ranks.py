@@ -19,7 +19,14 @@ PATIENCE_S = 180.0
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 # DistributedDataParallel loads the compiler when it is first made, which takes longer than most tests.
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "torch._dynamo.callback", "evenstep"])
+_PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "torch._dynamo.callback", "evenstep"]
+_CONTEXT.set_forkserver_preload(_PRELOADED)
+
+
+def preload(*modules: str) -> None:
+    """Loads more before ranks are begun: once for all of them. Of use where a test module says it when it is loaded."""
+    _PRELOADED.extend(modules)
+    _CONTEXT.set_forkserver_preload(_PRELOADED)
 
 
 def run_ranks(

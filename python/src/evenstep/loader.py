@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from evenstep.errors import SettingError
-from evenstep.run import Run, Turn
+from evenstep.run import Run, Step, Turn
 
 #: What a loader of ours decides itself.
 _OURS = ("batch_size", "batch_sampler", "sampler", "shuffle", "drop_last")
@@ -62,6 +62,7 @@ class Loader:
         """Of a run that has begun."""
         self._run = run
         self._drawn: deque[Turn] = deque()
+        self._latest: Step | None = None
         self._dataloader: DataLoader[Any] = DataLoader(
             dataset, batch_sampler=_Indices(run, self._drawn), **dataloader_kwargs
         )
@@ -70,6 +71,22 @@ class Loader:
     def dataset(self) -> Any:
         """What is trained on."""
         return self._dataloader.dataset
+
+    @property
+    def accumulate(self) -> int:
+        """Batches that come before each optimizer step."""
+        return self._run.order.accumulate
+
+    @property
+    def latest(self) -> Step:
+        """The iteration that the batch read last is of: for loops that look at batches before they train on them.
+
+        Raises:
+            SettingError: none was read yet.
+        """
+        if self._latest is None:
+            raise SettingError("no batch was read yet")
+        return self._latest
 
     def __len__(self) -> int:
         """Batches of an epoch: iterations times micro-batches."""
@@ -87,7 +104,9 @@ class Loader:
             if not self._drawn:
                 return
             run.sensor.loader_waited(time.perf_counter() - begun)
-            run.read(self._drawn.popleft())
+            turn = self._drawn.popleft()
+            self._latest = turn.step
+            run.read(turn)
             yield batch
 
 

@@ -1,0 +1,50 @@
+"""A tiny language model with Hugging Face's Trainer: `torchrun --nproc-per-node 2 with_transformers.py`."""
+
+import tempfile
+from typing import Any
+
+import evenstep
+import torch
+from evenstep.transformers import Trainer
+from torch.utils.data import Dataset
+from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
+
+VOCABULARY, LENGTH = 32, 24
+
+
+class Counting(Dataset[dict[str, Any]]):
+    """Sequences that count up from somewhere, of unequal lengths."""
+
+    def __len__(self) -> int:
+        return 512
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        length = 6 + index * 7 % (LENGTH - 5)
+        tokens = (torch.arange(LENGTH) + index) % VOCABULARY
+        is_there = torch.arange(LENGTH) < length
+        return {
+            "input_ids": tokens,
+            "attention_mask": is_there.long(),
+            "labels": tokens.where(is_there, -100),
+        }
+
+
+config = GPT2Config(
+    vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+)
+with tempfile.TemporaryDirectory() as folder:
+    trainer = Trainer(
+        job=evenstep.init(),
+        model=GPT2LMHeadModel(config),
+        args=TrainingArguments(
+            output_dir=folder,
+            num_train_epochs=1,
+            per_device_train_batch_size=8,
+            use_cpu=not torch.cuda.is_available(),
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+        ),
+        train_dataset=Counting(),
+    )
+    trainer.train()

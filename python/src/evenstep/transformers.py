@@ -1,0 +1,210 @@
+"""Hugging Face's Trainer: another import and one argument. ``pip install evenstep[transformers]``.
+
+::
+
+    from evenstep.transformers import Trainer
+
+    trainer = Trainer(job=evenstep.init(), model=model, args=arguments, train_dataset=dataset)
+
+For another trainer than Hugging Face's own: ``class MyTrainer(EvenstepMixin, SFTTrainer): pass``.
+"""
+
+# ruff: noqa: ARG002  # Callbacks are passed all of it by name.
+
+import json
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from evenstep.errors import SettingError, UnsupportedError
+from evenstep.frameworks import check_ranks
+from evenstep.job import Job
+
+try:
+    import transformers
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
+except ImportError as error:
+    raise ImportError("evenstep.transformers needs Transformers: pip install evenstep[transformers]") from error
+
+#: Beside the trainer's own state in each checkpoint.
+STATE_NAME = "evenstep.json"
+
+#: What of the trainer's own DataLoader ours takes over.
+_KEPT = ("collate_fn", "num_workers", "pin_memory", "worker_init_fn", "multiprocessing_context")
+_KEPT_WITH_WORKERS = ("persistent_workers", "prefetch_factor")
+
+#: Ways to order samples, and whether they are shuffled.
+_SHUFFLES = {"random": True, "sequential": False}
+
+
+class EvenstepMixin:
+    """Before any class of trainer: batches as the plan says, and the gradient of one process."""
+
+    def __init__(self, *args: Any, job: Job, global_batch: int | None = None, **kwargs: Any) -> None:
+        """As the trainer's own, and:
+
+        Args:
+            *args: of the trainer.
+            job: what ``evenstep.init()`` returned.
+            global_batch: samples of an optimizer step over all ranks; default ``per_device_train_batch_size`` times
+                ranks times ``gradient_accumulation_steps``.
+            **kwargs: of the trainer.
+
+        Raises:
+            UnsupportedError: the arguments wish for what decides over batches too.
+        """  # noqa: D415  # It goes on.
+        super().__init__(*args, **kwargs)
+        self.args: Any
+        self._shuffle = _shuffle(self.args)
+        # We count the items of a batch over ranks ourselves: those of a rank without samples must not count.
+        self.args.average_tokens_across_devices = False
+        # Our loader stands where the checkpoint does: there is nothing to skip.
+        self.args.ignore_data_skip = True
+        self._job = job
+        self._global_batch = global_batch
+        self._loader: Any = None
+        #: By micro-batch: what its mean loss counts, and its items where the trainer counts them.
+        self._shares: deque[tuple[Any, Any]] = deque()
+        self._share: tuple[Any, Any] | None = None
+        self.add_callback(_Callback(self, job))  # type: ignore[attr-defined]  # The trainer's.
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """As the trainer's own; a checkpoint must have been written by a trainer with evenstep."""
+        found = get_last_checkpoint(self.args.output_dir) if resume_from_checkpoint is True else resume_from_checkpoint
+        if found:
+            path = Path(found) / STATE_NAME
+            if not path.is_file():
+                raise SettingError(f"{path} is missing: only what was trained with evenstep can be resumed with it")
+            self._job.load_state_dict(json.loads(path.read_text()))
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)  # type: ignore[misc]
+
+    def get_train_dataloader(self) -> Any:
+        """Our loader, with what the trainer wishes of its own."""
+        check_ranks("the Trainer", self.args.world_size, "on CPUs say TrainingArguments(use_cpu=True)")
+        theirs = super().get_train_dataloader()  # type: ignore[misc]  # The trainer's.
+        kept = _KEPT + (_KEPT_WITH_WORKERS if theirs.num_workers else ())
+        args, seed = self.args, self.args.data_seed
+        self._loader = self._job.loader(
+            theirs.dataset,
+            global_batch=self._global_batch
+            or args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps,
+            shuffle=self._shuffle,
+            seed=args.seed if seed is None else seed,
+            drop_last=args.dataloader_drop_last,
+            accumulate=args.gradient_accumulation_steps,
+            **{name: getattr(theirs, name) for name in kept},
+        )
+        return self._loader
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, *device: Any) -> tuple[list[Any], Any]:
+        """Reads the micro-batches of an optimizer step, and finds what each counts."""
+        batches, items = [], []
+        for _ in range(num_batches):
+            read, count = super().get_batch_samples(epoch_iterator, 1, *device)  # type: ignore[misc]
+            batches += read
+            items += [count] * len(read)
+        if not batches:
+            return [], None
+        self._shares = deque(zip(self._shares_of(items), items, strict=True))
+        return batches, None if items[0] is None else sum(items)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        """One micro-batch."""
+        with self._job.step(), self._job.on_oom():
+            self._share = self._shares.popleft()
+            return super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The loss such that DDP's average over ranks is the gradient of one process.
+
+        A model that divides by ``num_items_in_batch`` gets the items of this micro-batch, so its loss is the mean over
+        them, as it is of a model that does not know them. What that mean counts in the mean over all follows.
+        """
+        share, self._share = self._share, None
+        if share is None:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch, **kwargs)  # type: ignore[misc]
+        factor, items = share
+        items = None if items is None else items.clamp(min=1)
+        outputs: Any = None
+        loss = super().compute_loss(model, inputs, return_outputs, items, **kwargs)  # type: ignore[misc]
+        if return_outputs:
+            loss, outputs = loss
+        loss = loss * factor
+        return (loss, outputs) if return_outputs else loss
+
+    def _shares_of(self, items: list[Any]) -> list[Any]:
+        """What the mean over a micro-batch counts, times the ranks that DDP divides by."""
+        step, ranks = self._loader.latest, self.args.world_size
+        scaled = getattr(self, "loss_is_scaled_for_ga", None)
+        if scaled is not None and scaled != (items[0] is not None):
+            raise UnsupportedError(
+                f"loss_is_scaled_for_ga={scaled}: must be None, so that it is known what the loss is of a micro-batch"
+            )
+        if items[0] is None:
+            # The trainer divides by the number of micro-batches, which are equally large.
+            return [step.weight * ranks] * len(items)
+        counts = torch.stack(items).to(torch.float64) * (1.0 if step.local_batch else 0.0)
+        total = self.accelerator.reduce(counts.sum(), reduction="sum")  # type: ignore[attr-defined]  # The trainer's.
+        return list(counts * ranks / total.clamp(min=1))
+
+
+class Trainer(EvenstepMixin, transformers.Trainer):
+    """Hugging Face's Trainer with evenstep."""
+
+
+class _Callback(transformers.TrainerCallback):
+    """What happens between the steps."""
+
+    def __init__(self, trainer: Any, job: Job) -> None:
+        self._trainer = trainer
+        self._job = job
+        self._wrapped: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        model = self._trainer.model_wrapped
+        if model is self._wrapped:
+            return
+        self._wrapped = model
+        if isinstance(model, DistributedDataParallel):
+            self._job.wrap(model, loss="scaled")
+        elif args.world_size > 1:
+            raise UnsupportedError(f"{type(model).__name__} is not DDP: with the Trainer only DDP is supported")
+        optimizer = self._trainer.optimizer
+        self._job.optimizer(getattr(optimizer, "optimizer", optimizer))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        # After a resume the trainer believes that it read the epoch from its begin.
+        loader = self._trainer._loader  # noqa: SLF001  # One object in two classes.
+        state.epoch = state.global_step * loader.accumulate / len(loader)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if args.should_save:
+            folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+            (folder / STATE_NAME).write_text(json.dumps(self._job.state_dict()))
+
+
+def _shuffle(args: Any) -> bool:
+    """Whether samples are shuffled.
+
+    Raises:
+        UnsupportedError: batches are to be sized or composed by something else than the plan.
+    """
+    if args.auto_find_batch_size:
+        raise UnsupportedError(
+            "auto_find_batch_size: the plan sizes batches; cap this rank by init(max_local_batch=..)"
+        )
+    old = "group_by_length" if getattr(args, "group_by_length", False) else "random"
+    strategy = str(getattr(args, "train_sampling_strategy", old))
+    if strategy not in _SHUFFLES:
+        raise UnsupportedError(f'train_sampling_strategy={strategy!r}: must be "random" or "sequential"')
+    return _SHUFFLES[strategy]

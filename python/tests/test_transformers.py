@@ -1,0 +1,189 @@
+"""Hugging Face's Trainer with uneven batches trains as one process does, whatever its models call a loss."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import evenstep
+import ranks
+from evenstep.order import Order
+from training import difference, parameters
+
+transformers = pytest.importorskip("transformers", reason="evenstep[transformers] is not installed")
+pytest.importorskip("accelerate", reason="evenstep[transformers] is not installed")
+Trainer = pytest.importorskip(
+    "evenstep.transformers", reason="evenstep[transformers] is not installed", exc_type=ImportError
+).Trainer
+ranks.preload("transformers.trainer", "evenstep.transformers")
+
+#: In float64.
+TOLERANCE = 1e-14
+SAMPLES, GLOBAL_BATCH, EPOCHS, SEED = 53, 8, 2, 42
+CLIP = 0.5
+
+
+def plan(iteration: int) -> list[int]:
+    return [[4, 2, 2], [6, 2, 0], [2, 0, 6]][iteration % 3]
+
+
+class Sentences(torch.utils.data.Dataset[dict[str, Any]]):
+    """Sequences of 1 to 9 tokens."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(index)
+        tokens = torch.randint(1, 11, (1 + index * 7 % 9,), generator=generator)
+        return {"input_ids": tokens, "labels": tokens * 3 % 11}
+
+
+class Marked(Sentences):
+    """The same, each with one number to find."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"input_ids": super().__getitem__(index)["input_ids"], "labels": torch.tensor(index % 11)}
+
+
+def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    def padded(name: str, filler: int) -> torch.Tensor:
+        if not rows[0][name].ndim:
+            return torch.stack([row[name] for row in rows])
+        return torch.nn.utils.rnn.pad_sequence([row[name] for row in rows], True, filler)
+
+    return {"input_ids": padded("input_ids", 0), "labels": padded("labels", -100)}
+
+
+class Net(torch.nn.Module):
+    """Says something of each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.embedding = torch.nn.Embedding(11, 6, padding_idx=0)
+        self.head = torch.nn.Linear(6, 11)
+        self.double()
+
+    def logits(self, input_ids: torch.Tensor) -> torch.Tensor:
+        said: torch.Tensor = self.head(torch.tanh(self.embedding(input_ids)))
+        return said
+
+
+class Tokens(Net):
+    """Divides by the number of items that it is told, as language models do."""
+
+    def forward(self, input_ids: Any, labels: Any, num_items_in_batch: Any = None, **_: Any) -> Any:
+        loss = functional.cross_entropy(self.logits(input_ids).flatten(0, 1), labels.flatten(), reduction="sum")
+        return {"loss": loss / (num_items_in_batch if num_items_in_batch is not None else (labels != -100).sum())}
+
+
+class Deaf(Net):
+    """Takes the number of items and makes nothing of it, as classifiers of tokens do: the mean over its own."""
+
+    def forward(self, input_ids: Any, labels: Any, **_: Any) -> Any:
+        return {"loss": functional.cross_entropy(self.logits(input_ids).flatten(0, 1), labels.flatten())}
+
+
+class Plain(Net):
+    """Does not take it: the mean over samples."""
+
+    def forward(self, input_ids: Any, labels: Any) -> Any:
+        said = self.logits(input_ids) * (input_ids != 0).unsqueeze(-1)
+        return {"loss": functional.cross_entropy(said.sum(1), labels)}
+
+
+MODELS: dict[str, tuple[type[Net], type[Sentences]]] = {
+    "tokens": (Tokens, Sentences),
+    "deaf": (Deaf, Sentences),
+    "plain": (Plain, Marked),
+}
+
+
+def trainer(kind: str, job: evenstep.Job, accumulate: int, folder: str, **options: Any) -> Any:
+    net, dataset = MODELS[kind]
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    arguments = transformers.TrainingArguments(
+        **{"save_strategy": "no", "num_train_epochs": EPOCHS, **options},
+        output_dir=folder,
+        use_cpu=True,
+        seed=SEED,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=accumulate,
+        dataloader_drop_last=True,
+        max_grad_norm=CLIP,
+        remove_unused_columns=False,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    return Trainer(
+        job=job,
+        global_batch=GLOBAL_BATCH,
+        model=model,
+        args=arguments,
+        train_dataset=dataset(),
+        data_collator=collate,
+        optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)),
+    )
+
+
+def train(_rank: int, kind: str, accumulate: int, folder: str) -> list[list[float]]:
+    train_ = trainer(kind, evenstep.init(plan=plan), accumulate, folder)
+    train_.train()
+    return parameters(train_.model)
+
+
+def train_halves(_rank: int, folder: str) -> list[list[float]]:
+    """Writes a checkpoint in the middle of the first epoch, and goes on from there with all things new."""
+    # The first half is to end where the checkpoint is: what follows is not to matter.
+    trainer("tokens", evenstep.init(plan=plan), 1, folder, max_steps=4, save_strategy="steps", save_steps=4).train()
+    resumed = trainer("tokens", evenstep.init(plan=plan), 1, folder)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == EPOCHS * (SAMPLES // GLOBAL_BATCH)
+    assert resumed.state.epoch == EPOCHS
+    return parameters(resumed.model)
+
+
+def resume_from_elsewhere(_rank: int, folder: str) -> str:
+    with pytest.raises(evenstep.SettingError) as refused:
+        trainer("tokens", evenstep.init(plan=plan), 1, folder).train(resume_from_checkpoint=folder)
+    return str(refused.value)
+
+
+def one_process(kind: str) -> list[list[float]]:
+    """The reference: whole batches, plain PyTorch."""
+    net, dataset = MODELS[kind]
+    model, data = net(), dataset()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    order = Order(SAMPLES, GLOBAL_BATCH, SEED, drop_last=True)
+    for epoch in range(EPOCHS):
+        permutation = order.permutation(epoch).tolist()
+        for step in range(order.steps):
+            rows = [data[at] for at in permutation[step * GLOBAL_BATCH :][:GLOBAL_BATCH]]
+            optimizer.zero_grad()
+            model(**collate(rows))["loss"].backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+    return parameters(model)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("kind", MODELS)
+def test_uneven_batches_train_as_one_process_does(kind: str, accumulate: int, tmp_path: Path) -> None:
+    reference = one_process(kind)
+    for trained in ranks.run_ranks(3, train, kind, accumulate, str(tmp_path)):
+        assert difference(trained, reference) <= TOLERANCE
+
+
+def test_a_checkpoint_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    for resumed in ranks.run_ranks(3, train_halves, str(tmp_path)):
+        assert difference(resumed, one_process("tokens")) <= TOLERANCE
+
+
+def test_only_what_was_trained_with_evenstep_is_resumed(tmp_path: Path) -> None:
+    for said in ranks.run_ranks(2, resume_from_elsewhere, str(tmp_path)):
+        assert os.path.join(tmp_path, "evenstep.json") in said  # noqa: PTH118
