@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's stubs leave it out.
+from torch.multiprocessing import spawn  # type: ignore[attr-defined]  # Here too.
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
@@ -166,8 +167,9 @@ def measured(policy: str, server: str, options: argparse.Namespace) -> tuple[flo
         "EVENSTEP_JOB": policy,
     }
     told = multiprocessing.get_context("spawn").SimpleQueue()
-    multiprocessing.spawn(work, (policy, environ, told, options), nprocs=options.ranks)
-    return told.get()
+    spawn(work, (policy, environ, told, options), nprocs=options.ranks)
+    rates: tuple[float, float, int, int] = told.get()
+    return rates
 
 
 def main() -> None:

@@ -2,10 +2,9 @@
 
     python benchmarks/overhead.py --step-ms 50
 
-Two ranks, each pinned to a core of its own, compute for about as long as they are told (matrix products). Blocks of steps
-alternate: plain DDP, then the weighted hook with plans from a predictor. Both share by even parts, so that the compute is
-the same. The CPU time of the added threads and of our own code on the training thread is shown beside the wall time: it is
-far less noisy on a shared machine.
+Two ranks, each pinned to a core of its own, compute for about as long as they are told (matrix products). Blocks of
+steps alternate: plain DDP, then the weighted hook with plans from a predictor. Both have even shares, so that the
+compute is the same. The CPU time of all threads is shown beside the wall time: it is less noisy on a shared machine.
 """
 
 import argparse
@@ -16,13 +15,13 @@ from collections.abc import Iterator
 from itertools import cycle
 from typing import Any
 
-import start
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import evenstep
+import start
 
 BLOCK = 10
 
@@ -89,14 +88,13 @@ def rank(arguments: argparse.Namespace) -> None:
             cpu[name].append(used)
     if me == 0:
         middle = {name: statistics.median(values) for name, values in times.items()}
-        used = {name: statistics.median(values) for name, values in cpu.items()}
+        busy = {name: statistics.median(values) for name, values in cpu.items()}
         for name in times:
-            print(f"{name}: {1e3 * middle[name]:.3f} ms a step (median), {1e3 * used[name]:.3f} ms of CPU time")
+            print(f"{name}: {1e3 * middle[name]:.3f} ms a step (median), {1e3 * busy[name]:.3f} ms of CPU time")
         added = 1e6 * (middle["evenstep"] - middle["plain"])
         share = 100 * (middle["evenstep"] / middle["plain"] - 1)
-        print(
-            f"added: {added:.0f} us of wall time ({share:+.2f} %), {1e6 * (used['evenstep'] - used['plain']):.0f} us of CPU time"
-        )
+        print(f"added: {added:.0f} us of wall time ({share:+.2f} %)")
+        print(f"added: {1e6 * (busy['evenstep'] - busy['plain']):.0f} us of CPU time")
     job.close()
     dist.destroy_process_group()
 

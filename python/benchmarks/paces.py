@@ -2,8 +2,9 @@
 
     python benchmarks/paces.py --paces 1,2,2,4
 
-Each worker takes as long for a sample as it is told (real gradients, then sleep up to the target), so four of them fit on
-two cores. Ideal is the sum of the speeds: all compute all the time. One run measures even shares and the predictor's.
+Each worker takes as long for a sample as it is told (real gradients, and sleep up to the target), so that four of them
+fit on two cores. Ideal is the sum of the speeds: all compute all the time. A run measures even shares, and then the
+predictor's.
 """
 
 import argparse
@@ -11,17 +12,17 @@ import os
 import time
 from typing import Any
 
-import start
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import evenstep
+import start
 
 
 class Paced(torch.nn.Module):
-    """Takes ``pace_s`` seconds for each sample, all in all: what a backward pass took is made up for in the next step."""
+    """A forward pass that takes ``pace_s`` seconds for each sample; the backward pass, hardly any, comes on top."""
 
     def __init__(self, model: torch.nn.Module, pace_s: float) -> None:
         super().__init__()

@@ -68,13 +68,10 @@ def test_settings_are_what_torchrun_and_the_user_say() -> None:
 
 
 def differing(rank: int, what: str) -> str:
+    plan = [8 + rank, 8 - rank] if what == "plan" else [8, 8]
+    job = evenstep.init(plan=plan)
     with pytest.raises(evenstep.DivergedError) as error:
-        if what == "seed":
-            evenstep.init(plan=[8, 8]).loader(Samples(), seed=rank)
-        elif what == "plan":
-            evenstep.init(plan=[8 + rank, 8 - rank]).loader(Samples())
-        else:
-            evenstep.init(plan=[8, 8]).loader(Samples())
+        job.loader(Samples(), seed=rank if what == "seed" else 0)
     return str(error.value)
 
 
@@ -90,7 +87,7 @@ def test_ranks_that_differ_are_refused_on_all_ranks(what: str) -> None:
 
 
 def follows_the_rate(_rank: int) -> list[tuple[float, float, float]]:
-    """By iteration: the multiplier, how far a step of plain gradient descent moved, and the rate that a schedule sees."""
+    """By iteration: the multiplier, how far a step of gradient descent moved, and the rate that a schedule sees."""
     job = evenstep.init(wishes={"rule": "legw", "learning_rate": {"warmup_epochs": 1.0, "dataset_samples": 205}})
     loader = job.loader(Samples(), global_batch=16)
     model = job.wrap(DistributedDataParallel(network()))

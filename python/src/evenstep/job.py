@@ -324,7 +324,7 @@ class Job:
             SettingError: the run has begun already.
         """
         if self._opened:
-            raise SettingError("load_state_dict: must come before job.loader, which begins the run where the state stands")
+            raise SettingError("load_state_dict: must come before job.loader, which begins where the state stands")
         self._state = dict(state)
 
     def close(self) -> None:
