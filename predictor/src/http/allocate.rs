@@ -56,6 +56,7 @@ async fn allocate(api: &Api, request: &AllocateRequest) -> Result<Asked, Refusal
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 struct Which {
     /// The job.
     #[param(value_type = String)]

@@ -28,6 +28,7 @@ async fn list(State(api): State<Api>) -> Result<axum::Json<NodesView>, Refusal> 
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 struct Latest {
     /// At most so many samples, 1 to 10,000; default 100.
     limit: Option<u64>,

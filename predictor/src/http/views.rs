@@ -34,6 +34,7 @@ async fn forecast(
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 struct Span {
     /// The first iteration; by default such that the latest are shown.
     from: Option<u64>,

@@ -88,6 +88,7 @@ fn event(name: &str, value: &impl Serialize) -> Event {
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 struct Stretch {
     /// So many seconds back, 1 to a year; default 3600.
     since_s: Option<u64>,
