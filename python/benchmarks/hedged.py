@@ -9,6 +9,7 @@ over all ranks after the first iterations; *of ideal* is their part of the sum o
 """
 
 import argparse
+import multiprocessing
 import os
 import random
 import subprocess
@@ -23,9 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import multiprocessing
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's stubs leave it out.
-from torch.multiprocessing import spawn  # type: ignore[attr-defined]  # Here too.
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
@@ -35,6 +34,10 @@ REGIME_S, REGIME_MIN_S, REGIME_MAX_S = 3.0, 0.75, 9.0
 THREADS_MAX = 3
 
 POLICIES = ("even", "forecast", "hedged")
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+# DistributedDataParallel loads the compiler when it is first made, which takes longer than a policy.
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "torch._dynamo.callback", "evenstep"])
 
 
 @dataclass
@@ -166,10 +169,18 @@ def measured(policy: str, server: str, options: argparse.Namespace) -> tuple[flo
         "EVENSTEP_SERVER": server,
         "EVENSTEP_JOB": policy,
     }
-    told = multiprocessing.get_context("spawn").SimpleQueue()
-    spawn(work, (policy, environ, told, options), nprocs=options.ranks)
-    rates: tuple[float, float, int, int] = told.get()
-    return rates
+    told = _CONTEXT.SimpleQueue()
+    ranks = [
+        _CONTEXT.Process(target=work, args=(rank, policy, environ, told, options)) for rank in range(options.ranks)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    if any(process.exitcode for process in ranks):
+        sys.exit(f"{policy}: ranks ended with {[process.exitcode for process in ranks]}")
+    result: tuple[float, float, int, int] = told.get()
+    return result
 
 
 def main() -> None:
