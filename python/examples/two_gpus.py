@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
 #: How long a sample takes a worker of pace 1, in seconds.
-IMPOSED_S = 0.0005
+IMPOSED_S = 0.001
 
 
 class Net(torch.nn.Module):

@@ -7,7 +7,7 @@ import evenstep
 import torch
 from evenstep.transformers import Trainer
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 VOCABULARY, LENGTH = 32, 24
 
@@ -29,13 +29,19 @@ class Counting(Dataset[dict[str, Any]]):
         }
 
 
-config = GPT2Config(
-    vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+config = LlamaConfig(
+    vocab_size=VOCABULARY,
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    bos_token_id=0,
+    eos_token_id=0,
 )
 with tempfile.TemporaryDirectory() as folder:
     trainer = Trainer(
         job=evenstep.init(),
-        model=GPT2LMHeadModel(config),
+        model=LlamaForCausalLM(config),
         args=TrainingArguments(
             output_dir=folder,
             num_train_epochs=1,
