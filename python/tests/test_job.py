@@ -12,7 +12,7 @@ from evenstep import oom
 from evenstep.settings import Settings
 from programs import fetch_json
 from ranks import run_ranks
-from training import Samples, loss_of, network
+from training import Samples, difference, loss_of, network, parameters
 
 
 @pytest.mark.parametrize(
@@ -137,3 +137,40 @@ def test_a_batch_that_does_not_fit_is_never_given_again(predictor: str, job_id: 
     caps = {worker["worker"].rsplit("/")[-1]: worker["cap"] for worker in workers}
     assert caps["1"]["max_local_batch"] < batches[1], caps
     assert caps["0"] is None or caps["0"]["max_local_batch"] >= batches[0], caps
+
+
+def streams(_rank: int) -> tuple[list[tuple[int, int]], list[list[float]]]:
+    """Samples come from somewhere else; the last iteration has fewer."""
+    job, data = evenstep.init(plan=[12, 3, 1]), Samples()
+    model = job.wrap(DistributedDataParallel(network()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    taken = []
+    for begin in range(0, len(data), 16):
+        with job.step(global_batch=min(16, len(data) - begin)) as step:
+            at = slice(begin + step.offset, begin + step.offset + step.local_batch)
+            optimizer.zero_grad()
+            loss_of(model, data.x[at], data.y[at]).backward()
+            optimizer.step()
+        taken.append((at.start, at.stop))
+    with pytest.raises(evenstep.SettingError, match="must be 1 to 16"), job.step(global_batch=17):
+        pass
+    assert job.state_dict()["iteration"] == 13
+    return taken, parameters(model)
+
+
+def test_streams_are_shared_too() -> None:
+    ranks = run_ranks(3, streams)
+    reached = 0
+    for spans in zip(*(taken for taken, _ in ranks), strict=True):
+        for start, stop in spans:
+            assert start == reached
+            reached = stop
+    assert reached == 205
+    data, model = Samples(), network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for begin in range(0, len(data), 16):
+        optimizer.zero_grad()
+        loss_of(model, data.x[begin : begin + 16], data.y[begin : begin + 16]).backward()
+        optimizer.step()
+    for _, trained in ranks:
+        assert difference(trained, parameters(model)) <= 1e-14

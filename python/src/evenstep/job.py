@@ -17,12 +17,15 @@ from evenstep.hedge.steps import Steps
 from evenstep.hedge.trainee import Trainee
 from evenstep.opening import Fixed, Opened, Wishes, checked_wishes, open_run
 from evenstep.order import Order
-from evenstep.run import Run, Step
+from evenstep.run import Run, Step, Turn
 from evenstep.settings import Settings
 from evenstep.wire.ids import check_job_id
 
 #: How long the end of a run waits for the last reports to be delivered, in seconds.
 _CLOSE_S = 5.0
+
+#: Iterations of a stream: more than anybody has.
+_STREAM_STEPS = 2**32
 
 _Optimizer = TypeVar("_Optimizer", bound=torch.optim.Optimizer)
 
@@ -188,15 +191,24 @@ class Job:
         )
 
     @contextmanager
-    def step(self) -> Iterator[Step]:
-        """Marks an iteration (a micro-batch of it, where it accumulates): for loops that read ahead of their training.
+    def step(self, *, global_batch: int | None = None) -> Iterator[Step]:
+        """Marks an iteration (a micro-batch of it, where it accumulates).
 
-        It takes the oldest batch that ``job.loader`` gave and that was not begun. Without this the loop is taken to
-        train on the batch that it read last.
+        With ``job.loader``, for loops that read ahead of their training: it takes the oldest batch that the loader gave
+        and that was not begun. Without this the loop is taken to train on the batch that it read last.
+
+        Without a loader, for data that comes as a stream: ``step.local_batch`` says how many samples this rank takes of
+        the next ``global_batch``, and ``step.offset`` from where on. That each comes exactly once is up to the loop.
+
+        Args:
+            global_batch: samples of this iteration over all ranks, where there is no loader. The first iteration's is
+                the job's; no later one may have more.
 
         Raises:
-            SettingError: no batch was read.
+            SettingError: no batch was read, or a value breaks its rule.
         """
+        if global_batch is not None:
+            self._stream(global_batch)
         run = self._run
         step = run.begin()
         yield step
@@ -353,6 +365,15 @@ class Job:
         elif self._opened.run.order != order:
             raise SettingError(f"a job trains on one data set in one order: {self._opened.run.order}, and not {order}")
         return self._opened.run
+
+    def _stream(self, size: int) -> None:
+        """The next iteration of a stream is as large as this."""
+        whole = self._opened.run.order.global_batch if self._opened else size
+        if not 1 <= size <= whole:
+            raise SettingError(f"step(global_batch={size}): must be 1 to {whole}, what the first iteration had")
+        run = self._begin(Order(whole * _STREAM_STEPS, whole, shuffle=False), reads_ahead=0)
+        done = run.progress
+        run.read(Turn(run.step(done.iteration, done.epoch, done.position, size), 0))
 
     def _trained(self, given: Trainee | None) -> Trainee:
         """The model of hedged steps: what was wrapped, else what was given."""

@@ -46,7 +46,7 @@ def check(dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise SettingError(
             f"{type(dataset).__name__}: must have a length and random access (a map-style data set), so that every "
-            "sample comes exactly once; stream with `with job.step()` instead"
+            "sample comes exactly once; streams have `with job.step(global_batch=..)`"
         )
     for name in _OURS:
         if name in dataloader_kwargs:

@@ -1,7 +1,6 @@
 """How a run begins: ranks find that they agree, and get the plans of the first iterations."""
 
 import logging
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -151,7 +150,6 @@ class _Begin:
         """What ranks tell each other: this worker, and what must be the same for all."""
         wishes, first = self.wishes, self.progress.iteration
         fixed, is_cuda = wishes.fixed, device.type == "cuda"
-        permutation = self.order.permutation(self.progress.epoch).numpy().tobytes()
         return {
             "worker": wishes.settings.worker,
             "device": torch.cuda.get_device_name(device) if is_cuda else "cpu",
@@ -160,7 +158,7 @@ class _Begin:
             "claims": wishes.claims,
             "alike": {
                 "order": repr(self.order),
-                "order of the samples": zlib.crc32(permutation),
+                "order of the samples": self.order.checksum(self.progress.epoch),
                 "iterations planned ahead": self.ahead,
                 "state": repr(self.progress),
                 "plan": None if fixed is None else [list(_batches(fixed, first + k)) for k in range(_COMPARED)],

@@ -1,5 +1,6 @@
 """Which sample comes when: one seeded permutation of the whole data set for each epoch."""
 
+import zlib
 from dataclasses import dataclass
 
 import torch
@@ -66,6 +67,10 @@ class Order:
         """Samples in iteration ``step`` of an epoch; it may be past its end, and is then one of the next."""
         begin = step % self.steps * self.global_batch
         return min(self.global_batch, self.samples - begin)
+
+    def checksum(self, epoch: int) -> int:
+        """Tells whether others have the same permutation of an epoch."""
+        return zlib.crc32(self.permutation(epoch).numpy().tobytes()) if self.shuffle else 0
 
     def permutation(self, epoch: int) -> torch.Tensor:
         """The order of all samples in an epoch, int64, shape (samples,)."""

@@ -186,7 +186,8 @@ class Run:
         Only sure enough to refuse where they are not, and are of another batch that was read.
         """
         current = self._current
-        if current is None or self._explicit or _size(current) in samples:
+        # A rank without samples computes some of weight 0.
+        if current is None or self._explicit or _size(current) in (0, *samples):
             return True
         return not any(_size(turn) in samples for turn in self._turns if turn is not current)
 
