@@ -15,6 +15,7 @@ from evenstep.hedge.begin import claims_of, hedged
 from evenstep.hedge.claims import Claims
 from evenstep.hedge.steps import Steps
 from evenstep.hedge.trainee import Trainee
+from evenstep.observer import Observer
 from evenstep.opening import Fixed, Opened, Wishes, checked_wishes, open_run
 from evenstep.order import Order
 from evenstep.run import Run, Step, Turn
@@ -78,7 +79,8 @@ class Job:
 
     def __init__(self, wishes: Wishes) -> None:
         """Keeps what is wished; :func:`init` checks it."""
-        self._wishes = wishes
+        self._observer = Observer.current
+        self._wishes = self._observer.job_made(wishes)
         self._opened: Opened | None = None
         self._state: dict[str, Any] | None = None
         self._trainee: Trainee | None = None
@@ -117,9 +119,8 @@ class Job:
         """
         loader.check(dataset, dataloader_kwargs)
         order = Order(len(dataset), self._global_batch(global_batch), seed, shuffle, drop_last, accumulate)
-        return loader.Loader(
-            self._begin(order, loader.reads_ahead(dataloader_kwargs, accumulate)), dataset, dataloader_kwargs
-        )
+        run = self._begin(order, loader.reads_ahead(dataloader_kwargs, accumulate))
+        return loader.Loader(run, dataset, dataloader_kwargs)
 
     def steps(
         self,
@@ -256,6 +257,7 @@ class Job:
 
         ready = self._gradients_ready
         self._trainee = Trainee(model, loss, has_inner=inner is not None)
+        self._observer.wrapped(loss, has_inner=inner is not None)
         model.register_comm_hook(None, hook.weighted(weight, group, ready, inner, inner_state))
         model.module.register_forward_pre_hook(self._forward_begins(model), with_kwargs=True)
         return model
@@ -267,6 +269,7 @@ class Job:
         over this rank's batch. Compute time is then that of the forward pass, in whose proportion the whole is; where
         forward passes wait for other ranks (FSDP, ZeRO-3) that says nothing of this rank, and a given plan is better.
         """
+        self._observer.scaled()
         run = self._run
         step = run.current.step
         run.gradients_ready()
@@ -360,6 +363,7 @@ class Job:
 
     def _begin(self, order: Order, reads_ahead: int) -> Run:
         if self._opened is None:
+            self._observer.run_begins(order)
             self._opened = open_run(self._wishes, order, reads_ahead, self._state)
             atexit.register(self.close)
         elif self._opened.run.order != order:
@@ -392,11 +396,11 @@ class Job:
 
     def _global_batch(self, global_batch: int | None) -> int:
         plan = self._wishes.fixed
-        if global_batch is not None:
-            return global_batch
-        if plan is None:
-            raise SettingError("global_batch: must be given, unless init(plan=..) does")
-        return sum(plan(0) if callable(plan) else plan)
+        if global_batch is None:
+            if plan is None:
+                raise SettingError("global_batch: must be given, unless init(plan=..) does")
+            global_batch = sum(plan(0) if callable(plan) else plan)
+        return self._observer.global_batch(global_batch)
 
     def _gradients_ready(self) -> None:
         self._run.gradients_ready()

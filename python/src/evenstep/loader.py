@@ -64,7 +64,7 @@ class Loader:
         self._drawn: deque[Turn] = deque()
         self._latest: Step | None = None
         self._dataloader: DataLoader[Any] = DataLoader(
-            dataset, batch_sampler=_Indices(run, self._drawn), **dataloader_kwargs
+            run.observer.dataset(dataset), batch_sampler=_Indices(run, self._drawn), **dataloader_kwargs
         )
 
     @property
@@ -102,6 +102,7 @@ class Loader:
             begun = time.perf_counter()
             batch = next(batches, None)
             if not self._drawn:
+                run.observer.epoch_ends()
                 return
             run.sensor.loader_waited(time.perf_counter() - begun)
             turn = self._drawn.popleft()
@@ -128,7 +129,7 @@ class _Indices:
             for micro in range(step.micro_batches):
                 self._drawn.append(Turn(step, micro))
                 first, size = begin + micro * step.batch_size, step.batch_size
-                if not size:
-                    # A mean over nothing is NaN, and DDP waits for every rank's gradients: samples of weight 0.
-                    first, size = begin - step.offset, min(_GHOST_SAMPLES, step.global_batch)
-                yield permutation[first : first + size].tolist()
+                indices = permutation[first : first + size].tolist()
+                run.observer.drawn(step, indices)
+                # A mean over nothing is NaN, and DDP waits for every rank's gradients: samples of weight 0.
+                yield indices or permutation[begin - step.offset :][: min(_GHOST_SAMPLES, step.global_batch)].tolist()

@@ -9,6 +9,7 @@ from typing import Any
 from evenstep.drivers import Drivers
 from evenstep.errors import EvenstepError, SettingError
 from evenstep.exchange import Exchange, Said
+from evenstep.observer import Observer
 from evenstep.order import Order
 from evenstep.plan import Plan
 from evenstep.report import Report
@@ -92,6 +93,7 @@ class Run:
     sensor: Sensor
     drivers: Drivers
     progress: Progress = field(default_factory=Progress)
+    observer: Observer = field(default_factory=lambda: Observer.current)
     #: Whether the current passes are those of a hedged step.
     is_hedging: bool = False
     _turns: deque[Turn] = field(default_factory=lambda: deque(maxlen=READ_AHEAD_MAX))
@@ -154,6 +156,7 @@ class Run:
         self.sensor.batch_arrived()
         if not self._explicit:
             self._current = turn
+        self.observer.read(turn.step)
 
     def begin(self) -> Step:
         """The training begins the oldest batch that it has not begun, however many it has read.
@@ -238,6 +241,7 @@ class Run:
         if self._is_reading and self.progress.position:
             self.progress = Progress(self.progress.iteration, self.progress.epoch + 1, 0)
         self._is_reading = True
+        self.observer.epoch_begins()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands: the iterations whose gradients are there are done."""

@@ -66,7 +66,7 @@ class Steps:
             tail: what of a plan without one is left to a tail.
         """
         self._run = run
-        self._dataset = dataset
+        self._dataset = run.observer.dataset(dataset)
         self._trainee = trainee
         self._claims = claims
         self._collate = collate_fn or default_collate
@@ -84,6 +84,7 @@ class Steps:
             DivergedError: an iteration was not computed to its end.
         """
         run, trainee = self._run, self._trainee()
+        run.observer.hedged()
         trainee.check(run.world_size)
         claims = self._claims(trainee)
         run.begin_epoch()
@@ -93,7 +94,7 @@ class Steps:
         for step, plan in run.hedged_steps_of_epoch(self._planned):
             begin = step.position * run.order.global_batch
             indices = permutation[begin : begin + step.global_batch].tolist()
-            iteration = Iteration(own, step, plan, partial(self._load, indices))
+            iteration = Iteration(own, step, plan, partial(self._load, step, indices))
             run.read(Batch(step, 0))
             yield iteration
             if not iteration.is_done:
@@ -101,12 +102,14 @@ class Steps:
                     f"iteration {step.iteration} was left before its end: `for batch in step` must run through, as the "
                     "gradient would lack what nobody computes"
                 )
+        run.observer.epoch_ends()
 
     def _planned(self, plan: Plan) -> Plan:
         return plan if plan.tail or self._tail is None else self._tail.of(plan, self._run.quantum)
 
-    def _load(self, indices: list[int], share: Share) -> Any:
+    def _load(self, step: Step, indices: list[int], share: Share) -> Any:
         wanted = indices[share.offset : share.offset + share.local_batch]
+        self._run.observer.drawn(step, wanted)
         if getattr(self._dataset, "__getitems__", None):
             return self._collate(self._dataset.__getitems__(wanted))
         return self._collate([self._dataset[index] for index in wanted])

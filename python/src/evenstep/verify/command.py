@@ -1,0 +1,65 @@
+"""`evenstep verify`: whether a script trains under uneven batches as it does in one process."""
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from evenstep.errors import SettingError
+from evenstep.verify.plans import parse_plan
+from evenstep.verify.run import RANKS, STEPS, TIMEOUT_S, verify
+from evenstep.verify.verdict import could_not_run
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  # It has no public name.
+
+
+def add_arguments(subparsers: "Subparsers") -> None:
+    """Adds the command to a command line."""
+    parser = subparsers.add_parser(
+        "verify",
+        help="check that a script trains under uneven batches as in one process",
+        description=__doc__,
+        epilog="Exit status: 0 agrees, 1 differs, 2 nothing can be said. Options come before the script.",
+    )
+    parser.add_argument("--ranks", type=int, help=f"processes; default as many as a plan has, else {RANKS}")
+    parser.add_argument("--steps", type=int, default=STEPS, help="iterations that are compared; default %(default)s")
+    parser.add_argument(
+        "--plan",
+        action="append",
+        default=[],
+        help="proportions of the ranks, such as 12,3,1; several, each with a --plan of its own, take turns",
+    )
+    parser.add_argument("--tolerance", type=float, help="how far gradients may be apart, of the largest entry")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default %(default)s: GPUs are hidden")
+    parser.add_argument("--plain", action="store_true", help="dropout off, batch norm by its running statistics")
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT_S, help="for each of three runs, in seconds; default %(default)g"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    parser.add_argument("-m", action="store_true", dest="module", help="the script is the name of a module")
+    parser.add_argument("script", help="a path, or a function as module:function")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Verifies, and says what came of it; returns the exit status."""
+    try:
+        verdict = verify(
+            arguments.script,
+            arguments.arguments,
+            is_module=arguments.module,
+            ranks=arguments.ranks,
+            steps=arguments.steps,
+            plans=[parse_plan(plan) for plan in arguments.plan],
+            tolerance=arguments.tolerance,
+            device=arguments.device,
+            plain=arguments.plain,
+            timeout_s=arguments.timeout,
+        )
+    except SettingError as error:
+        verdict = could_not_run("arguments", str(error))
+    sys.stdout.write(json.dumps(verdict.to_json()) + "\n" if arguments.json else verdict.text())
+    sys.stdout.flush()
+    return verdict.exit_status

@@ -1,0 +1,122 @@
+"""Differences in numbers, between the uneven ranks and the one process."""
+
+import pickle
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from evenstep.verify.items import noted
+from evenstep.verify.record import difference
+from evenstep.verify.task import Recorded, summary_file, update_file
+
+#: How far gradients may be apart relative to the largest entry, by the type that they are computed in: what adding up
+#: in another order comes to, with room for deep models. A wrong weight is far above all of them.
+TOLERANCES: Mapping[str, float] = {
+    "torch.float64": 1e-12,
+    "torch.float32": 1e-5,
+    "torch.float16": 2e-2,
+    "torch.bfloat16": 1e-1,
+}
+
+#: Gradients that are smaller than the largest of the model by this factor are compared to that much of it: what should
+#: be 0 (a bias before batch norm) is rounding, and has no precision of its own.
+_SMALL = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Of one parameter's gradient in one step of an optimizer."""
+
+    iteration: int
+    name: str
+    #: Relative to the largest entry.
+    relative: float
+    #: What the ranks' gradient is, times the one process's, as near as a factor comes; None: it is 0.
+    factor: float | None = None
+
+
+@dataclass(slots=True)
+class Samples:
+    """What was read, iteration for iteration."""
+
+    iterations: int = 0
+    samples: int = 0
+    #: In words, where something came twice or never, or where another sample came.
+    wrong: list[str] = field(default_factory=list)
+    #: Samples whose content was not the same wherever they were read, between ranks and one process.
+    unlike: list[int] = field(default_factory=list)
+    #: Whether a rank reads the same each time, and another rank something else.
+    is_split_apart: bool = False
+
+
+def load(folder: Path, world_size: int) -> list[Recorded]:
+    """What the ranks of a run recorded."""
+    files = [summary_file(folder, rank) for rank in range(world_size)]
+    return [pickle.loads(file.read_bytes()) for file in files]  # noqa: S301  # Our own.
+
+
+def tolerance(recorded: Recorded) -> tuple[str, float]:
+    """The type that was computed in, and how far gradients may be apart then."""
+    dtypes = {recorded.seen.autocast or "", *(update.dtype for update in recorded.updates)} & TOLERANCES.keys()
+    dtype = max(dtypes, key=TOLERANCES.__getitem__, default="torch.float32")
+    return dtype.removeprefix("torch."), TOLERANCES[dtype]
+
+
+def compare_samples(ranks: Sequence[Recorded], one: Recorded, folder: Path, folder_of_one: Path) -> Samples:
+    """Whether each sample of each iteration came once over all ranks, and is one that the one process read."""
+    found = Samples()
+    for iteration in ranks[0].iterations():
+        theirs = Counter(sample for rank in ranks for sample in rank.samples.get(iteration, ()))
+        own = Counter(one.samples.get(iteration, ()))
+        found.iterations += 1
+        found.samples += theirs.total()
+        if theirs != own:
+            twice = sorted(sample for sample, times in theirs.items() if times > own[sample])
+            never = sorted(sample for sample, times in own.items() if times > theirs[sample])
+            found.wrong.append(
+                f"iteration {iteration}: {len(twice)} samples too often (such as {twice[:3]}), {len(never)} never "
+                f"({never[:3]})"
+            )
+    by_ranks, by_one = noted(folder), noted(folder_of_one)
+    found.unlike = sorted(index for index in by_ranks.keys() & by_one.keys() if by_ranks[index] != by_one[index])
+    probes = [rank.seen.probes for rank in ranks]
+    is_repeatable = all(once == again for probe in probes for once, again in probe)
+    found.is_split_apart = is_repeatable and any(probe != probes[0] for probe in probes)
+    return found
+
+
+def unlike_between_ranks(ranks: Sequence[Recorded]) -> list[int]:
+    """Iterations after which ranks had not all the same gradients and parameters."""
+    updates = [
+        [(update.iteration, update.gradients, update.parameters) for update in recorded.updates] for recorded in ranks
+    ]
+    shortest = min(map(len, updates))
+    unlike = [at[0][0] for at in zip(*(rank[:shortest] for rank in updates), strict=True) if len(set(at)) > 1]
+    longer = [rank[shortest][0] for rank in updates if len(rank) > shortest]
+    return sorted({*unlike, *longer})
+
+
+def compare_gradients(folder: Path, folder_of_one: Path, recorded: Recorded, count: int) -> list[Difference]:
+    """Of all parameters in all steps, the largest first; infinite where one side has no gradient of that name."""
+    found = []
+    for number, update in enumerate(recorded.updates[:count]):
+        theirs = torch.load(update_file(folder, number), weights_only=True)["gradients"]
+        own = torch.load(update_file(folder_of_one, number), weights_only=True)["gradients"]
+        largest = max((float(tensor.abs().max()) for tensor in own.values() if tensor.numel()), default=0.0)
+        for name in theirs.keys() | own.keys():
+            if name not in theirs or name not in own:
+                found.append(Difference(update.iteration, name, float("inf")))
+                continue
+            relative = difference(theirs[name], own[name], _SMALL * largest)
+            found.append(Difference(update.iteration, name, relative, _factor(theirs[name], own[name])))
+    return sorted(found, key=lambda one: (-one.relative, one.iteration, one.name))
+
+
+def _factor(theirs: torch.Tensor, own: torch.Tensor) -> float | None:
+    if theirs.shape != own.shape:
+        return None
+    along, square = float((theirs.double() * own.double()).sum()), float((own.double() ** 2).sum())
+    return along / square if square else None

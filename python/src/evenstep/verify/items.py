@@ -1,0 +1,100 @@
+"""Whether a sample is the same wherever it is read: a data set that was split or augmented at random is not."""
+
+import ctypes
+import os
+import pickle
+import struct
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+#: A sample's index and the checksum of what was read.
+_ROW = struct.Struct("<qI")
+
+
+class Watched:
+    """A data set that notes what each sample was, also in the worker processes of a DataLoader."""
+
+    def __init__(self, dataset: Any, folder: Path, rank: int) -> None:
+        """Notes go to the folder, a file for each process."""
+        self._dataset = dataset
+        self._folder = folder
+        self._rank = rank
+
+    def __len__(self) -> int:
+        """Samples."""
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        """A sample."""
+        item = self._dataset[index]
+        self._note(index, item)
+        return item
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """Samples, as many at once as the data set can."""
+        if getattr(self._dataset, "__getitems__", None):
+            items: list[Any] = self._dataset.__getitems__(indices)
+            for index, item in zip(indices, items, strict=False):
+                self._note(index, item)
+            return items
+        return [self[index] for index in indices]
+
+    def __getattr__(self, name: str) -> Any:
+        """Anything else is the data set's."""
+        if name == "_dataset":
+            # While it is unpickled.
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def _note(self, index: int, item: Any) -> None:
+        row = _ROW.pack(index, checksum(item))
+        with (self._folder / f"items-{self._rank}-{os.getpid()}").open("ab") as file:
+            file.write(row)
+
+
+def noted(folder: Path) -> dict[int, set[int]]:
+    """Checksums by sample, from all ranks of a folder."""
+    found: dict[int, set[int]] = defaultdict(set)
+    for path in folder.glob("items-*"):
+        for index, value in _ROW.iter_unpack(path.read_bytes()):
+            found[index].add(value)
+    return found
+
+
+def checksum(item: Any) -> int:
+    """Of what a sample is made of, wherever it lies in memory."""
+    value = 0
+    for part in _parts(item):
+        value = zlib.crc32(part, value)
+    return value
+
+
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    """The numbers of a dense tensor. Without NumPy, which PyTorch does not need."""
+    tensor = tensor.detach().cpu().contiguous()
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()) if tensor.numel() else b""
+
+
+def _parts(item: Any) -> Iterator[bytes]:
+    if isinstance(item, torch.Tensor):
+        yield tensor_bytes(item.to_dense())
+    elif isinstance(item, dict):
+        for key, value in item.items():
+            yield repr(key).encode()
+            yield from _parts(value)
+    elif isinstance(item, list | tuple):
+        for value in item:
+            yield from _parts(value)
+    elif hasattr(item, "tobytes"):
+        # Arrays of NumPy, images of Pillow.
+        yield item.tobytes()
+    else:
+        try:
+            yield pickle.dumps(item)
+        except Exception:  # noqa: BLE001  # whatever cannot be told apart is taken to be the same.
+            yield type(item).__name__.encode()

@@ -1,0 +1,107 @@
+"""Finds the models that a script trains, whether it showed them to us or not."""
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+_Kind = TypeVar("_Kind")
+
+
+class Models:
+    """The trained modules of this process, and a name for each of their tensors."""
+
+    def __init__(self) -> None:
+        """Looks for what there is now."""
+        self.roots = _roots()
+        named = [
+            (name, tensor)
+            for root in self.roots
+            for name, tensor in (*root.named_parameters(), *root.named_buffers())
+            if tensor is not None
+        ]
+        #: Parameters and buffers. Where two models have the same names, the later ones are counted.
+        self.tensors: dict[str, torch.Tensor] = {}
+        for name, tensor in named:
+            self.tensors[_free(name, self.tensors)] = tensor
+        self._names = {id(tensor): name for name, tensor in self.tensors.items()}
+
+    def named(self, optimizer: Optimizer) -> dict[str, torch.Tensor]:
+        """An optimizer's parameters that have a gradient, by name."""
+        found: dict[str, torch.Tensor] = {}
+        for at, group in enumerate(optimizer.param_groups):
+            for place, parameter in enumerate(group["params"]):
+                if parameter.grad is not None:
+                    unknown = f"{type(optimizer).__name__}.{at}.{place}"
+                    found[_free(self._names.get(id(parameter), unknown), found)] = parameter
+        return found
+
+    def knows(self, optimizer: Optimizer) -> bool:
+        """Whether all parameters of an optimizer have names of their own."""
+        return all(id(parameter) in self._names for group in optimizer.param_groups for parameter in group["params"])
+
+    def modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        """All modules by name."""
+        for root in self.roots:
+            yield from root.named_modules()
+
+    def dropouts(self) -> list[str]:
+        """Names of the modules that leave out something at random."""
+        return [name for name, module in self.modules() if isinstance(module, _DropoutNd) and module.p > 0]
+
+    def batch_norms(self) -> list[str]:
+        """Names of the modules that mix the samples of a batch."""
+        return [name for name, module in self.modules() if isinstance(module, _BatchNorm) and module.training]
+
+    def make_plain(self) -> None:
+        """Dropout off and batch norm by its running statistics, whatever ``model.train()`` says later."""
+
+        def evaluates(module: torch.nn.Module, _: Any) -> None:
+            module.training = False
+
+        for _, module in self.modules():
+            if isinstance(module, _DropoutNd | _BatchNorm):
+                module.register_forward_pre_hook(evaluates)
+
+    def watch(self, forward_begins: Callable[..., None]) -> None:
+        """Calls this before each module's forward pass."""
+        for _, module in self.modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                module.register_forward_pre_hook(forward_begins)
+
+
+def _roots() -> list[torch.nn.Module]:
+    """What is wrapped in DDP, and the outermost modules that have a parameter of some optimizer."""
+    wrappers = _alive(DistributedDataParallel)
+    roots = {id(wrapper.module): wrapper.module for wrapper in wrappers}
+    trained = {
+        id(parameter)
+        for optimizer in _alive(Optimizer)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    modules = [module for module in _alive(torch.nn.Module) if not isinstance(module, DistributedDataParallel)]
+    inner = {id(child) for module in modules for child in module.children()}
+    covered = {id(parameter) for root in roots.values() for parameter in root.parameters()}
+    for module in modules:
+        if id(module) not in inner and {id(parameter) for parameter in module.parameters()} & (trained - covered):
+            roots[id(module)] = module
+    # The order in which they were made is not known; names are the same in all processes.
+    return sorted(roots.values(), key=lambda root: (type(root).__name__, [name for name, _ in root.named_parameters()]))
+
+
+def _alive(kind: type[_Kind]) -> list[_Kind]:
+    """All objects of a class. By their true type: others pretend, and load whole packages when they are asked."""
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), kind) and hasattr(thing, "__dict__")]
+
+
+def _free(name: str, taken: dict[str, Any]) -> str:
+    free, count = name, 2
+    while free in taken:
+        free, count = f"{name} ({count})", count + 1
+    return free

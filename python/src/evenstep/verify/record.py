@@ -1,0 +1,261 @@
+"""Looks over a script's shoulder: what it reads, which gradients its optimizers get, and where they lead."""
+
+import math
+import pickle
+import random
+import statistics
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from evenstep.errors import SettingError
+from evenstep.hook import Loss
+from evenstep.observer import Observer
+from evenstep.opening import Fixed, Wishes
+from evenstep.order import Order
+from evenstep.run import Step
+from evenstep.verify.items import Watched, checksum, tensor_bytes
+from evenstep.verify.models import Models
+from evenstep.verify.plans import batches
+from evenstep.verify.task import INITIAL, Recorded, Task, Update, summary_file, update_file
+
+#: The seed of the second run in one process.
+_OTHER_SEED = 20_011
+
+#: Samples that are read twice.
+_PROBES = 4
+
+Tensors = dict[str, torch.Tensor]
+
+
+class Recorder(Observer):
+    """Records one process.
+
+    Gradients are taken right after an optimizer's step: whatever aggregates, unscales or clips them is done, and it is
+    all the same who did it. Then the one process gets the parameters that the uneven ranks have: so each step begins
+    alike, and its gradient is a check of its own that no earlier difference blurs.
+    """
+
+    def __init__(self, task: Task, finished: Callable[[], None]) -> None:
+        """Begins with the next optimizer step; ``finished`` is called when all is seen, and does not come back."""
+        self._task = task
+        self._finished = finished
+        self._recorded = Recorded()
+        self._models: Models | None = None
+        self._own_plan: Fixed | None = None
+        self._order: Order | None = None
+        #: The iteration of the batch that was read last.
+        self._iteration = 0
+        #: How many samples it has.
+        self._batch_size = 0
+        self._is_reseeded = False
+        #: What the parameters were before the next step, in one process.
+        self._before: Tensors = {}
+        register_optimizer_step_post_hook(self._stepped)
+
+    def finish(self) -> None:
+        """Writes down what was seen, and ends."""
+        path = summary_file(self._task.folder, self._task.rank)
+        path.write_bytes(pickle.dumps(self._recorded))
+        self._finished()
+
+    # What the run tells
+
+    def job_made(self, wishes: Wishes) -> Wishes:
+        """No predictor, and our plans."""
+        self._recorded.seen.has_init = True
+        self._own_plan = wishes.fixed
+        return replace(wishes, settings=replace(wishes.settings, server=None), fixed=self._plan)
+
+    def global_batch(self, asked: int) -> int:
+        """That of the uneven ranks: some scripts multiply one by the number of processes."""
+        return self._task.reference.global_batch if self._task.reference else asked
+
+    def run_begins(self, order: Order) -> None:
+        """From now on plans can be made."""
+        self._order = order
+        seen = self._recorded.seen
+        seen.has_loader, seen.global_batch, seen.accumulate = True, order.global_batch, order.accumulate
+
+    def dataset(self, dataset: Any) -> Any:
+        """The data set, watched. Some samples are read twice: that tells what is random from what was split."""
+        length = len(dataset)
+        probed = range(0, length, max(1, length // _PROBES))
+        self._recorded.seen.probes = [(checksum(dataset[index]), checksum(dataset[index])) for index in probed]
+        return Watched(dataset, self._task.folder, self._task.rank)
+
+    def wrapped(self, loss: Loss, *, has_inner: bool) -> None:
+        """Notes it."""
+        self._recorded.seen.loss, self._recorded.seen.has_inner = loss, has_inner
+
+    def scaled(self) -> None:
+        """Notes it."""
+        self._recorded.seen.has_scale = True
+
+    def hedged(self) -> None:
+        """Notes it."""
+        self._recorded.seen.is_hedged = True
+
+    def epoch_begins(self) -> None:
+        """Other random numbers for the second run, before worker processes draw theirs."""
+        if self._task.role == "again" and not self._is_reseeded:
+            self._is_reseeded = True
+            reseed(_OTHER_SEED)
+
+    def drawn(self, step: Step, indices: list[int]) -> None:
+        """Notes them."""
+        self._recorded.samples.setdefault(step.iteration, []).extend(indices)
+
+    def read(self, step: Step) -> None:
+        """A batch goes to the training: the first finds the models as they begin, and the last is not trained on."""
+        if self._models is None:
+            self._begin()
+        if step.iteration != self._iteration:
+            self._end_if_done()
+        self._iteration = step.iteration
+        self._batch_size = step.batch_size
+        self._recorded.batches[step.iteration] = step.local_batch
+
+    def epoch_ends(self) -> None:
+        """What comes after the epoch is not our matter."""
+        self._end_if_done()
+
+    # Inside
+
+    def _plan(self, iteration: int) -> Sequence[int]:
+        if self._order is None:
+            if self._own_plan is None:
+                raise SettingError("global_batch: must be given, unless init(plan=..) does")
+            return self._own_plan(iteration) if callable(self._own_plan) else self._own_plan
+        if self._task.world_size == 1:
+            return [self._order.global_batch]
+        return batches(self._task.plans, iteration, self._order.global_batch, self._order.accumulate)
+
+    def _begin(self) -> None:
+        self._models = models = Models()
+        seen, path = self._recorded.seen, self._task.folder / INITIAL
+        if self._task.is_plain:
+            models.make_plain()
+        else:
+            seen.dropouts, seen.batch_norms = models.dropouts(), models.batch_norms()
+        models.watch(self._notes_autocast)
+        for root in models.roots:
+            root.register_forward_pre_hook(self._notes_batch)
+        if self._task.reference is None:
+            seen.is_begun_alike = bool(models.tensors)
+            if self._task.rank == 0:
+                torch.save({name: whole(tensor) for name, tensor in models.tensors.items()}, path)
+            return
+        initial = torch.load(self._task.reference.folder / INITIAL, weights_only=True)
+        seen.is_begun_alike = bool(initial) and initial.keys() == models.tensors.keys()
+        _take_over(models.tensors, initial)
+        self._before = initial
+
+    def _notes_autocast(self, *_: Any) -> None:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                self._recorded.seen.autocast = str(torch.get_autocast_dtype(device))
+
+    def _notes_batch(self, root: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        """A model that is given tensors of which none has as many samples as the batch that was read."""
+        shapes = [value.shape for value in args if isinstance(value, torch.Tensor) and value.ndim]
+        if root.training and self._batch_size and shapes and not any(self._batch_size in shape for shape in shapes):
+            self._recorded.seen.strange_batch = (self._iteration, self._batch_size, shapes[0][0])
+
+    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        updates = self._recorded.updates
+        iterations = self._recorded.iterations()
+        if self._iteration not in iterations and len(iterations) >= self._task.steps:
+            self.finish()
+        if self._models is None or not self._models.knows(optimizer):
+            self._models = Models()
+        parameters = self._models.named(optimizer)
+        if not self._recorded.seen.has_loader:
+            self._iteration = len(updates)
+        gradients = {
+            name: whole(parameter.grad) for name, parameter in parameters.items() if parameter.grad is not None
+        }
+        after = {name: whole(parameter) for name, parameter in parameters.items()}
+        update = Update(self._iteration, _checksum(gradients), _checksum(after), dtype=_least_precise(gradients))
+        update = self._kept(len(updates), update, parameters, gradients, after)
+        updates.append(update)
+        if not self._recorded.seen.has_loader and len(updates) >= self._task.steps:
+            self.finish()
+
+    def _kept(self, number: int, update: Update, parameters: Tensors, gradients: Tensors, after: Tensors) -> Update:
+        """Writes an update down; in one process the next step then begins where the uneven ranks' does."""
+        task = self._task
+        if task.reference is None:
+            if task.rank == 0:
+                torch.save({"gradients": gradients, "after": after}, update_file(task.folder, number))
+            return update
+        torch.save({"gradients": gradients}, update_file(task.folder, number))
+        path = update_file(task.reference.folder, number)
+        if not path.exists():
+            return update
+        theirs: Tensors = torch.load(path, weights_only=True)["after"]
+        apart = [
+            difference(after[name] - self._before[name], theirs[name] - self._before[name])
+            for name in after.keys() & theirs.keys() & self._before.keys()
+        ]
+        _take_over(parameters, theirs)
+        self._before |= theirs
+        return replace(update, apart=statistics.median(apart) if apart else 0.0)
+
+    def _end_if_done(self) -> None:
+        if len(self._recorded.iterations()) >= self._task.steps:
+            self.finish()
+
+
+def reseed(seed: int | None) -> None:
+    """Other random numbers from now on; None: such that no other process has."""
+    random.seed(seed)
+    torch.seed() if seed is None else torch.manual_seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU; of a tensor that is sharded over ranks, all of it."""
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()
+    return tensor.detach().to_dense().cpu().clone()
+
+
+def difference(own: torch.Tensor, other: torch.Tensor, floor: float = 0.0) -> float:
+    """The largest difference, relative to the other's largest entry or to ``floor``; infinite between other shapes."""
+    if own.shape != other.shape:
+        return float("inf")
+    if not own.numel():
+        return 0.0
+    own, other = own.double(), other.double()
+    # What overflows in both is no difference.
+    finite = own.isfinite() | other.isfinite()
+    apart = float((own - other).where(finite, 0.0).abs().max())
+    scale = max(float(other.nan_to_num(posinf=0.0, neginf=0.0).abs().max()), floor)
+    if apart == 0.0:
+        return 0.0
+    return apart / scale if scale and math.isfinite(apart) else float("inf")
+
+
+def _take_over(tensors: Tensors, theirs: Tensors) -> None:
+    for name, tensor in tensors.items():
+        if name in theirs and theirs[name].shape == tensor.shape:
+            tensor.data.copy_(theirs[name])
+
+
+def _checksum(tensors: Tensors) -> int:
+    value = 0
+    for name in sorted(tensors):
+        value = zlib.crc32(tensor_bytes(tensors[name]), value)
+    return value
+
+
+def _least_precise(tensors: Tensors) -> str:
+    return str(max((tensor.dtype for tensor in tensors.values()), key=lambda dtype: torch.finfo(dtype).eps, default=""))

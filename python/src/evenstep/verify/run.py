@@ -1,0 +1,120 @@
+"""The three runs, and what they come to."""
+
+import importlib
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import SettingError
+from evenstep.verify import compare
+from evenstep.verify.launch import RunFailedError, gpus, launch
+from evenstep.verify.plans import default_plans
+from evenstep.verify.target import Target
+from evenstep.verify.task import Recorded, Reference, Role, Task
+from evenstep.verify.verdict import Verdict, could_not_run, judge, missing_line
+
+#: Ranks, where neither they nor a plan is given.
+RANKS = 3
+
+#: Iterations that are looked at: as many as there are default plans.
+STEPS = 6
+
+#: How long a run may take, in seconds.
+TIMEOUT_S = 600.0
+
+#: What DistributedDataParallel loads when it is first made: loaded once, before processes are forked.
+_PRELOADED = ("torch._dynamo", "torch._dynamo.callback")
+
+
+def verify(
+    target: str | Path | Callable[[], Any],
+    arguments: Sequence[str] = (),
+    *,
+    is_module: bool = False,
+    ranks: int | None = None,
+    steps: int = STEPS,
+    plans: Sequence[Sequence[int]] = (),
+    tolerance: float | None = None,
+    device: str = "cpu",
+    plain: bool = False,
+    timeout_s: float = TIMEOUT_S,
+) -> Verdict:
+    """Runs a script on a few iterations under uneven plans, and in one process, and compares.
+
+    Processes are forked from this one: it must not have used a GPU, and should have no threads.
+
+    Args:
+        target: a path, ``module:function``, a function without parameters, or with ``is_module`` a module's name.
+        arguments: of the script.
+        is_module: run the module of that name, as ``python -m`` does.
+        ranks: processes of the uneven run; default as many as the plans have, else 3.
+        steps: iterations that are compared.
+        plans: proportions of the ranks, such as ``[12, 3, 1]``, iteration for iteration; default a set of very uneven
+            ones, of which some leave a rank without samples.
+        tolerance: how far gradients may be apart, relative to the largest entry; default by their type.
+        device: ``"cpu"`` hides all GPUs, ``"cuda"`` leaves one to each rank.
+        plain: dropout off, and batch norm by its running statistics.
+        timeout_s: how long each of the three runs may take.
+
+    Raises:
+        SettingError: a value breaks its rule.
+    """
+    ranks = _checked_ranks(ranks, plans)
+    if steps < 1:
+        raise SettingError(f"steps={steps}: must be at least 1")
+    if device not in ("cpu", "cuda"):
+        raise SettingError(f'device={device!r}: must be "cpu" or "cuda"')
+    what = Target.of(target, arguments, is_module=is_module)
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    if device == "cuda" and (count := gpus()) < ranks:
+        return could_not_run("device", f"{ranks} ranks need a GPU each, and there are {count}")
+    chosen = tuple(tuple(plan) for plan in plans) or default_plans(ranks)
+    with tempfile.TemporaryDirectory(prefix="evenstep-verify-") as name:
+        folder = Path(name)
+
+        def tasks(role: Role, reference: Reference | None) -> list[Task]:
+            world_size = 1 if reference else ranks
+            return [
+                Task(role, folder / role, rank, world_size, steps, chosen, is_plain=plain, reference=reference)
+                for rank in range(world_size)
+            ]
+
+        def run(role: Role, reference: Reference | None = None) -> list[Recorded]:
+            begun = tasks(role, reference)
+            launch(begun, what, device=device, timeout_s=timeout_s)
+            return compare.load(folder / role, len(begun))
+
+        try:
+            uneven = run("ranks")
+            seen = uneven[0].seen
+            if missing := missing_line(seen, min(len(rank.updates) for rank in uneven)):
+                return missing
+            reference = Reference(folder / "ranks", seen.global_batch)
+            one, again = run("one", reference)[0], run("again", reference)[0]
+        except RunFailedError as failure:
+            return could_not_run(f"run of {what.name}", failure.why, failure.tail)
+        count = min(len(uneven[0].updates), len(one.updates))
+        allowed = compare.tolerance(uneven[0])
+        return judge(
+            uneven,
+            one,
+            samples=compare.compare_samples(uneven, one, folder / "ranks", folder / "one"),
+            unlike_ranks=compare.unlike_between_ranks(uneven),
+            gradients=compare.compare_gradients(folder / "ranks", folder / "one", uneven[0], count),
+            repeated=compare.compare_gradients(folder / "again", folder / "one", one, min(count, len(again.updates))),
+            allowed=allowed if tolerance is None else (allowed[0], tolerance),
+        )
+
+
+def _checked_ranks(ranks: int | None, plans: Sequence[Sequence[int]]) -> int:
+    ranks = ranks if ranks is not None else len(plans[0]) if plans else RANKS
+    if ranks < 2:
+        raise SettingError(f"ranks={ranks}: must be at least 2, to be compared with one process")
+    for plan in plans:
+        if len(plan) != ranks:
+            raise SettingError(f"plan {list(plan)}: must have a number for each of the {ranks} ranks")
+        if min(plan) < 0 or not any(plan):
+            raise SettingError(f"plan {list(plan)}: none may be negative, and some must be above 0")
+    return ranks
