@@ -46,6 +46,8 @@ class Samples:
     samples: int = 0
     #: In words, where something came twice or never, or where another sample came.
     wrong: list[str] = field(default_factory=list)
+    #: Samples that were read by the ranks and by the one process.
+    compared: int = 0
     #: Samples whose content was not the same wherever they were read, between ranks and one process.
     unlike: list[int] = field(default_factory=list)
     #: Whether a rank reads the same each time, and another rank something else.
@@ -81,7 +83,10 @@ def compare_samples(ranks: Sequence[Recorded], one: Recorded, folder: Path, fold
                 f"({never[:3]})"
             )
     by_ranks, by_one = noted(folder), noted(folder_of_one)
-    found.unlike = sorted(index for index in by_ranks.keys() & by_one.keys() if by_ranks[index] != by_one[index])
+    wanted = {sample for iteration in one.iterations() for sample in one.samples.get(iteration, ())}
+    both = by_ranks.keys() & by_one.keys() & wanted
+    found.compared = len(both)
+    found.unlike = sorted(index for index in both if by_ranks[index] != by_one[index])
     probes = [rank.seen.probes for rank in ranks]
     is_repeatable = all(once == again for probe in probes for once, again in probe)
     found.is_split_apart = is_repeatable and any(probe != probes[0] for probe in probes)

@@ -100,11 +100,11 @@ class _Rank:
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
         return RunFailedError(f"{_name(task)} {ended}", tail(_log(task)))
 
-    def overdue(self, timeout_s: float) -> RunFailedError:
+    def last_words(self) -> str:
         """Ends it, in such a way that it says where its threads stand."""
         os.kill(self.process.pid, signal.SIGABRT)
         self.process.join(_LAST_WORDS_S)
-        return RunFailedError(f"{_name(self.task)} was not done in {timeout_s:g} s", tail(_log(self.task)))
+        return f"{_name(self.task)}:\n{tail(_log(self.task))}"
 
     def end(self) -> None:
         """Ends it, and all that it began."""
@@ -131,7 +131,8 @@ def _await(ranks: Sequence[_Rank], timeout_s: float) -> None:
         waiting: list[Any] = [thing for rank in missing for thing in (rank.pipe, rank.process.sentinel)]
         ready = wait(waiting, max(0.0, deadline - time.monotonic()))
         if not ready:
-            raise missing[0].overdue(timeout_s)
+            why = f"{', '.join(_name(rank.task) for rank in missing)}: not done in {timeout_s:g} s"
+            raise RunFailedError(why, "\n".join([rank.last_words() for rank in missing]))
         for rank in [rank for rank in missing if rank.pipe in ready or rank.process.sentinel in ready]:
             if not rank.is_done():
                 raise rank.failure()

@@ -165,7 +165,7 @@ def _contents(samples: Samples, *, is_random: bool) -> Check:
             "contents", "failed", "ranks have different data sets: samples come twice, and others never", advice
         )
     if not samples.unlike:
-        return Check("contents", "ok", "each sample is the same wherever it is read")
+        return Check("contents", "ok", f"{samples.compared} samples, each the same wherever it is read")
     found = f"{len(samples.unlike)} samples are not the same in all runs, such as {samples.unlike[:_SHOWN]}"
     advice = "set a seed for what is random once, and switch random augmentation off to verify"
     return Check("contents", "warning" if is_random else "failed", found, advice)
