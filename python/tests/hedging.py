@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
@@ -76,6 +77,32 @@ def train_wrapped_late(_rank: int) -> Hedged:
             optimizer.step()
     trained.parameters = parameters(model)
     return trained
+
+
+def train_on_sums(_rank: int) -> Hedged:
+    """The loss is the sum over samples; a pass has at most three of them."""
+    job = evenstep.init(plan=[12, 3, 1])
+    model = job.wrap(DistributedDataParallel(network()), loss="sum")
+    optimizer, trained = sgd(model), Hedged([])
+    for _ in range(EPOCHS):
+        for step in job.steps(Samples(), tail=0.3, micro_batch=3):
+            for x, y, index in step:
+                (len(index) * loss_of(model, x, y)).backward()
+                trained.seen += index.tolist()
+            optimizer.step()
+    trained.parameters = parameters(model)
+    return trained
+
+
+def train_with_an_inner_hook(_rank: int) -> str:
+    """DDP does not reduce in hedged steps, so that its hooks would never run."""
+    job = evenstep.init()
+    job.wrap(DistributedDataParallel(network()), inner=fp16_compress_hook)
+    try:
+        next(iter(job.steps(Samples(), global_batch=16)))
+    except evenstep.UnsupportedError as error:
+        return str(error)
+    return "done"
 
 
 def train_paced(rank: int, paces: list[float]) -> Hedged:

@@ -56,6 +56,15 @@ def test_the_model_may_be_wrapped_after_steps_are_made() -> None:
     check(run_ranks(3, hedging.train_wrapped_late), one_process())
 
 
+def test_a_loss_may_be_a_sum() -> None:
+    check(run_ranks(3, hedging.train_on_sums), one_process())
+
+
+def test_another_communication_hook_is_refused_on_all_ranks() -> None:
+    said = run_ranks(2, hedging.train_with_an_inner_hook)
+    assert all("inner" in told for told in said), said
+
+
 def test_who_is_ten_times_as_slow_is_helped_and_nothing_changes() -> None:
     ranks = run_ranks(3, hedging.train_paced, [2e-4, 2e-3, 2e-4])
     check(ranks, one_process())
