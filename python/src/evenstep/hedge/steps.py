@@ -86,7 +86,7 @@ class Steps:
         run, trainee = self._run, self._trainee()
         trainee.check(run.world_size)
         claims = self._claims(trainee)
-        run.begin_epoch()
+        goes_on = run.begin_epoch()
         reducer = Reducer(trainee.parameters(), trainee.buffers(), trainee.group, _NUMBERS)
         own = _Rank(run, trainee, reducer, claims, self._micro_batch)
         permutation = run.order.permutation(run.progress.epoch)
@@ -101,6 +101,9 @@ class Steps:
                     f"iteration {step.iteration} was left before its end: `for batch in step` must run through, as the "
                     "gradient would lack what nobody computes"
                 )
+            if not goes_on():
+                raise SettingError("an epoch was begun again meanwhile: read a job's data by one iterator at a time")
+        run.settle()
 
     def _planned(self, plan: Plan) -> Plan:
         return plan if plan.tail or self._tail is None else self._tail.of(plan, self._run.quantum)
