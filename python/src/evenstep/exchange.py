@@ -6,6 +6,7 @@ follows from what was published alone, and all ranks hear the same: no rank ever
 """
 
 import json
+import logging
 import queue
 import threading
 from collections import deque
@@ -19,6 +20,8 @@ import torch.distributed as dist
 from evenstep.errors import EvenstepError
 from evenstep.plan import Plan
 from evenstep.report import SLOTS, Report
+
+log = logging.getLogger("evenstep")
 
 #: Published plans that are remembered; more than any look-ahead needs.
 PLANS_MAX = 256
@@ -44,8 +47,8 @@ class Said:
     iteration: int
     #: Finished by the thread: may wait for a device, and takes readings of the machine.
     report: Callable[[], Report]
-    #: Samples of the iterations whose plan is published with this one, and with the next.
-    sizes: tuple[int, int]
+    #: Samples of the iteration whose plan is published with the next one.
+    size: int
 
 
 class Exchange:
@@ -69,6 +72,8 @@ class Exchange:
         self._pending: deque[int] = deque()
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
+        #: Whether every report could be made so far.
+        self._is_measured = True
         self._said: queue.SimpleQueue[Said | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="evenstep-exchange", daemon=True)
         self._thread.start()
@@ -95,6 +100,11 @@ class Exchange:
                 raise EvenstepError(f"exchanging plans between ranks: {self._failure}") from self._failure
             return next((plan for at, plan in reversed(self._plans) if at <= iteration), self._plans[0][1])
 
+    def settle(self, timeout_s: float) -> None:
+        """Waits until all that was submitted is exchanged, or failed, or for so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure or not self._pending, timeout_s)
+
     def close(self, timeout_s: float) -> None:
         """Ends the thread when all that was submitted is exchanged, or after so long."""
         self._said.put(None)
@@ -118,12 +128,13 @@ class Exchange:
         rank, world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
         slots = torch.zeros(_HEADER + world_size * SLOTS, dtype=torch.float64)
         begin = _HEADER + rank * SLOTS
-        slots[begin : begin + SLOTS] = torch.tensor(said.report().to_row(), dtype=torch.float64)
+        slots[begin : begin + SLOTS] = torch.tensor(self._row(said), dtype=torch.float64)
         target, payload = said.iteration + self._ahead, b""
         if self._planner and (plan := self._planner.take(target)):
-            # What would only say again what is in force needs not travel.
+            # What would only say again what is in force needs not travel. It may have been made for another number of
+            # samples: an epoch that is left midway ends sooner than was thought. Whoever takes it up resizes it.
             if plan != self._plans[-1][1]:
-                payload = json.dumps(plan.checked(said.sizes[0]).to_json()).encode()
+                payload = json.dumps(plan.to_json()).encode()
             slots[0], slots[1] = target + 1.0, len(payload)
         dist.all_reduce(slots, group=self._group)
 
@@ -135,5 +146,14 @@ class Exchange:
         if self._planner:
             rows = slots[_HEADER:].reshape(world_size, SLOTS).tolist()
             reports = [Report.from_row(row) for row in rows]
-            self._planner.learn(said.iteration, reports, (target + 1, said.sizes[1]))
+            self._planner.learn(said.iteration, reports, (target + 1, said.size))
         return published
+
+    def _row(self, said: Said) -> list[float]:
+        try:
+            return said.report().to_row()
+        except Exception as error:  # noqa: BLE001  # whoever stays away from the sum leaves all others waiting.
+            if self._is_measured:
+                log.warning("iteration %s: not measured, nor later ones that fail so: %s", said.iteration, error)
+            self._is_measured = False
+            return [0.0] * SLOTS

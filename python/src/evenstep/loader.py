@@ -53,6 +53,8 @@ def check(dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
             raise SettingError(
                 f"{name}: the plan decides it; job.loader takes global_batch, shuffle, drop_last and seed"
             )
+    if not dataloader_kwargs.get("in_order", True):
+        raise SettingError("in_order=False: batches belong to iterations, and must come in their order")
 
 
 class Loader:
@@ -95,13 +97,14 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """What is left of the epoch: all of it, but after a resume."""
         run = self._run
-        run.begin_epoch()
+        goes_on = run.begin_epoch()
         self._drawn.clear()
         batches = iter(self._dataloader)
         while True:
             begun = time.perf_counter()
             batch = next(batches, None)
             if not self._drawn:
+                run.settle()
                 run.observer.epoch_ends()
                 return
             run.sensor.loader_waited(time.perf_counter() - begun)
@@ -109,6 +112,8 @@ class Loader:
             self._latest = turn.step
             run.read(turn)
             yield batch
+            if not goes_on():
+                raise SettingError("an epoch was begun again meanwhile: read a job's data by one iterator at a time")
 
 
 class _Indices:

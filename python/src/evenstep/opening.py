@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -78,7 +78,8 @@ def open_run(wishes: Wishes, order: Order, reads_ahead: int, state: dict[str, An
         _check_fixed(wishes.fixed, order, world_size, progress.iteration)
     device = _device()
     begin = _Begin(wishes, order, quantum, reads_ahead + _SLACK + 1, progress, is_resumed=state is not None)
-    workers = _agreed(group, begin.facts(device)) if group else []
+    workers, restarts = _agreed(group, begin.facts(device)) if group else ([], 0)
+    begin = replace(begin, is_restarted=restarts > 0)
 
     def even(size: int) -> Plan:
         fits = before is not None and len(before.shares) == world_size
@@ -101,6 +102,8 @@ class _Begin:
     ahead: int
     progress: Progress
     is_resumed: bool
+    #: Whether torchrun began any of the ranks again.
+    is_restarted: bool = False
 
     def opened(
         self,
@@ -112,7 +115,8 @@ class _Begin:
         """Where plans come from, and what runs beside the training for them."""
         server = self.wishes.settings.server
         if self.wishes.fixed is not None:
-            return _plans_of(self.wishes.fixed), None, None
+            world_size = dist.get_world_size(group) if group else 1
+            return _plans_of(self.wishes.fixed, world_size, self.order.accumulate), None, None
         if server is None or group is None:
             if server is None and group is not None and rank == 0:
                 log.warning("no EVENSTEP_SERVER and no plan: all workers get even shares")
@@ -139,7 +143,8 @@ class _Begin:
                 raise SettingError("EVENSTEP_JOB is not set: it names this run at the predictor (or init(job=..))")
             spec = _spec(self.wishes, self.order, self.quantum)
             client = Client(server, job_id, self.wishes.timeout_s)
-            predictor = Predictor(Registration(client, job_id, spec, workers, first, self.is_resumed))
+            registration = Registration(client, job_id, spec, workers, first, self.is_resumed, self.is_restarted)
+            predictor = Predictor(registration)
             plans = predictor.open([(first + k, size) for k, size in enumerate(sizes)], even)
         except EvenstepError as error:
             # All ranks must end, and for the same reason.
@@ -156,6 +161,7 @@ class _Begin:
             "memory_bytes": torch.cuda.get_device_properties(device).total_memory if is_cuda else None,
             "max_local_batch": wishes.max_local_batch,
             "claims": wishes.claims,
+            "restarts": wishes.settings.restarts,
             "alike": {
                 "order": repr(self.order),
                 "order of the samples": self.order.checksum(self.progress.epoch),
@@ -206,8 +212,8 @@ def checked_wishes(job: Mapping[str, Any]) -> dict[str, Any]:
     return dict(job)
 
 
-def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> list[JoinRequest]:
-    """The workers of all ranks.
+def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[JoinRequest], int]:
+    """The workers of all ranks, and how often any of them was begun again.
 
     Raises:
         DivergedError: ranks differ in what must be the same, or two have one name.
@@ -225,7 +231,7 @@ def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> list[JoinRequest]:
             raise DivergedError(
                 f"ranks {names.index(name)} and {rank} are both the worker {name!r}: give each its own EVENSTEP_WORKER"
             )
-    return [
+    workers = [
         JoinRequest(
             worker=facts["worker"],
             device=facts["device"],
@@ -235,6 +241,7 @@ def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> list[JoinRequest]:
         )
         for facts in all_facts
     ]
+    return workers, max(facts["restarts"] for facts in all_facts)
 
 
 def _device() -> torch.device:
@@ -256,15 +263,20 @@ def _batches(fixed: Fixed, iteration: int) -> Sequence[int]:
     return fixed(iteration) if callable(fixed) else fixed
 
 
-def _plans_of(fixed: Fixed) -> Callable[[int], Plan]:
-    return lambda iteration: Plan.of(_batches(fixed, iteration))
+def _plans_of(fixed: Fixed, world_size: int, accumulate: int) -> Callable[[int], Plan]:
+    return lambda iteration: Plan.of(_checked(_batches(fixed, iteration), world_size, accumulate, iteration))
+
+
+def _checked(batches: Sequence[int], world_size: int, accumulate: int, iteration: int) -> Sequence[int]:
+    what = f"plan={list(batches)} of iteration {iteration}"
+    if len(batches) != world_size:
+        raise SettingError(f"{what}: must have a batch for each of the {world_size} ranks")
+    if any(batch < 0 or batch % accumulate for batch in batches):
+        raise SettingError(f"{what}: batches must be multiples of accumulate={accumulate}, at least 0")
+    return batches
 
 
 def _check_fixed(fixed: Fixed, order: Order, world_size: int, first: int) -> None:
-    batches = list(_batches(fixed, first))
-    if len(batches) != world_size:
-        raise SettingError(f"plan={batches}: must have a batch for each of the {world_size} ranks")
-    if any(batch < 0 or batch % order.accumulate for batch in batches):
-        raise SettingError(f"plan={batches}: batches must be multiples of accumulate={order.accumulate}, at least 0")
+    batches = list(_checked(_batches(fixed, first), world_size, order.accumulate, first))
     if sum(batches) != order.global_batch:
         raise SettingError(f"plan={batches}: sums to {sum(batches)}, and global_batch is {order.global_batch}")

@@ -52,18 +52,24 @@ class Registration:
     begin: int
     #: Whether it goes on from a checkpoint: it may ask again for what was answered then, and gets the same.
     resumed: bool
+    #: Whether torchrun began it again: what the job has from before is ours, and so are the workers that died.
+    restarted: bool = False
 
     def register(self) -> JoinAnswer:
         """Puts the job and joins every worker in rank order. All of it may be repeated.
 
         Raises:
-            AskError: no answer.
-            RefusedError: the job's wishes break a rule, it has other workers, or its past is another run's.
+            AskError: no answer, or workers that died are not known to be gone yet.
+            RefusedError: the job's wishes break a rule, or it has other workers.
         """
         self.client.put_job(self.spec)
         joined = [self.client.join(worker) for worker in self.workers][-1]
         ours = {worker.worker for worker in self.workers}
         for other in joined.workers:
+            if other not in ours and self.restarted:
+                raise AskError(
+                    f"job {self.job_id} has {other} from before its restart, until that one's lease runs out"
+                )
             if other not in ours:
                 raise RefusedError(
                     f"job {self.job_id} has another live worker, {other}: take a new EVENSTEP_JOB, or wait until its "
@@ -77,7 +83,7 @@ class Registration:
         Raises:
             RefusedError: it was answered past the iteration that this run begins with.
         """
-        if not self.resumed and joined.next_iteration > self.begin:
+        if not self.resumed and not self.restarted and joined.next_iteration > self.begin:
             raise RefusedError(
                 f"job {self.job_id} was answered up to iteration {joined.next_iteration - 1} already, and this run "
                 f"begins with {self.begin}: a job id is one run; go on with load_state_dict, or take a new EVENSTEP_JOB"
@@ -160,9 +166,14 @@ class Predictor:
         return plans
 
     def take(self, iteration: int) -> Plan | None:
-        """The plan of an iteration, if it was answered by now."""
+        """The newest plan that was answered by now, for this iteration or an earlier one, and is not taken.
+
+        Where answers take longer than iterations each is late, and still better than what is in force.
+        """
         with self._changed:
-            return self._plans.pop(iteration, None)
+            answered = [at for at in self._plans if at <= iteration]
+            plans = [self._plans.pop(at) for at in sorted(answered)]
+            return plans[-1] if plans else None
 
     def learn(self, iteration: int, reports: list[Report | None], then: tuple[int, int]) -> None:
         """Keeps the reports of an iteration for the next request, and wants the next plan."""

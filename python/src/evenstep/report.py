@@ -64,7 +64,7 @@ class Report:
             micro_batches=int(row[4]),
             peak_memory_bytes=None if math.isnan(peak) else int(peak),
             tail=TailWork(int(row[6]), int(row[7]), row[8], row[9]) if row[6] else None,
-            drivers={name: value for name, value in readings.items() if not math.isnan(value)},
+            drivers={name: value for name, value in readings.items() if math.isfinite(value)},
         )
 
 

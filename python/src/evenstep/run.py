@@ -18,6 +18,9 @@ from evenstep.sensor import Sensor
 #: Batches that may be read before the training begins their iteration.
 READ_AHEAD_MAX = 4096
 
+#: How long the end of an epoch waits until ranks have told each other of its last iterations, in seconds.
+_SETTLE_S = 5.0
+
 #: The form of checkpoints.
 _VERSION = 1
 
@@ -100,8 +103,8 @@ class Run:
     _current: Turn | None = None
     #: Whether the training says itself which batch it begins.
     _explicit: bool = False
-    #: Whether an epoch was begun in this process.
-    _is_reading: bool = False
+    #: How often an epoch was begun in this process.
+    _readings: int = 0
 
     def step(self, iteration: int, epoch: int, position: int, size: int | None = None) -> Step:
         """This rank's part of an iteration.
@@ -153,9 +156,9 @@ class Run:
     def read(self, turn: Turn) -> None:
         """A batch was handed to the training. Unless that says itself what it begins, it begins this."""
         self._turns.append(turn)
-        self.sensor.batch_arrived()
         if not self._explicit:
-            self._current = turn
+            self._make_current(turn)
+        self.sensor.batch_arrived()
         self.observer.read(turn.step)
 
     def begin(self) -> Step:
@@ -169,8 +172,13 @@ class Run:
         if turn is None:
             raise SettingError("step(): no batch was read that is not begun: read one from job.loader first")
         turn.begun = True
-        self._current = turn
+        self._make_current(turn)
         return turn.step
+
+    def _make_current(self, turn: Turn) -> None:
+        self._current = turn
+        if not turn.micro:
+            self.sensor.iteration_begins()
 
     @property
     def current(self) -> Turn:
@@ -221,8 +229,12 @@ class Run:
     def submit(self, step: Step, report: Callable[[], Report]) -> None:
         """Says how an iteration went, to whoever makes plans."""
         if self.exchange:
-            size, ahead = self.order.size, step.position + self.ahead
-            self.exchange.submit(Said(step.iteration, report, (size(ahead), size(ahead + 1))))
+            self.exchange.submit(Said(step.iteration, report, self.order.size(step.position + self.ahead + 1)))
+
+    def settle(self) -> None:
+        """Lets all ranks hear of what was submitted: scripts may end the process group after an epoch."""
+        if self.exchange:
+            self.exchange.settle(_SETTLE_S)
 
     def finish(self, step: Step) -> None:
         """An iteration is done."""
@@ -232,16 +244,21 @@ class Run:
         while self._turns and self._turns[0].step.iteration <= step.iteration:
             self._turns.popleft()
 
-    def begin_epoch(self) -> None:
+    def begin_epoch(self) -> Callable[[], bool]:
         """An epoch is read from where the run stands; one that was left midway in this process is over.
 
         What was read of it and not trained on will not be.
+
+        Returns:
+            whether it is still this epoch's reading that goes on.
         """
         self._turns.clear()
-        if self._is_reading and self.progress.position:
+        if self._readings and self.progress.position:
             self.progress = Progress(self.progress.iteration, self.progress.epoch + 1, 0)
-        self._is_reading = True
+        self._readings += 1
         self.observer.epoch_begins()
+        mine = self._readings
+        return lambda: self._readings == mine
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands: the iterations whose gradients are there are done."""

@@ -30,6 +30,15 @@ class Sensor:
         else:
             self._waited += seconds
 
+    def iteration_begins(self) -> None:
+        """What was seen of forward passes since the last iteration's gradients is not of this one.
+
+        It was skipped, or looked at: a first pass that shapes lazy modules, a loss that was not finite.
+        """
+        if not self._from_arrival:
+            self._begun = None
+            self._waited, self._waited_before = 0.0, self._waited + self._waited_before
+
     def batch_arrived(self) -> None:
         """The training has got its batch."""
         if self._from_arrival and self._begun is None:

@@ -25,10 +25,12 @@ class Settings:
     worker: str
     #: The node's agent; None: nothing was said.
     agent: str | None
+    #: How often torchrun has begun the processes again after a failure.
+    restarts: int = 0
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None, hostname: str | None = None) -> "Settings":
-        """Reads ``RANK``, ``LOCAL_RANK``, ``WORLD_SIZE`` and ``EVENSTEP_{SERVER,JOB,WORKER,AGENT}``.
+        """Reads ``RANK``, ``LOCAL_RANK``, ``WORLD_SIZE`` and ``EVENSTEP_{SERVER,JOB,WORKER,AGENT}``, and torchrun's.
 
         Without torchrun's variables the process is alone. The job's id falls back to torchrun's ``--rdzv-id``.
 
@@ -49,6 +51,7 @@ class Settings:
             job=None if job is None else check_job_id(job),
             worker=check_worker_id(worker),
             agent=environ.get("EVENSTEP_AGENT") or None,
+            restarts=_count(environ, "TORCHELASTIC_RESTART_COUNT", 0),
         )
 
 

@@ -87,7 +87,7 @@ class Steps:
         run.observer.hedged()
         trainee.check(run.world_size)
         claims = self._claims(trainee)
-        run.begin_epoch()
+        goes_on = run.begin_epoch()
         reducer = Reducer(trainee.parameters(), trainee.buffers(), trainee.group, _NUMBERS)
         own = _Rank(run, trainee, reducer, claims, self._micro_batch)
         permutation = run.order.permutation(run.progress.epoch)
@@ -102,6 +102,9 @@ class Steps:
                     f"iteration {step.iteration} was left before its end: `for batch in step` must run through, as the "
                     "gradient would lack what nobody computes"
                 )
+            if not goes_on():
+                raise SettingError("an epoch was begun again meanwhile: read a job's data by one iterator at a time")
+        run.settle()
         run.observer.epoch_ends()
 
     def _planned(self, plan: Plan) -> Plan:

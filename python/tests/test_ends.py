@@ -1,0 +1,203 @@
+"""Epochs and runs that end otherwise than in their loop's last line: left midway, unmeasured, begun again."""
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from operator import contains
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import evenstep
+from evenstep.predictor import Predictor, Registration
+from evenstep.wire.client import Client
+from evenstep.wire.messages import JobSpec, JoinRequest
+from programs import fetch_json
+from ranks import run_ranks
+from test_service import check, train, until
+from training import Samples, loss_of, network, sgd
+
+GLOBAL_BATCH = 16
+
+
+def environ(server: str, job_id: str, **more: str) -> dict[str, str]:
+    return {"EVENSTEP_SERVER": server, "EVENSTEP_JOB": job_id, **more}
+
+
+def iterations_reported(predictor: str, job_id: str) -> set[int]:
+    return {told["iteration"] for told in fetch_json(f"{predictor}/v1/jobs/{job_id}/speeds?limit=1000")["speeds"]}
+
+
+@dataclass
+class Script:
+    """A user's script, of which each test changes one thing."""
+
+    job: evenstep.Job = field(default_factory=evenstep.init)
+    batches: list[int] = field(default_factory=list)
+    read: int = 0
+
+    def __post_init__(self) -> None:
+        self.loader = self.job.loader(Samples(), global_batch=GLOBAL_BATCH)
+        self.model = self.job.wrap(DistributedDataParallel(network()))
+        self.optimizer = sgd(self.model)
+
+    def epoch(self, stop: int | None = None, skip: int | None = None) -> None:
+        for at, (x, y, _) in enumerate(self.loader):
+            if at == stop:
+                break
+            self.read += 1
+            loss = loss_of(self.model, x, y)
+            if at == skip:
+                continue
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            self.batches.append(self.job._run.current.step.local_batch)
+
+
+def leaves_epochs(_rank: int) -> list[int]:
+    script = Script()
+    # All of an epoch's places, among them those whose plan was asked for with the samples that its end has.
+    for stop in range(1, 13):
+        script.epoch(stop)
+        opened = script.job._opened
+        if opened and opened.predictor:
+            plans, next_one = opened.predictor._plans, opened.run.progress.iteration + opened.run.ahead
+            until(partial(contains, plans, next_one), "the plan of an iteration ahead")
+    script.job.close()
+    return script.batches
+
+
+def test_epochs_that_are_left_midway_end_nobody(predictor: str, job_id: str) -> None:
+    """A plan may be there that was made for an epoch's last samples, and the iteration has more."""
+    ranks = run_ranks(2, leaves_epochs, environ=environ(predictor, job_id))
+    assert all(sum(batches) == GLOBAL_BATCH for batches in zip(*ranks, strict=True))
+    assert iterations_reported(predictor, job_id) == set(range(sum(range(1, 13))))
+
+
+def fails_to_measure(rank: int) -> list[int]:
+    script = Script()
+    if rank == 1:
+
+        def broken() -> dict[str, float]:
+            raise OSError("no readings")
+
+        script.job._run.drivers.read = broken  # type: ignore[method-assign]  # what breaks here is a device's.
+    script.epoch()
+    script.job.close()
+    return script.batches
+
+
+def test_a_rank_that_cannot_be_measured_keeps_nobody_waiting(predictor: str, job_id: str) -> None:
+    ranks = run_ranks(2, fails_to_measure, environ=environ(predictor, job_id))
+    assert [len(batches) for batches in ranks] == [13, 13]
+    told = fetch_json(f"{predictor}/v1/jobs/{job_id}/speeds?limit=1000")["speeds"]
+    assert {speed["worker"].rsplit("/")[-1] for speed in told} == {"0"}
+
+
+def measured_slowly(rank: int) -> None:
+    script = Script()
+    read = script.job._run.drivers.read
+    if rank == 0:
+
+        def slow() -> dict[str, float]:
+            # What is told lags behind what is trained.
+            time.sleep(0.05)
+            return read()
+
+        script.job._run.drivers.read = slow  # type: ignore[method-assign]  # slow as a machine may be.
+    script.epoch()
+    dist.destroy_process_group()
+    script.job.close()
+
+
+def test_groups_that_end_before_the_job_lose_no_report(predictor: str, job_id: str) -> None:
+    """As scripts do: the loop, then destroy_process_group, and the end of the process closes the job."""
+    run_ranks(2, measured_slowly, environ=environ(predictor, job_id))
+    assert iterations_reported(predictor, job_id) == set(range(13))
+
+
+def skips(_rank: int) -> tuple[float, float]:
+    """The compute time of the first iteration and of one after a skipped one, in batches: a clock that counts them."""
+    script, told = Script(evenstep.init(plan=[8, 8])), []
+    sensor = script.job._run.sensor
+    sensor._clock = lambda: float(script.read)
+    computed = sensor.computed
+
+    def heard() -> Any:
+        result = computed()
+        told.append(result[0]())
+        return result
+
+    sensor.computed = heard  # type: ignore[method-assign]  # to hear what it says.
+    script.epoch(stop=4, skip=2)
+    return told[0], told[-1]
+
+
+def test_an_iteration_that_is_skipped_is_no_time_of_the_next() -> None:
+    for plain, after in run_ranks(2, skips):
+        assert plain == after == 0.0
+
+
+def plans_that_go_wrong(_rank: int, plan: list[int], accumulate: int) -> str:
+    job = evenstep.init(plan=lambda iteration: [8, 8] if iteration < 2 else plan)
+    loader = job.loader(Samples(), accumulate=accumulate, drop_last=True)
+    with pytest.raises(evenstep.SettingError) as error:
+        for _ in loader:
+            pass
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("plan", "accumulate", "rule"),
+    [
+        ([8, 4, 4], 1, "must have a batch for each of the 2 ranks"),
+        ([9, 7], 2, "must be multiples of accumulate=2"),
+    ],
+)
+def test_functions_of_the_iteration_are_held_to_the_rules_later_too(
+    plan: list[int], accumulate: int, rule: str
+) -> None:
+    """Else samples would be of nobody."""
+    for told in run_ranks(2, plans_that_go_wrong, plan, accumulate):
+        assert rule in told
+        assert "iteration 2" in told
+
+
+def test_a_run_that_torchrun_begins_again_is_the_same_run(predictor: str, job_id: str) -> None:
+    """It may have died before its first checkpoint; another run of that name is refused as ever."""
+    run_ranks(2, train, 1, [0.0, 0.0], environ=environ(predictor, job_id))
+    again = environ(predictor, job_id, TORCHELASTIC_RESTART_COUNT="1")
+    check(run_ranks(2, train, 2, [0.0, 0.0], environ=again), 2)
+    assert iterations_reported(predictor, job_id) == set(range(26))
+
+
+def test_who_died_is_not_waited_for(predictor: str, job_id: str) -> None:
+    """Its lease runs on when torchrun begins the others again: they train, and ask until it has run out."""
+    client = Client(predictor, job_id)
+    client.put_job(JobSpec(GLOBAL_BATCH))
+    client.join(JoinRequest("another-node/0"))
+    with pytest.raises(AssertionError, match="another live worker, another-node/0"):
+        run_ranks(2, train, 1, [0.0, 0.0], environ=environ(predictor, job_id))
+    again = environ(predictor, job_id, TORCHELASTIC_RESTART_COUNT="1")
+    check(run_ranks(2, train, 1, [0.0, 0.0], environ=again), 1)
+
+
+def test_a_plan_that_comes_late_is_taken_up_late(predictor: str, job_id: str) -> None:
+    """Where answers take longer than iterations every one of them is late."""
+    spec, workers = JobSpec(GLOBAL_BATCH), [JoinRequest("node-a/0"), JoinRequest("node-a/1")]
+    planner = Predictor(Registration(Client(predictor, job_id), job_id, spec, workers, 0, resumed=False))
+    planner.open([(0, GLOBAL_BATCH)], lambda _: pytest.fail("it answers"))
+    try:
+        for iteration in (3, 4):
+            planner.learn(0, [None, None], (iteration, GLOBAL_BATCH))
+            until(partial(contains, planner._plans, iteration), "an answer")
+        assert planner.take(2) is None
+        taken = planner.take(9)
+        assert taken is not None
+        assert taken.size == GLOBAL_BATCH
+        assert planner.take(9) is None, "an older one does not follow a newer one"
+    finally:
+        planner.close(10.0)

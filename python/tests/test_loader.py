@@ -1,0 +1,55 @@
+"""Loaders in the hands of loops that do not just run through them."""
+
+from typing import Any
+
+import pytest
+
+import evenstep
+from ranks import run_ranks
+from training import SAMPLES, Samples
+
+
+def nothing(_samples: Any) -> None:
+    """A collate function for loops that look at nothing."""
+
+
+def alone(**options: Any) -> evenstep.loader.Loader:
+    return evenstep.init(plan=[16]).loader(Samples(), **options)
+
+
+def test_batches_that_are_none_are_batches() -> None:
+    assert list(alone(collate_fn=nothing)) == [None] * 13
+
+
+def test_batches_come_in_their_order_or_not_at_all() -> None:
+    with pytest.raises(evenstep.SettingError, match="in_order=False: batches belong to iterations"):
+        alone(num_workers=2, in_order=False)
+
+
+def test_an_epoch_is_read_once_at_a_time() -> None:
+    loader = alone()
+    first, second = iter(loader), iter(loader)
+    next(first)
+    next(second)
+    with pytest.raises(evenstep.SettingError, match="begun again"):
+        next(first)
+    assert len(list(second)) == 12, "who came last goes on"
+
+
+def test_who_is_left_late_does_no_harm() -> None:
+    """Prefetching readers of an epoch that was left have drawn batches, which are no one's then."""
+    loader = alone(num_workers=2, multiprocessing_context="fork")
+    kept = iter(loader)
+    assert len(next(kept)[2]) == 16
+    seen = [sample for _, _, index in loader for sample in index.tolist()]
+    assert sorted(seen) == list(range(SAMPLES))
+    del kept
+    assert len(loader) == len(list(loader)) == 13
+
+
+def few(_rank: int) -> list[int]:
+    return [len(index) for _, _, index in evenstep.init().loader(Samples(2), global_batch=16)]
+
+
+def test_a_data_set_smaller_than_the_ranks() -> None:
+    assert run_ranks(3, few) == [[1], [1], [2]], "who has no samples computes some that count nothing"
