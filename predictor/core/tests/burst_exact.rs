@@ -33,7 +33,7 @@ struct Case {
 }
 
 impl Case {
-    fn random(random: &mut ChaCha8Rng, inputs: Vec<Vec<usize>>) -> Self {
+    fn random(random: &mut ChaCha8Rng, inputs: &[Vec<usize>]) -> Self {
         let lists: [&[u64]; 5] = [&[1, 2, 4], &[1, 2, 4], &[1, 2, 4, 8], &[1, 3, 5], &[2, 4]];
         let short = inputs.len() < LAYERS_MAX;
         let counts = lists[random.random_range(0..if short { 5 } else { 2 })].to_vec();
@@ -227,7 +227,7 @@ fn chains_equal_a_search_over_all_plans() {
     let mut planned = 0;
     for case in 0..CHAINS {
         let layers = random.random_range(1..=LAYERS_MAX);
-        let solved = Case::random(&mut random, chain(layers)).check(&format!("chain {case}"));
+        let solved = Case::random(&mut random, &chain(layers)).check(&format!("chain {case}"));
         planned += usize::from(solved);
     }
     assert!(planned > CHAINS / 2, "only {planned} had a plan");
@@ -240,7 +240,7 @@ fn graphs_equal_a_search_over_all_plans() {
     for case in 0..GRAPHS {
         let inputs = graph(&mut random);
         blocks += usize::from(inputs.iter().any(|inputs| inputs.len() > 1));
-        planned += usize::from(Case::random(&mut random, inputs).check(&format!("graph {case}")));
+        planned += usize::from(Case::random(&mut random, &inputs).check(&format!("graph {case}")));
     }
     assert!(planned > GRAPHS / 2, "only {planned} had a plan");
     assert!(blocks > GRAPHS / 2, "only {blocks} had a block");
@@ -250,7 +250,7 @@ fn graphs_equal_a_search_over_all_plans() {
 fn profiled(random: &mut ChaCha8Rng, at: usize) -> Layer {
     let (fixed, each) = (random.random_range(1.0..200.0), random.random_range(0.1..50.0));
     let points = [1, 8, 64].map(|batch: u64| (batch, fixed + each * batch as f64));
-    let inputs = at.checked_sub(1).into_iter().chain((at > 2 && at % 3 == 0).then(|| at - 2));
+    let inputs = at.checked_sub(1).into_iter().chain((at > 2 && at.is_multiple_of(3)).then(|| at - 2));
     Layer {
         inputs: inputs.map(|layer| Input { layer, edge_us: None }).collect(),
         cost: Cost::Profile(points.to_vec()),

@@ -12,8 +12,8 @@ use super::costs::{Choice, Costs};
 use super::label::{LABELS_MAX, LABELS_MIN, Label, Matters, Step, Value, keep_best};
 use super::problem::Limit;
 
-/// The most ways that are remembered, about.
-const KEPT_MAX: usize = 2_000_000;
+/// The most ways that are remembered, about: a cap that matters then takes tenths of a second, not minutes.
+const KEPT_MAX: usize = 250_000;
 
 /// The place of an edge among what is kept: there is nothing to remember of it.
 const EDGE: u32 = 0;
@@ -138,7 +138,10 @@ impl<'a> Folding<'a> {
             self.join(from, to, Edge::Ways(ways));
         }
         match self.edges.get(&(Place::Source, Place::Sink)) {
-            Some(Edge::Ways(ways)) if self.edges.len() == 1 => Ok(ways.labels[0]),
+            // Parts that no edge joins meet at the ends only: there they may be too much together.
+            Some(Edge::Ways(ways)) if self.edges.len() == 1 => {
+                ways.labels.first().copied().ok_or(Failure::At(0))
+            }
             _ => Err(Failure::Crossing(self.first_left())),
         }
     }

@@ -109,3 +109,19 @@ fn limit_and_cap_together() {
     };
     assert_eq!(error(both), Infeasible::LimitAndMemory { limit: 1.0, cap_bytes: 100 }.into());
 }
+
+/// Two layers that nothing joins: each fits on one GPU or on two, both together do not.
+#[test]
+fn parts_that_nothing_joins() {
+    let part = |name: &str| Layer {
+        activation_bytes: vec![(8, 80.0), (32, 90.0)],
+        ..Layer::table(name, None, [(1, 3.0), (4, 1.0)].into())
+    };
+    let under = |bytes_per_gpu| {
+        let memory = Some(Memory { bytes_per_gpu, bytes_per_parameter: 0.0 });
+        let limit = Some(Limit { amplification: 1.0, exempt_below_us: 0.0 });
+        plan(&Problem { memory, limit, ..Problem::new(vec![part("a"), part("b")], 4, 32) })
+    };
+    assert_eq!(gpus(&under(180).unwrap()), [1, 1]);
+    assert_eq!(under(179).unwrap_err(), Infeasible::LimitAndMemory { limit: 1.0, cap_bytes: 179 }.into());
+}

@@ -59,13 +59,15 @@ fn exemption() {
     assert_eq!(gpus(&plan(&problem).unwrap()), [4, 1, 1], "4 is not below 4");
 }
 
-/// A ratio that is the limit but for rounding: 0.1 * 3 / 0.3 is more than 1 in floats.
+/// A ratio that is the limit but for rounding: 0.1 * 3 / 0.3, and 0.49 * 2 / 0.7, which is 1.4.
 #[test]
 fn a_limit_can_be_met_exactly() {
-    let layer = Layer::table("even", None, [(1, 0.3), (3, 0.1)].into());
-    let limit = Some(Limit { amplification: 1.0, exempt_below_us: 0.0 });
-    let problem = Problem { limit, counts: Some(vec![3, 1]), ..Problem::new(vec![layer], 3, 32) };
-    assert_eq!(gpus(&plan(&problem).unwrap()), [3]);
+    for (amplification, gpus, one_us, us) in [(1.0, 3, 0.3, 0.1), (1.4, 2, 0.7, 0.49)] {
+        let layer = Layer::table("even", None, [(1, one_us), (gpus, us)].into());
+        let limit = Some(Limit { amplification, exempt_below_us: 0.0 });
+        let problem = Problem { limit, counts: Some(vec![gpus, 1]), ..Problem::new(vec![layer], 3, 32) };
+        assert_eq!(super::gpus(&plan(&problem).unwrap()), [gpus], "limit {amplification}");
+    }
 }
 
 /// A join pays for both transfers, and both count: 1 + 1 + 1 us on two GPUs are twice the 3 us on one, one transfer fewer is not.
