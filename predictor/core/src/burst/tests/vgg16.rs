@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// By layer: cost on 1, 2, 4 and 8 GPUs, and its edge from the layer before for 1-2, 1-4, 1-8, 2-4, 2-8, 4-8 (there and back alike), us.
+/// By layer, in us: cost on 1, 2, 4 and 8 GPUs; its edge from the layer before for 1-2, 1-4, 1-8, 2-4, 2-8, 4-8 (and back).
 const TABLE: [(&str, [f64; 4], [f64; 6]); 37] = [
     ("conv2d", [1088.01, 554.01, 288.01, 153.01], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
     (
@@ -112,7 +112,9 @@ const TABLE: [(&str, [f64; 4], [f64; 6]); 37] = [
 ];
 
 /// Limit (none: infinite), iteration and GPU time in us, and runs of layers with so many GPUs.
-const PLANS: [(f64, f64, f64, &[(usize, usize)]); 7] = [
+type Golden = (f64, f64, f64, &'static [(usize, usize)]);
+
+const PLANS: [Golden; 7] = [
     (1.0, 60506.045, 60506.045, &[(37, 1)]),
     (1.2, 26202.276, 65319.686, &[(17, 4), (7, 1), (8, 2), (5, 1)]),
     (1.5, 11404.334, 70994.848, &[(24, 8), (8, 2), (5, 1)]),
