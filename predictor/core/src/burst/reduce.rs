@@ -289,7 +289,11 @@ impl<'a> Folding<'a> {
         labels.retain(legal);
         let transfer = joins && room_fs != Some(u128::MAX);
         let cells = self.states(from) * self.states(to) * self.room_fs.len();
-        let most = (KEPT_MAX / cells).clamp(LABELS_MIN, LABELS_MAX);
+        // Transfers alone tell few ways apart; with a cap their number grows with every layer.
+        let most = match self.spare_bytes {
+            Some(_) => (KEPT_MAX / cells).clamp(LABELS_MIN, LABELS_MAX),
+            None => LABELS_MAX,
+        };
         self.thinned |= keep_best(labels, Matters { transfer, memory: self.spare_bytes.is_some() }, most);
         for label in labels.drain(..) {
             let place = match label.step {
