@@ -1,0 +1,146 @@
+//! A plan: who runs what from when to when, and what it is worth beside other ways.
+
+use super::costs::{Costs, exempt, in_us};
+use super::problem::Limit;
+
+/// A burst-parallel plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// In the order of the problem's layers, which is that of their runs.
+    pub layers: Vec<PlannedLayer>,
+    /// An iteration, in microseconds.
+    pub iteration_us: f64,
+    /// GPU time of all layers: each one's time, as often as it has GPUs.
+    pub gpu_us: f64,
+    /// GPUs by speed, the fastest first, as places in the problem's list: a layer on n GPUs runs on the first n.
+    pub gpu_order: Vec<usize>,
+    /// By GPU, in the order of the problem's list: how long it has nothing to do. Their sum is
+    /// `iteration_us * GPUs - gpu_us`.
+    pub idle_us: Vec<f64>,
+    /// What the GPU that takes part in all layers holds; 0 where nobody says.
+    pub memory_bytes: u64,
+    /// All layers on the largest allowed count, without the amplification limit; `None` where a layer or the cap does not
+    /// allow that.
+    pub data_parallel: Option<Alternative>,
+    /// All layers on the fastest GPU; `None` where 1 is no allowed count, or the layers or the cap do not allow it.
+    pub one_gpu: Option<Alternative>,
+    /// Whether it is proven that no plan is better. False only where so many ways differ in memory or transfers that not all could be
+    /// kept; limit and cap hold all the same.
+    pub exact: bool,
+}
+
+/// One layer of a plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedLayer {
+    /// How many GPUs.
+    pub gpus: usize,
+    /// When it begins, transfers into it first; microseconds from the beginning of the iteration.
+    pub begin_us: f64,
+    /// When it ends.
+    pub end_us: f64,
+    /// Of this, transfers from all layers that it reads.
+    pub transfer_us: f64,
+    /// Of this, compute; with the gradient sum where the cost is an explicit table.
+    pub compute_us: f64,
+    /// Of this, the gradient sum; `None` where an explicit table has it in the compute.
+    pub sync_us: Option<f64>,
+    /// Its GPU time over that on one GPU; `None` where the latter is not known, or 0.
+    pub amplification: Option<f64>,
+    /// Whether the limit had no say: it has one GPU or is short on one. Without a limit, all are.
+    pub exempt: bool,
+}
+
+/// What another way would take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Alternative {
+    /// GPUs of every layer.
+    pub gpus: usize,
+    /// An iteration, in microseconds.
+    pub iteration_us: f64,
+    /// GPU time of all layers.
+    pub gpu_us: f64,
+}
+
+/// The plan that gives each layer this count (its place among the allowed); `exact` as in [`Plan`].
+pub(super) fn answer(costs: &Costs, counts: &[usize], limit: Option<Limit>, exact: bool) -> Plan {
+    let mut layers = Vec::with_capacity(counts.len());
+    let mut busy_fs = vec![0u128; costs.shares.order.len() + 1];
+    let mut now_fs = 0u128;
+    for (layer, &count) in counts.iter().enumerate() {
+        let Some(times) = Times::of(costs, layer, counts) else { continue };
+        let gpus = costs.counts[count];
+        let begin_fs = now_fs;
+        now_fs += times.all_fs();
+        busy_fs[gpus] += times.all_fs();
+        let one_gpu_fs = costs.one_gpu_fs[layer];
+        let free = |limit: Limit| one_gpu_fs.is_some_and(|one_fs| exempt(limit, one_fs, gpus));
+        let ratio = |one_fs: u128| in_us(times.all_fs()) * gpus as f64 / in_us(one_fs);
+        layers.push(PlannedLayer {
+            gpus,
+            begin_us: in_us(begin_fs),
+            end_us: in_us(now_fs),
+            transfer_us: in_us(times.transfer_fs),
+            compute_us: in_us(times.compute_fs),
+            sync_us: times.sync_fs.map(in_us),
+            amplification: one_gpu_fs.filter(|one_fs| *one_fs > 0).map(ratio),
+            exempt: limit.is_none_or(free),
+        });
+    }
+    // What is busy on n GPUs is busy on the first n.
+    let mut idle_us = vec![0.0; costs.shares.order.len()];
+    let mut by_this_fs = 0u128;
+    for (place, gpu) in costs.shares.order.iter().enumerate().rev() {
+        by_this_fs += busy_fs[place + 1];
+        idle_us[*gpu] = in_us(now_fs - by_this_fs);
+    }
+    let gpu_fs: u128 = busy_fs.iter().zip(0..).map(|(fs, gpus)| fs * gpus).sum();
+    let largest = costs.counts.len() - 1;
+    Plan {
+        layers,
+        iteration_us: in_us(now_fs),
+        gpu_us: in_us(gpu_fs),
+        gpu_order: costs.shares.order.clone(),
+        idle_us,
+        memory_bytes: memory_bytes(costs, counts).min(u64::MAX.into()) as u64,
+        data_parallel: alternative(costs, largest),
+        one_gpu: costs.counts.iter().position(|gpus| *gpus == 1).and_then(|one| alternative(costs, one)),
+        exact,
+    }
+}
+
+/// What the fastest GPU, which takes part in all layers, holds.
+pub(super) fn memory_bytes(costs: &Costs, counts: &[usize]) -> u128 {
+    let layers = costs.choices.iter().zip(counts);
+    layers.filter_map(|(choices, count)| choices[*count]).map(|choice| choice.memory_bytes).sum()
+}
+
+fn alternative(costs: &Costs, count: usize) -> Option<Alternative> {
+    let counts = vec![count; costs.choices.len()];
+    let times = |layer| Times::of(costs, layer, &counts).map(|times| times.all_fs());
+    let all_fs = (0..counts.len()).try_fold(0u128, |sum, layer| Some(sum + times(layer)?))?;
+    let cap = costs.problem.memory.map_or(u128::MAX, |memory| memory.bytes_per_gpu.into());
+    let gpus = costs.counts[count];
+    let alternative = Alternative { gpus, iteration_us: in_us(all_fs), gpu_us: in_us(all_fs * gpus as u128) };
+    (memory_bytes(costs, &counts) <= cap).then_some(alternative)
+}
+
+struct Times {
+    transfer_fs: u128,
+    compute_fs: u128,
+    sync_fs: Option<u128>,
+}
+
+impl Times {
+    /// `None` where the layer cannot have its count.
+    fn of(costs: &Costs, layer: usize, counts: &[usize]) -> Option<Self> {
+        let choice = costs.choices[layer][counts[layer]]?;
+        let inputs = costs.problem.layers[layer].inputs.iter();
+        let transfer_fs =
+            inputs.map(|input| costs.transfer_fs(input, counts[input.layer], counts[layer])).sum();
+        Some(Self { transfer_fs, compute_fs: choice.compute_fs, sync_fs: choice.sync_fs })
+    }
+
+    fn all_fs(&self) -> u128 {
+        self.transfer_fs + self.compute_fs + self.sync_fs.unwrap_or(0)
+    }
+}

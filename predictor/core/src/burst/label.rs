@@ -1,0 +1,130 @@
+//! What a part of a plan comes to, and which of several ways through it are worth keeping.
+
+/// The most ways that are kept through one part between two counts. Only a memory cap that matters, and joins whose
+/// transfers the limit counts, ever need more than one.
+pub(super) const LABELS_MAX: usize = 64;
+/// The fewest: the best and the lightest.
+pub(super) const LABELS_MIN: usize = 2;
+
+/// What a plan is judged by, in this order: less time, then less GPU time, then fewer GPUs over all layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct Value {
+    pub time_fs: u128,
+    pub gpu_fs: u128,
+    pub gpus: u128,
+}
+
+impl Value {
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            time_fs: self.time_fs + other.time_fs,
+            gpu_fs: self.gpu_fs + other.gpu_fs,
+            gpus: self.gpus + other.gpus,
+        }
+    }
+}
+
+/// One way through a part of the graph that lies between two layers, without these.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Label {
+    pub value: Value,
+    /// Transfers into the layer at the end: they count for its amplification.
+    pub transfer_fs: u128,
+    /// Above the least that the layers of this part need.
+    pub memory_bytes: u128,
+    /// How it came about.
+    pub step: Step,
+}
+
+/// How a way came about; numbers are places in the list of all that were kept.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Step {
+    /// It is an edge.
+    Edge,
+    /// Through a layer at a count (its place among the allowed).
+    Through { before: u32, layer: u32, count: u32, after: u32 },
+    /// Beside each other.
+    Both(u32, u32),
+    /// It has this place.
+    Kept(u32),
+}
+
+/// What tells two ways apart, beside their value.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Matters {
+    /// The layer at the end may be at its limit, and more transfers may come.
+    pub transfer: bool,
+    /// There is a cap.
+    pub memory: bool,
+}
+
+/// Keeps the ways that no other one beats in all that matters, `most` of them ([`LABELS_MIN`] or more). Says whether some had
+/// to go that nothing beats.
+pub(super) fn keep_best(labels: &mut Vec<Label>, matters: Matters, most: usize) -> bool {
+    let transfer = |label: &Label| if matters.transfer { label.transfer_fs } else { 0 };
+    let memory = |label: &Label| if matters.memory { label.memory_bytes } else { 0 };
+    let order = |label: &Label| (label.value, memory(label), transfer(label));
+    if !matters.transfer && !matters.memory {
+        let best = labels.iter().copied().min_by_key(order);
+        labels.clear();
+        labels.extend(best);
+        return false;
+    }
+    labels.sort_by_key(order);
+    let mut kept: Vec<Label> = Vec::new();
+    for label in labels.drain(..) {
+        // By value they are in order already: who came before is no worse.
+        let beats = |other: &Label| memory(other) <= memory(&label) && transfer(other) <= transfer(&label);
+        if !kept.iter().rev().any(beats) {
+            kept.push(label);
+        }
+    }
+    let thinned = kept.len() > most;
+    if thinned {
+        // The lightest way must stay, or a plan that fits could be lost; the rest evenly, the best first.
+        let lightest = kept.iter().copied().min_by_key(|label| (memory(label), transfer(label)));
+        let every = |at: usize| kept[at * kept.len() / (most - 1)];
+        labels.extend((0..most - 1).map(every).chain(lightest));
+    } else {
+        *labels = kept;
+    }
+    thinned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: Matters = Matters { transfer: true, memory: true };
+
+    fn labels(all: &[(u128, u128, u128)]) -> Vec<Label> {
+        let label = |&(time_fs, memory_bytes, transfer_fs): &(u128, u128, u128)| {
+            let value = Value { time_fs, ..Value::default() };
+            Label { value, transfer_fs, memory_bytes, step: Step::Edge }
+        };
+        all.iter().map(label).collect()
+    }
+
+    fn kept(all: &[(u128, u128, u128)], matters: Matters, most: usize) -> (Vec<u128>, bool) {
+        let mut labels = labels(all);
+        let thinned = keep_best(&mut labels, matters, most);
+        (labels.iter().map(|label| label.value.time_fs).collect(), thinned)
+    }
+
+    #[test]
+    fn what_nothing_beats_is_kept() {
+        let all = [(3, 1, 9), (1, 9, 5), (2, 9, 5), (4, 9, 1), (5, 1, 1), (6, 2, 2)];
+        assert_eq!(kept(&all, BOTH, 9), (vec![1, 3, 4, 5], false));
+        assert_eq!(kept(&all, Matters { transfer: false, ..BOTH }, 9), (vec![1, 3], false));
+        assert_eq!(kept(&all, Matters { memory: false, ..BOTH }, 9), (vec![1, 4], false));
+        assert_eq!(kept(&all, Matters { transfer: false, memory: false }, 9), (vec![1], false));
+    }
+
+    #[test]
+    fn of_too_many_the_best_and_the_lightest_stay() {
+        let all: Vec<(u128, u128, u128)> = (0..10).map(|at| (at, 10 - at, 0)).collect();
+        assert_eq!(kept(&all, BOTH, 4), (vec![0, 3, 6, 9], true));
+        assert_eq!(kept(&all, BOTH, LABELS_MIN), (vec![0, 9], true));
+        assert_eq!(kept(&all, BOTH, 10).0.len(), 10);
+    }
+}

@@ -1,0 +1,106 @@
+//! Who computes which part of a layer's samples: those that run it share them by speed.
+
+/// GPUs, the fastest first.
+pub(super) struct Shares {
+    /// Their places in the list that was given, the fastest first; of GPUs alike the earlier.
+    pub order: Vec<usize>,
+    /// Their speeds, falling.
+    speeds: Vec<f64>,
+    /// Sum of the speeds of the first so many.
+    sums: Vec<f64>,
+    global_batch: u64,
+}
+
+impl Shares {
+    pub fn new(speeds: &[f64], global_batch: u64) -> Self {
+        let mut order: Vec<usize> = (0..speeds.len()).collect();
+        order.sort_by(|a, b| speeds[*b].total_cmp(&speeds[*a]).then(a.cmp(b)));
+        let speeds: Vec<f64> = order.iter().map(|gpu| speeds[*gpu]).collect();
+        let mut sum = 0.0;
+        let add = |speed: &f64| {
+            sum += speed;
+            sum
+        };
+        let sums = std::iter::once(0.0).chain(speeds.iter().map(add)).collect();
+        Self { order, speeds, sums, global_batch }
+    }
+
+    /// Sum of the speeds of the `count` fastest.
+    pub fn speed(&self, count: usize) -> f64 {
+        self.sums[count]
+    }
+
+    /// Samples of each of the `count` fastest: its part by speed, rounded up, so that nobody has more than is counted.
+    pub fn batches(&self, count: usize) -> impl Iterator<Item = u64> {
+        let per_speed = self.global_batch as f64 / self.sums[count];
+        // What is a whole number but for rounding is that number.
+        self.speeds[..count].iter().map(move |speed| (speed * per_speed * (1.0 - 1e-12)).ceil() as u64)
+    }
+
+    /// How long the last of the `count` fastest takes, where one of speed 1 takes `time_us(batch)`.
+    pub fn compute_us(&self, count: usize, time_us: impl Fn(u64) -> f64) -> f64 {
+        let mut slowest: f64 = 0.0;
+        let mut last = None;
+        for (speed, batch) in self.speeds.iter().zip(self.batches(count)) {
+            // GPUs alike stand together: one of them speaks for all.
+            if last != Some(*speed) {
+                slowest = slowest.max(time_us(batch) / speed);
+                last = Some(*speed);
+            }
+        }
+        slowest
+    }
+
+    /// The most samples that one GPU sends or receives where `from` GPUs have them and `to` need them: what a GPU keeps is not moved.
+    pub fn moved(&self, from: usize, to: usize) -> u64 {
+        let zero = std::iter::repeat(0);
+        let before = self.batches(from).chain(zero.clone());
+        let pairs = before.zip(self.batches(to).chain(zero)).take(from.max(to));
+        pairs.map(|(had, has)| had.abs_diff(has)).max().unwrap_or(0)
+    }
+}
+
+/// The line through these points at `batch`, as [`Cost::Profile`](super::Cost::Profile) says; 0 without points.
+pub(super) fn at(points: &[(u64, f64)], batch: u64) -> f64 {
+    let right = points.partition_point(|(size, _)| *size < batch);
+    let ((x0, y0), (x1, y1)) = match (points, right) {
+        ([], _) => return 0.0,
+        ([(_, y), ..], 0) => return *y,
+        ([only], _) => ((0, 0.0), *only),
+        _ => (points[right.min(points.len() - 1) - 1], points[right.min(points.len() - 1)]),
+    };
+    (y0 + (y1 - y0) * ((batch - x0) as f64 / (x1 - x0) as f64)).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_follow_speeds() {
+        let shares = Shares::new(&[1.0, 2.0, 1.0], 32);
+        assert_eq!(shares.order, [1, 0, 2]);
+        assert_eq!(shares.batches(3).collect::<Vec<_>>(), [16, 8, 8]);
+        assert_eq!(shares.batches(2).collect::<Vec<_>>(), [22, 11], "21 1/3 and 10 2/3, rounded up");
+        // The fast one takes 16 / 2, the others 8 / 1, and a fixed cost of 4 counts as 2 and 4.
+        assert_eq!(shares.compute_us(3, |batch| 4.0 + batch as f64), 12.0);
+    }
+
+    #[test]
+    fn what_stays_is_not_moved() {
+        let shares = Shares::new(&[1.0; 8], 32);
+        let moved = |from, to| shares.moved(from, to);
+        assert_eq!([moved(1, 8), moved(8, 1), moved(4, 8), moved(2, 4), moved(4, 4)], [28, 28, 4, 8, 0]);
+    }
+
+    #[test]
+    fn lines() {
+        let points = [(2, 10.0), (4, 20.0), (8, 24.0)];
+        assert_eq!(
+            [1, 2, 3, 4, 6, 8, 12].map(|batch| at(&points, batch)),
+            [10., 10., 15., 20., 22., 24., 28.]
+        );
+        assert_eq!([1, 2, 3].map(|batch| at(&[(2, 10.0)], batch)), [10.0, 10.0, 15.0]);
+        assert_eq!(at(&[], 3), 0.0);
+    }
+}
