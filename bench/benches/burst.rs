@@ -2,7 +2,12 @@
 //!
 //! Aim: a plan in under 100 ms.
 
-#![allow(clippy::expect_used, missing_docs, reason = "a benchmark ends where its set-up fails")]
+#![allow(
+    clippy::expect_used,
+    clippy::print_stdout,
+    missing_docs,
+    reason = "a benchmark ends where its set-up fails, and says what was planned"
+)]
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
