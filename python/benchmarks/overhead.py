@@ -1,6 +1,6 @@
 """What evenstep adds to a step: the same DDP training with and without it, in turn, in the same processes.
 
-    python benchmarks/overhead.py --step-ms 50
+    python benchmarks/overhead.py --step-ms 50 [--sleep]
 
 Two ranks, each pinned to a core of its own, compute for about as long as they are told (matrix products). Blocks of
 steps alternate: plain DDP, then the weighted hook with plans from a predictor. Both have even shares, so that the
@@ -29,8 +29,9 @@ BLOCK = 10
 class Working(torch.nn.Module):
     """A small layer, and matrix products that take about so many seconds."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, sleeps: bool) -> None:
         super().__init__()
+        self.seconds = seconds if sleeps else None
         self.layer = torch.nn.Linear(64, 1)
         self.matrix = torch.randn(192, 192)
         begun, products = time.perf_counter(), 0
@@ -40,6 +41,9 @@ class Working(torch.nn.Module):
         self.products = max(1, round(products * seconds))
 
     def forward(self, x: torch.Tensor) -> Any:
+        if self.seconds:
+            time.sleep(self.seconds)
+            return self.layer(x)
         for _ in range(self.products):
             torch.mm(self.matrix, self.matrix)
         return self.layer(x)
@@ -59,10 +63,10 @@ def rank(arguments: argparse.Namespace) -> None:
     x = torch.randn(8192, 64)
     dataset = TensorDataset(x, x[:, :1])
     seconds = arguments.step_ms / 1e3
-    plain = DistributedDataParallel(Working(seconds))
+    plain = DistributedDataParallel(Working(seconds, sleeps=arguments.sleep))
     job = evenstep.init(wishes={"min_gain": 1.0})
     ours_loader = job.loader(dataset, global_batch=32)
-    net = Working(seconds)
+    net = Working(seconds, sleeps=arguments.sleep)
     net.products = plain.module.products
     ours = job.wrap(DistributedDataParallel(net))
     plain_loader = DataLoader(dataset, batch_size=16, shuffle=True)
@@ -104,11 +108,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--step-ms", type=float, default=50.0)
     parser.add_argument("--blocks", type=int, default=40, help="of each kind, ten steps each")
+    parser.add_argument("--sleep", action="store_true", help="leave the cores idle meanwhile, as steps on GPUs do")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:
         return rank(arguments)
     options = [f"--step-ms={arguments.step_ms}", f"--blocks={arguments.blocks}", "--rank"]
+    options += ["--sleep"] if arguments.sleep else []
     with start.predictor() as server:
         environ = {"EVENSTEP_SERVER": server, "EVENSTEP_JOB": f"overhead-{os.getpid()}"}
         start.torchrun(2, [__file__, *options], environ)
