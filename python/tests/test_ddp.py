@@ -12,7 +12,19 @@ from torch.nn.parallel import DistributedDataParallel
 import evenstep
 from evenstep.order import Order
 from ranks import run_ranks
-from training import EPOCHS, GLOBAL_BATCH, PLANS, SAMPLES, Samples, difference, loss_of, network, parameters, sgd
+from training import (
+    EPOCHS,
+    GLOBAL_BATCH,
+    PLANS,
+    SAMPLES,
+    Samples,
+    difference,
+    loss_of,
+    network,
+    one_process,
+    parameters,
+    sgd,
+)
 
 TOLERANCE = 1e-14
 CLIP = 0.05
@@ -40,21 +52,6 @@ class Branching(torch.nn.Module):
         if len(used) == 2:
             return torch.where(positive, *used)
         return used[0]
-
-
-def one_process(epochs: int = EPOCHS, *, model: torch.nn.Module | None = None, clip: float | None = None) -> Parameters:
-    order, data, model = Order(SAMPLES, GLOBAL_BATCH), Samples(), model or network()
-    optimizer = sgd(model)
-    for epoch in range(epochs):
-        permutation = order.permutation(epoch)
-        for step in range(order.steps):
-            at = permutation[step * order.global_batch :][: order.size(step)]
-            optimizer.zero_grad()
-            loss_of(model, data.x[at], data.y[at]).backward()
-            if clip:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-            optimizer.step()
-    return parameters(model)
 
 
 def epochs_of(loader: Any) -> Any:

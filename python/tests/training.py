@@ -72,7 +72,7 @@ def loss_of(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.T
     return torch.nn.functional.mse_loss(model(x), y)
 
 
-def one_process(epochs: int = EPOCHS, order: Order | None = None) -> list[list[float]]:
+def one_process(epochs: int = EPOCHS, order: Order | None = None, clip: float | None = None) -> list[list[float]]:
     """The reference: whole batches, plain PyTorch."""
     order = order or Order(SAMPLES, GLOBAL_BATCH)
     data, model = Samples(order.samples), network()
@@ -83,6 +83,8 @@ def one_process(epochs: int = EPOCHS, order: Order | None = None) -> list[list[f
             at = permutation[step * order.global_batch :][: order.size(step)]
             optimizer.zero_grad()
             loss_of(model, data.x[at], data.y[at]).backward()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
     return parameters(model)
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import torch
 
+from evenstep.moment import Moment, between, now, peak_memory_bytes
+
 
 class Sensor:
     """Forward and backward of an iteration: from its first forward pass to its last gradient, less waiting for data.
@@ -19,7 +21,7 @@ class Sensor:
         self._device = torch.device("cpu")
         #: Whether an iteration begins when its batch arrives: where nobody sees forward passes.
         self._from_arrival = False
-        self._begun: float | torch.cuda.Event | None = None
+        self._begun: Moment | None = None
         self._waited = 0.0
         self._waited_before = 0.0
 
@@ -42,7 +44,7 @@ class Sensor:
     def batch_arrived(self) -> None:
         """The training has got its batch."""
         if self._from_arrival and self._begun is None:
-            self._begun = self._now()
+            self._begun = now(self._device, self._clock)
 
     def measure_from_arrival(self, device: torch.device) -> None:
         """From the next iteration on its begin is that its batch arrives: nobody sees forward passes on this device."""
@@ -52,7 +54,7 @@ class Sensor:
         """A forward pass begins on a device; the first of an iteration counts."""
         if self._begun is None:
             self._device = device
-            self._begun = self._now()
+            self._begun = now(self._device, self._clock)
 
     def computed(self) -> tuple[Callable[[], float], float]:
         """The last gradient is there.
@@ -61,25 +63,11 @@ class Sensor:
             what gives the compute time in seconds, once the device is done, and the seconds of waiting for data. The
             time is 0 where no forward pass was seen: such an iteration says nothing of the speed.
         """
-        begun, end, waited = self._begun, self._now(), self._waited
+        begun, end, waited = self._begun, now(self._device, self._clock), self._waited
         loader_wait = waited + self._waited_before
         self._begun, self._waited, self._waited_before = None, 0.0, 0.0
-        return (lambda: 0.0 if begun is None else max(0.0, _between(begun, end) - waited)), loader_wait
+        return (lambda: 0.0 if begun is None else max(0.0, between(begun, end) - waited)), loader_wait
 
     def peak_memory_bytes(self) -> int | None:
-        """The most that tensors held on the GPU so far; None on CPUs, where other things share the memory."""
-        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
-
-    def _now(self) -> "float | torch.cuda.Event":
-        if self._device.type != "cuda":
-            return self._clock()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-
-def _between(begun: "float | torch.cuda.Event", end: "float | torch.cuda.Event") -> float:
-    if isinstance(begun, float) or isinstance(end, float):
-        return end - begun if isinstance(begun, float) and isinstance(end, float) else 0.0
-    end.synchronize()
-    return float(begun.elapsed_time(end)) / 1e3
+        """The most that tensors held on the GPU so far; None on CPUs."""
+        return peak_memory_bytes(self._device)

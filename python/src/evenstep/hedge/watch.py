@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from evenstep.moment import Moment, between, now, peak_memory_bytes
+
 
 class Watch:
     """Times each pass from when the training gets its batch until it asks for the next one.
@@ -20,20 +22,20 @@ class Watch:
         self.passes = 0
         self._device = device
         self._clock = clock
-        self._begun: float | torch.cuda.Event | None = None
-        self._open: list[tuple[float | torch.cuda.Event, float | torch.cuda.Event]] = []
+        self._begun: Moment | None = None
+        self._open: list[tuple[Moment, Moment]] = []
         self._total_s = 0.0
         #: The training asks, and the thread that reports.
         self._asked = threading.Lock()
 
     def begin(self) -> None:
         """A pass begins."""
-        self._begun = self._now()
+        self._begun = now(self._device, self._clock)
 
     def end(self, samples: int) -> None:
         """The pass over so many samples has ended."""
         if self._begun is not None:
-            self._open.append((self._begun, self._now()))
+            self._open.append((self._begun, now(self._device, self._clock)))
             self._begun = None
             self.samples += samples
             self.passes += 1
@@ -42,7 +44,7 @@ class Watch:
         """Seconds of all passes so far; waits until the device has done them."""
         with self._asked:
             while self._open:
-                self._total_s += _between(*self._open.pop(0))
+                self._total_s += between(*self._open.pop(0))
             return self._total_s
 
     def pace_s(self) -> float | None:
@@ -50,19 +52,5 @@ class Watch:
         return self.total_s() / self.samples if self.samples else None
 
     def peak_memory_bytes(self) -> int | None:
-        """The most that tensors held on the GPU so far; None on CPUs, where other things share the memory."""
-        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
-
-    def _now(self) -> "float | torch.cuda.Event":
-        if self._device.type != "cuda":
-            return self._clock()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-
-def _between(begun: "float | torch.cuda.Event", end: "float | torch.cuda.Event") -> float:
-    if isinstance(begun, float) or isinstance(end, float):
-        return end - begun if isinstance(begun, float) and isinstance(end, float) else 0.0
-    end.synchronize()
-    return float(begun.elapsed_time(end)) / 1e3
+        """The most that tensors held on the GPU so far; None on CPUs."""
+        return peak_memory_bytes(self._device)
