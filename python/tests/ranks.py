@@ -49,6 +49,8 @@ def run_ranks(
         # PyTorch 2.4 asks for it beside the one before.
         "TORCHELASTIC_RESTART_COUNT": "0",
         "OMP_NUM_THREADS": "1",
+        # Iterations are short here: ranks exchange after each, whatever it costs.
+        "EVENSTEP_OVERHEAD": "1000",
         **(environ or {}),
     }
     ranks = [

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
+from evenstep.exchange import Exchange
 from evenstep.predictor import Predictor, Registration
 from evenstep.wire.client import Client
 from evenstep.wire.messages import JobSpec, JoinRequest
@@ -77,6 +78,12 @@ def test_epochs_that_are_left_midway_end_nobody(predictor: str, job_id: str) -> 
     assert iterations_reported(predictor, job_id) == set(range(sum(range(1, 13))))
 
 
+def exchange_of(script: Script) -> Exchange:
+    assert script.job._opened is not None
+    assert script.job._opened.exchange is not None
+    return script.job._opened.exchange
+
+
 def fails_to_measure(rank: int) -> list[int]:
     script = Script()
     if rank == 1:
@@ -84,7 +91,7 @@ def fails_to_measure(rank: int) -> list[int]:
         def broken() -> dict[str, float]:
             raise OSError("no readings")
 
-        script.job._run.drivers.read = broken  # type: ignore[method-assign]  # what breaks here is a device's.
+        exchange_of(script)._drivers = broken  # what breaks here is a device's.
     script.epoch()
     script.job.close()
     return script.batches
@@ -99,7 +106,7 @@ def test_a_rank_that_cannot_be_measured_keeps_nobody_waiting(predictor: str, job
 
 def measured_slowly(rank: int) -> None:
     script = Script()
-    read = script.job._run.drivers.read
+    read = exchange_of(script)._drivers
     if rank == 0:
 
         def slow() -> dict[str, float]:
@@ -107,7 +114,7 @@ def measured_slowly(rank: int) -> None:
             time.sleep(0.05)
             return read()
 
-        script.job._run.drivers.read = slow  # type: ignore[method-assign]  # slow as a machine may be.
+        exchange_of(script)._drivers = slow  # slow as a machine may be.
     script.epoch()
     dist.destroy_process_group()
     script.job.close()

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from evenstep.budget import Budget
 from evenstep.drivers import Drivers
 from evenstep.errors import DivergedError, EvenstepError, RefusedError, SettingError
-from evenstep.exchange import Exchange
+from evenstep.exchange import Exchange, Lead
 from evenstep.hedge.chunks import SharedTail
 from evenstep.order import Order
 from evenstep.plan import Plan
@@ -28,6 +29,9 @@ Fixed = Sequence[int] | Callable[[int], Sequence[int]]
 
 #: Iterations between what is reported and its exchange being needed: none waits for it then.
 _SLACK = 1
+
+#: The predictor plans at most so many iterations past what was reported.
+_LOOK_AHEAD_MAX = 64
 
 #: Iterations of a given plan that ranks compare at the beginning.
 _COMPARED = 4
@@ -85,11 +89,9 @@ def open_run(wishes: Wishes, order: Order, reads_ahead: int, state: dict[str, An
         fits = before is not None and len(before.shares) == world_size
         return before.resized(size, quantum) if before and fits else Plan.even(size, world_size, quantum)
 
-    opened = begin.opened(group, rank, workers, even)
-    plans = opened[0]
-    sensor, drivers = Sensor(), _drivers(wishes.settings.agent, device)
-    run = Run(order, rank, world_size, quantum, plans, opened[1], begin.ahead, sensor, drivers, progress)
-    return Opened(run, *opened[1:])
+    plans, exchange, predictor = begin.opened(group, rank, workers, even, _drivers(wishes.settings.agent, device))
+    run = Run(order, rank, world_size, quantum, plans, exchange, begin.ahead, Sensor(), progress)
+    return Opened(run, exchange, predictor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class _Begin:
         rank: int,
         workers: Sequence[JoinRequest],
         even: Callable[[int], Plan],
+        drivers: Drivers,
     ) -> tuple[Callable[[int], Plan], Exchange | None, Predictor | None]:
         """Where plans come from, and what runs beside the training for them."""
         server = self.wishes.settings.server
@@ -129,7 +132,9 @@ class _Begin:
         if isinstance(told[0], str):
             raise RefusedError(told[0])
         plans = [(iteration, Plan.from_json(plan)) for iteration, plan in told[0]]
-        exchange = Exchange(group, self.ahead, plans, predictor)
+        budget = Budget(max(1, _LOOK_AHEAD_MAX - self.ahead), self.wishes.settings.overhead)
+        lead = Lead(predictor, budget) if predictor else None
+        exchange = Exchange(group, self.ahead, plans, drivers.read, lead)
         return exchange.plan, exchange, predictor
 
     def first_plans(

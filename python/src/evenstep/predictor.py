@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -142,6 +143,8 @@ class Predictor:
         #: Whether the predictor took this run in: from then on the job's past is ours.
         self._known = False
         self._refusals = 0
+        #: CPU time that asking has taken so far, in seconds.
+        self.cpu_s = 0.0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="evenstep-predictor", daemon=True)
 
@@ -205,6 +208,7 @@ class Predictor:
                 retry_s = RETRY_FIRST_S
             elif not self._recovered():
                 retry_s = min(2 * retry_s, RETRY_LAST_S)
+            self.cpu_s = time.thread_time()
         self._leave()
 
     def _has_work(self) -> bool:

@@ -1,7 +1,9 @@
 """How an iteration went for one rank, and how that travels: a row of numbers of which nobody else writes."""
 
 import math
-from dataclasses import dataclass, field
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from evenstep.drivers import NAMES
 
@@ -70,3 +72,24 @@ class Report:
 
 #: Slots of a row.
 SLOTS = 10 + len(NAMES)
+
+
+def merged(reports: Sequence[Report]) -> Report:
+    """One report of a stretch of iterations: the last one's, with mean times over those that had the same share.
+
+    What was claimed of tails differs from one to the next: there it is the last one's alone. So it is where no time
+    could be measured.
+    """
+    last = reports[-1]
+    alike = [report for report in reports if _share(report) == _share(last) and report.compute_time_s > 0]
+    if last.tail or not alike:
+        return last
+    return replace(
+        last,
+        compute_time_s=statistics.fmean(report.compute_time_s for report in alike),
+        loader_wait_s=statistics.fmean(report.loader_wait_s for report in alike),
+    )
+
+
+def _share(report: Report) -> tuple[int, int, bool]:
+    return report.local_batch, report.micro_batches, report.tail is None

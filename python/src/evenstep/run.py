@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenstep.drivers import Drivers
 from evenstep.errors import EvenstepError, SettingError
 from evenstep.exchange import Exchange, Said
 from evenstep.observer import Observer
@@ -94,7 +93,6 @@ class Run:
     exchange: Exchange | None
     ahead: int
     sensor: Sensor
-    drivers: Drivers
     progress: Progress = field(default_factory=Progress)
     observer: Observer = field(default_factory=lambda: Observer.current)
     #: Whether the current passes are those of a hedged step.
@@ -210,7 +208,7 @@ class Run:
             return
         compute_time_s, loader_wait_s = self.sensor.computed()
         if self.exchange:
-            drivers, peak = self.drivers, self.sensor.peak_memory_bytes()
+            peak = self.sensor.peak_memory_bytes()
 
             def report() -> Report:
                 return Report(
@@ -220,19 +218,23 @@ class Run:
                     loader_wait_s=loader_wait_s,
                     micro_batches=step.micro_batches,
                     peak_memory_bytes=peak,
-                    drivers=drivers.read(),
                 )
 
             self.submit(step, report)
         self.finish(step)
 
     def submit(self, step: Step, report: Callable[[], Report]) -> None:
-        """Says how an iteration went, to whoever makes plans."""
+        """Says how an iteration went, to whoever makes plans. The last of an epoch may be the last of all."""
         if self.exchange:
-            self.exchange.submit(Said(step.iteration, report, self.order.size(step.position + self.ahead + 1)))
+            order, position = self.order, step.position
+            self.exchange.submit(
+                Said(
+                    step.iteration, report, lambda further: order.size(position + further), position + 1 == order.steps
+                )
+            )
 
     def settle(self) -> None:
-        """Lets all ranks hear of what was submitted: scripts may end the process group after an epoch."""
+        """Lets all ranks hear of what is due: scripts may end the process group after an epoch."""
         if self.exchange:
             self.exchange.settle(_SETTLE_S)
 

@@ -1,10 +1,12 @@
 """What a run is told from outside: torchrun's environment and evenstep's own variables."""
 
+import math
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from evenstep.budget import SHARE
 from evenstep.errors import SettingError
 from evenstep.wire.ids import check_job_id, check_worker_id
 
@@ -27,10 +29,12 @@ class Settings:
     agent: str | None
     #: How often torchrun has begun the processes again after a failure.
     restarts: int = 0
+    #: The part of a core's time that exchanges between ranks may take; the larger, the more often.
+    overhead: float = SHARE
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None, hostname: str | None = None) -> "Settings":
-        """Reads ``RANK``, ``LOCAL_RANK``, ``WORLD_SIZE`` and ``EVENSTEP_{SERVER,JOB,WORKER,AGENT}``, and torchrun's.
+        """Reads torchrun's variables and ``EVENSTEP_{SERVER,JOB,WORKER,AGENT,OVERHEAD}``.
 
         Without torchrun's variables the process is alone. The job's id falls back to torchrun's ``--rdzv-id``.
 
@@ -52,6 +56,7 @@ class Settings:
             worker=check_worker_id(worker),
             agent=environ.get("EVENSTEP_AGENT") or None,
             restarts=_count(environ, "TORCHELASTIC_RESTART_COUNT", 0),
+            overhead=_share(environ, "EVENSTEP_OVERHEAD", SHARE),
         )
 
 
@@ -62,3 +67,16 @@ def _count(environ: Mapping[str, str], name: str, default: int) -> int:
     if not value.isdecimal():
         raise SettingError(f"{name}={value!r}: must be a whole number of at least 0")
     return int(value)
+
+
+def _share(environ: Mapping[str, str], name: str, default: float) -> float:
+    value = environ.get(name)
+    if not value:
+        return default
+    try:
+        share = float(value)
+    except ValueError:
+        share = math.nan
+    if not 0 < share < math.inf:
+        raise SettingError(f"{name}={value!r}: must be a number above 0")
+    return share

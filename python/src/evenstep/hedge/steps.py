@@ -183,7 +183,7 @@ class Iteration:
 
     def _submit(self, turn: Turn, base_s: float) -> None:
         """Says how it went, before waiting for the others."""
-        watch, drivers, loader_wait_s = self._watch, self._own.run.drivers, self._loader_wait_s
+        watch, loader_wait_s = self._watch, self._loader_wait_s
         peak = watch.peak_memory_bytes()
 
         def report() -> Report:
@@ -197,7 +197,6 @@ class Iteration:
                 micro_batches=watch.passes,
                 peak_memory_bytes=peak,
                 tail=tail if turn.chunks else None,
-                drivers=drivers.read(),
             )
 
         self._own.run.submit(self.step, report)
