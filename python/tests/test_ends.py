@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
+from evenstep.budget import WARM_UP
 from evenstep.exchange import Exchange
 from evenstep.predictor import Predictor, Registration
 from evenstep.wire.client import Client
@@ -171,6 +172,16 @@ def test_functions_of_the_iteration_are_held_to_the_rules_later_too(
     for told in run_ranks(2, plans_that_go_wrong, plan, accumulate):
         assert rule in told
         assert "iteration 2" in told
+
+
+def test_ranks_that_exchange_seldom_are_still_one(predictor: str, job_id: str) -> None:
+    """At first, and at the end of each epoch: what is in force between is the same for all."""
+    seldom = environ(predictor, job_id, EVENSTEP_OVERHEAD="1e-9")
+    ranks = run_ranks(2, train, 4, [1.0, 4.0], environ=seldom)
+    check(ranks, 4)
+    fast, slow = (told.steps[-2][2] for told in ranks)
+    assert fast > slow
+    assert iterations_reported(predictor, job_id) == {*range(WARM_UP), 25, 38, 51}
 
 
 def test_a_run_that_torchrun_begins_again_is_the_same_run(predictor: str, job_id: str) -> None:

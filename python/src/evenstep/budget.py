@@ -6,9 +6,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-#: The part of the time that exchanges may take of a core. Half of what a step may lose (0.5 %): the other half is for
-#: what a step does itself, and for whatever else our threads disturb.
-SHARE = 0.0025
+#: The part of the time that exchanges may take of a core. Less than half of what a step may lose (0.5 %): the rest is
+#: for what a step does itself, and for whatever else our threads disturb.
+SHARE = 0.002
+
+#: At first ranks exchange after each iteration: that is when the predictor learns most, and plans gain most.
+WARM_UP = 16
+
+#: Ratios this far above a whole number are that number, but for rounding.
+_ROUNDING = 1e-6
 
 #: Exchanges that a cost and a duration are the median of: the first ones open connections and files.
 _REMEMBERED = 5
@@ -28,6 +34,7 @@ class Budget:
         self._iterations_max = iterations_max
         self._share = share
         self._clock = clock
+        self._exchanges = 0
         self._last: tuple[int, float, float] | None = None
         self._costs_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._iterations_s: deque[float] = deque(maxlen=_REMEMBERED)
@@ -40,10 +47,11 @@ class Budget:
             self._costs_s.append(cpu_s - before_s)
             self._iterations_s.append((now - then) / max(1, iteration - last))
         self._last = iteration, now, cpu_s
-        if not self._costs_s:
+        self._exchanges += 1
+        if self._exchanges < WARM_UP:
             return 1
         allowed_s = self._share * statistics.median(self._iterations_s)
         cost_s = statistics.median(self._costs_s)
         if cost_s >= allowed_s * self._iterations_max:
             return self._iterations_max
-        return max(1, math.ceil(cost_s / allowed_s))
+        return max(1, math.ceil(cost_s / allowed_s - _ROUNDING))

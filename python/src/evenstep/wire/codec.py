@@ -4,6 +4,7 @@ Reading is strict about what it needs and blind to what it does not know, becaus
 leaves out what is at its default: the defaults of messages are those of the contract.
 """
 
+import functools
 import math
 import types
 import typing
@@ -36,11 +37,17 @@ class Message:
             SettingError: A number is not finite, which JSON cannot say.
         """
         said: dict[str, object] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value != _default(field):
-                said[_wire_name(field)] = _encode(value, field.name)
+        for name, wire_name, default in self._written():
+            value = getattr(self, name)
+            if value != default:
+                said[wire_name] = _encode(value, name)
         return said
+
+    @classmethod
+    @functools.cache
+    def _written(cls) -> tuple[tuple[str, str, object], ...]:
+        """Of each field: its name here and on the wire, and its default."""
+        return tuple((field.name, _wire_name(field), _default(field)) for field in fields(cls))
 
     @classmethod
     def from_json(cls, value: object) -> "Self":
@@ -53,10 +60,15 @@ class Message:
 
 
 def _encode(value: object, path: str) -> object:
+    # What there is most of comes first.
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise SettingError(f"{path}: {value}: must be finite")
+        return value
+    if isinstance(value, (int, str)):
+        return value
     if isinstance(value, Message):
         return value.to_json()
-    if isinstance(value, float) and not math.isfinite(value):
-        raise SettingError(f"{path}: {value}: must be finite")
     if isinstance(value, Mapping):
         return {key: _encode(item, f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, (tuple, list)):

@@ -124,12 +124,17 @@ def _read(response: http.client.HTTPResponse) -> Answer:
 
 
 class _Timed(socket.socket):
-    """A socket whose every wait ends at one deadline, also where the answer comes drop by drop."""
+    """A socket whose every wait ends at one deadline, also where the answer comes drop by drop.
+
+    What is sent leaves when an answer is read: a request's head and body in one packet, with one wake-up at the other
+    end.
+    """
 
     def __init__(self, family: int, kind: int, protocol: int, clock: Callable[[], float]) -> None:
         super().__init__(family, kind, protocol)
         self._clock = clock
         self.deadline = 0.0
+        self._unsent: list[Buffer] = []
 
     def left_s(self) -> float:
         left_s = self.deadline - self._clock()
@@ -137,11 +142,14 @@ class _Timed(socket.socket):
             raise TimeoutError(_TOO_LATE)
         return left_s
 
-    def sendall(self, data: "Buffer", flags: int = 0, /) -> None:
-        self.settimeout(self.left_s())
-        super().sendall(data, flags)
+    def sendall(self, data: "Buffer", _flags: int = 0, /) -> None:
+        self._unsent.append(data)
 
     def recv_into(self, buffer: "Buffer", nbytes: int = 0, flags: int = 0) -> int:
+        if self._unsent:
+            unsent, self._unsent = b"".join(self._unsent), []
+            self.settimeout(self.left_s())
+            super().sendall(unsent)
         self.settimeout(self.left_s())
         return super().recv_into(buffer, nbytes, flags)
 
