@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import evenstep
 import start
 
-BLOCK = 10
+BLOCK = 40
 
 
 class Working(torch.nn.Module):
@@ -107,7 +107,7 @@ def main() -> None:
     """Starts the predictor and two ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--step-ms", type=float, default=50.0)
-    parser.add_argument("--blocks", type=int, default=40, help="of each kind, ten steps each")
+    parser.add_argument("--blocks", type=int, default=12, help="of each kind, forty steps each")
     parser.add_argument("--sleep", action="store_true", help="leave the cores idle meanwhile, as steps on GPUs do")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

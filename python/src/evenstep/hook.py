@@ -60,7 +60,8 @@ def weighted(
         weigh(bucket.buffer(), weight_now() * (world_size if inner else 1))
         if inner:
             return inner(state, bucket)
-        work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+        # What dist.all_reduce comes to, without its checks: a step has few microseconds to spare.
+        work = group.allreduce([bucket.buffer()])
         summed: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda future: future.value()[0])
         return summed
 

@@ -269,7 +269,10 @@ def _batches(fixed: Fixed, iteration: int) -> Sequence[int]:
 
 
 def _plans_of(fixed: Fixed, world_size: int, accumulate: int) -> Callable[[int], Plan]:
-    return lambda iteration: Plan.of(_checked(_batches(fixed, iteration), world_size, accumulate, iteration))
+    if callable(fixed):
+        return lambda iteration: Plan.of(_checked(fixed(iteration), world_size, accumulate, iteration))
+    plan = Plan.of(_checked(fixed, world_size, accumulate, 0))
+    return lambda _: plan
 
 
 def _checked(batches: Sequence[int], world_size: int, accumulate: int, iteration: int) -> Sequence[int]:

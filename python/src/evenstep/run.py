@@ -99,6 +99,8 @@ class Run:
     is_hedging: bool = False
     _turns: deque[Turn] = field(default_factory=lambda: deque(maxlen=READ_AHEAD_MAX))
     _current: Turn | None = None
+    #: The last plan that was checked, and for how many samples.
+    _checked: tuple[Plan, int] | None = None
     #: Whether the training says itself which batch it begins.
     _explicit: bool = False
     #: How often an epoch was begun in this process.
@@ -114,7 +116,10 @@ class Run:
         return self._part(self.plans(iteration).resized(size, self.quantum), iteration, epoch, position, size)
 
     def _part(self, plan: Plan, iteration: int, epoch: int, position: int, size: int) -> Step:
-        share = plan.checked(size).shares[self.rank]
+        # Most iterations have the plan of the one before.
+        if not (self._checked and self._checked[0] is plan and self._checked[1] == size):
+            self._checked = plan.checked(size), size
+        share = plan.shares[self.rank]
         return Step(
             iteration=iteration,
             epoch=epoch,
