@@ -25,8 +25,6 @@ fn a_real_training_run_is_followed() {
             "--job=real",
             "--global-batch=48",
             "--steps=1000000",
-            // Whoever leaves says so on a busy machine too.
-            "--ask-timeout-ms=20000",
             &format!("--server={}", scene.gate.url()),
         ],
     );

@@ -73,6 +73,13 @@ impl Client {
         Self { agent: config.into(), route: Route::new(servers.clone()), job_id, timeout }
     }
 
+    /// The same, with at least this long for a request.
+    #[must_use]
+    pub fn with_timeout_of_at_least(mut self, timeout: Duration) -> Self {
+        self.timeout = self.timeout.max(timeout);
+        self
+    }
+
     /// The job.
     pub fn job_id(&self) -> &JobId {
         &self.job_id

@@ -15,6 +15,8 @@ use crate::plan::{Asked, Plan, PlanError};
 /// Waits between attempts to find a silent predictor again: the first, doubled each time up to the last.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LAST: Duration = Duration::from_secs(2);
+/// How long a request of the end may take at the least.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Refusals of one kind in a row after which the reports that went along are given up: they may be the cause.
 const REFUSALS_MAX: u64 = 3;
@@ -138,6 +140,8 @@ impl Link {
 
     /// Delivers what waits, along with a request for the iteration that would come next, and says that the workers leave.
     pub fn close(mut self, next_size: u64) {
+        // No step waits for it any more, and who does not leave is waited for until its lease runs out.
+        self.registration.client = self.registration.client.clone().with_timeout_of_at_least(LEAVE_TIMEOUT);
         if self.generation().is_some() {
             let next = self.backlog.done();
             // The first carries what a request may; what a long silence left was delivered when it ended.
