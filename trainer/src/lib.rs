@@ -5,6 +5,7 @@ mod arm;
 pub mod ask;
 mod batch;
 mod board;
+pub mod burst;
 pub mod checkpoint;
 pub mod claims;
 pub mod cli;
