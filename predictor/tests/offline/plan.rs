@@ -116,13 +116,13 @@ fn costs_are_made_of_measured_profiles() {
     assert_eq!(plan.one_gpu.unwrap().iteration_us, 2.0 * 260.0);
     assert_eq!(plan.memory_bytes, 800, "activations of 8 samples; nobody asked what parameters take");
     // Over a slow network the sum takes longer than it saves; 16 outputs back and forth do as well.
-    let slow = planned(&folder, "--gpus 2 --global-batch 16 --bandwidth 4e5 --latency-us 0");
+    let slow = planned(&folder, "--gpus 2 --global-batch 16 --bandwidth 4e4 --latency-us 0");
     assert_eq!((gpus(&slow), slow.iteration_us), (vec![1, 1], 520.0));
-    // Speeds: 10 and 6 of 16 samples, times over speed.
-    let unequal = planned(&folder, "--speeds .5,1 --global-batch 15 --all-reduce tree --amplification 9");
+    // Of 19 samples the slower GPU gets 9: 190 us over its speed, which the faster one waits for.
+    let unequal = planned(&folder, "--speeds .9,1 --global-batch 19 --all-reduce tree --amplification 9");
     assert_eq!((unequal.gpus, &unequal.gpu_order), (2, &vec![1, 0]));
-    assert_eq!(unequal.layers[1].samples, [10, 5]);
-    assert_eq!(unequal.layers[1].compute_us, 300.0, "150 us at half the speed");
+    assert_eq!((&unequal.layers[1].samples, unequal.layers[0].sync_us), (&vec![10, 9], Some(30.0)));
+    assert!((unequal.layers[1].compute_us - 190.0 / 0.9).abs() < 1e-6, "{unequal:?}");
     let capped = planned(&folder, "--gpus 2 --global-batch 16 --memory-bytes 900 --bytes-per-parameter 8");
     assert_eq!((gpus(&capped), capped.memory_bytes), (vec![2, 2], 880));
     assert_eq!(gpus(&planned(&folder, "--gpus 3 --global-batch 16 --counts 1,3")), [3, 3]);
@@ -162,7 +162,7 @@ fn every_output_goes_where_it_should() {
     assert!(page.starts_with("<!DOCTYPE html>") && !page.contains("http://") && !page.contains("<script"));
     assert_eq!(
         folder.prints_of(&toy().to_string(), "--profile - --gpus 4 --global-batch 8").lines().count(),
-        17
+        13
     );
 }
 
@@ -221,8 +221,12 @@ fn what_is_wrong_is_said() {
     refuses(2, &with("--report p.json"), "overwrite");
     refuses(1, &with("--json nowhere/x.json"), "its folder is not there");
     refuses(1, &with("--counts 3"), "3 is no GPU count that can be allowed: there are 1 to 2 GPUs");
-    refuses(1, &with("--memory-bytes 10"), "1760 bytes on one GPU at the least, 10 are allowed; layer first");
-    refuses(1, &with("--counts 2 --amplification 1"), "layer first breaks the amplification limit of 1");
+    refuses(1, &with("--memory-bytes 10"), "960 bytes on one GPU at the least, 10 are allowed; layer first");
+    refuses(
+        1,
+        &with("--counts 2 --amplification 1 --exempt-below-us 0"),
+        "layer first breaks the amplification limit of 1",
+    );
     refuses(1, "--profile missing.json --gpus 2 --global-batch 16", "missing.json: No such file");
     refuses(1, "--profile none.json --gpus 2 --global-batch 16", "0 layers: a plan takes 1 to");
     refuses(1, "--profile more.json --gpus 2 --global-batch 16", "more.json");
