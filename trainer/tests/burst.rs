@@ -8,7 +8,7 @@ use std::time::Duration;
 use evenstep_c10d::{Group, Store};
 use evenstep_trainer::burst::{Executor, Plan};
 use evenstep_trainer::data::{Cursor, TeacherTask};
-use evenstep_trainer::model::{Architecture, Model};
+use evenstep_trainer::model::{Architecture, Layer, Model};
 use evenstep_trainer::optimizer::{MomentumForm, Sgd};
 use proptest::prelude::*;
 use tch::{Device, Kind, Tensor};
@@ -85,7 +85,7 @@ fn alone(architecture: &Architecture, global_batch: u64) -> (Vec<Tensor>, Vec<f6
         })
         .collect();
     let layers = model.into_layers();
-    let parts = layers.iter().flat_map(|layer| layer.parameters()).map(|part| part.detach().reshape([-1]));
+    let parts = layers.iter().flat_map(Layer::parameters).map(|part| part.detach().reshape([-1]));
     (parts.collect(), losses)
 }
 

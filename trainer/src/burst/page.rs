@@ -162,3 +162,36 @@ fn table(measured: &Measured) -> Table {
         rows: measured.layers.iter().map(row).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_rank_waits_for_is_drawn_as_idle_and_what_it_moves_is_not() {
+        let moment = |layer, phase, from_s, to_s| Moment { layer, phase, from_s, to_s };
+        let first = vec![
+            moment(0, Phase::Forward, 0.0, 0.004),
+            moment(1, Phase::Arrive, 0.004, 0.005),
+            moment(1, Phase::Sum, 0.005, 0.009),
+        ];
+        let second = vec![moment(1, Phase::Arrive, 0.001, 0.005), moment(1, Phase::Sum, 0.007, 0.009)];
+        let plan = Plan { gpus: 2, global_batch: 8, iteration_us: 9.0, layers: Vec::new() };
+        let chart = as_it_ran(&plan, &Timeline(vec![first, second]));
+        let spans = |wanted: &str| -> Vec<(String, f64, f64)> {
+            let found = chart.marks.iter().find_map(|mark| match mark {
+                Mark::Spans { name, spans, .. } if name == wanted => Some(spans),
+                _ => None,
+            });
+            found
+                .unwrap()
+                .iter()
+                .map(|span| (span.lane.clone(), span.from.round(), span.to.round()))
+                .collect()
+        };
+        let span = |rank: usize, from: f64, to: f64| (format!("rank {rank}"), from, to);
+        assert_eq!(spans("waiting for others"), [span(0, 5.0, 7.0), span(1, 1.0, 4.0)]);
+        assert_eq!(spans("transfer"), [span(0, 4.0, 5.0), span(1, 4.0, 5.0)]);
+        assert_eq!(spans("gradient sum"), [span(0, 7.0, 9.0), span(1, 7.0, 9.0)]);
+    }
+}

@@ -70,7 +70,7 @@ pub fn run(args: &BurstArgs) -> Result<Ended> {
     let plan = Plan::read(&args.plan)?;
     let workers = args.workers.map_or(plan.gpus, |workers| workers as usize);
     if let Some(rank) = args.seat.rank {
-        work(args, &plan, Seat::take(&args.seat, rank, workers, &args.task)?)?;
+        work(args, &plan, &Seat::take(&args.seat, rank, workers, &args.task)?)?;
         return Ok(Ended::Finished);
     }
     // Said here once, and not by every worker.
@@ -92,7 +92,7 @@ fn prepare(args: &BurstArgs, plan: &Plan, workers: usize, device: Device) -> Res
     Ok((data, model))
 }
 
-fn work(args: &BurstArgs, plan: &Plan, seat: Seat) -> Result<()> {
+fn work(args: &BurstArgs, plan: &Plan, seat: &Seat) -> Result<()> {
     let (rank, workers) = (seat.rank, seat.world_size);
     let (data, model) = prepare(args, plan, workers, seat.device)?;
     let join = |size| seat.group(&format!("first-{size}"), size);

@@ -135,6 +135,14 @@ impl Dtype {
         }
     }
 
+    /// Values of four bytes, as plans count, that one of its values is.
+    pub fn words(self) -> u64 {
+        match self {
+            Self::Float32 => 1,
+            Self::Float64 => 2,
+        }
+    }
+
     /// As libtorch calls it.
     pub fn kind(self) -> Kind {
         match self {

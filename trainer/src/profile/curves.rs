@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use evenstep_protocol::BurstLayer;
 
-use super::{Bench, described};
-use crate::burst::Plan;
+use super::Bench;
+use crate::burst::{LayerTimes, Plan};
 
 /// In float32, as plans count.
 const VALUE_BYTES: u64 = 4;
@@ -17,14 +17,14 @@ const VALUE_BYTES: u64 = 4;
 /// A worker is gone.
 pub fn measure(bench: &Bench<'_>, batches: &[u64]) -> Result<Vec<BurstLayer>> {
     let layers = bench.layers();
-    let mut profiles = described(&layers, &[bench.data.features()]);
+    let mut profiles = bench.described(&layers);
     let mut batches = batches.to_vec();
     batches.sort_unstable();
     batches.dedup();
     for batch in batches {
         let plan = Plan::even(&layers, &vec![1; layers.len()], batch);
         let times = bench.times(&plan, true)?;
-        let all_us: f64 = times.iter().map(|times| times.compute_us()).sum();
+        let all_us: f64 = times.iter().map(LayerTimes::compute_us).sum();
         bench.say(&format!("{batch} samples: {:.3} ms", all_us / 1e3));
         for (profile, times) in profiles.iter_mut().zip(times) {
             let put = |table: &mut Option<BTreeMap<u64, f64>>, us| {

@@ -155,24 +155,25 @@ impl<'a> Bench<'a> {
         self.args.task.network(&self.data, self.seat.device).into_layers()
     }
 
+    /// What is known of these layers before anything is measured.
+    fn described(&self, layers: &[Layer]) -> Vec<BurstLayer> {
+        let mut shape = vec![self.data.features()];
+        let words = self.args.task.dtype.words();
+        let described = layers.iter().map(|layer| {
+            shape = layer.output_shape(&shape);
+            BurstLayer {
+                name: layer.name().to_owned(),
+                parameters: Some(words * layer.size() as u64),
+                outputs: Some(words * shape.iter().product::<i64>() as u64),
+                ..BurstLayer::default()
+            }
+        });
+        described.collect()
+    }
+
     fn say(&self, words: &str) {
         if self.seat.rank == 0 {
             self.output.say(words);
         }
     }
-}
-
-/// What is known of layers before anything is measured.
-fn described(layers: &[Layer], sample_shape: &[i64]) -> Vec<BurstLayer> {
-    let mut shape = sample_shape.to_vec();
-    let described = layers.iter().map(|layer| {
-        shape = layer.output_shape(&shape);
-        BurstLayer {
-            name: layer.name().to_owned(),
-            parameters: Some(layer.size() as u64),
-            outputs: Some(shape.iter().product::<i64>() as u64),
-            ..BurstLayer::default()
-        }
-    });
-    described.collect()
 }
