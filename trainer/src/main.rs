@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches};
+use evenstep_trainer::burst::{self, BurstArgs};
 use evenstep_trainer::cli::{Cli, Command};
-use evenstep_trainer::launch::{self, Ended};
-use evenstep_trainer::{contend, pin, report, store, worker};
+use evenstep_trainer::crew::{Ended, TIED};
+use evenstep_trainer::profile::{self, ProfileArgs};
+use evenstep_trainer::{contend, launch, pin, report, store, worker};
 
 fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
@@ -15,6 +17,8 @@ fn main() -> ExitCode {
     let speaker = match &cli.command {
         Command::Join(join) => format!("rank {}", join.rank),
         Command::Launch(_) => "launch".to_owned(),
+        Command::Profile(ProfileArgs { seat, .. }) => speaker("profile", seat.rank),
+        Command::Burst(BurstArgs { seat, .. }) => speaker("burst", seat.rank),
         Command::Store(_) | Command::Contend(_) | Command::Report(_) => "evenstep-trainer".to_owned(),
     };
     match run(&cli.command, &matches) {
@@ -30,18 +34,16 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command, matches: &clap::ArgMatches) -> Result<ExitCode> {
-    if std::env::var_os(launch::TIED).is_some() {
+    if std::env::var_os(TIED).is_some() {
         pin::end_with_parent()?;
     }
     match command {
         Command::Launch(launch) => {
             let raw = matches.subcommand_matches("launch").unwrap_or(matches);
-            return Ok(match launch::run(launch, raw)? {
-                Ended::Finished => ExitCode::SUCCESS,
-                // As a shell reports a process that a signal ended.
-                Ended::Stopped(signal) => ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)),
-            });
+            return launch::run(launch, raw).map(code);
         }
+        Command::Profile(args) => return profile::run(args).map(code),
+        Command::Burst(args) => return burst::run(args).map(code),
         Command::Join(join) => {
             // Before anything of libtorch runs: threads inherit the core.
             join.core.map_or(Ok(()), pin::to_core)?;
@@ -52,4 +54,16 @@ fn run(command: &Command, matches: &clap::ArgMatches) -> Result<ExitCode> {
         Command::Report(args) => report::run(args)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn speaker(command: &str, rank: Option<usize>) -> String {
+    rank.map_or(command.to_owned(), |rank| format!("rank {rank}"))
+}
+
+fn code(ended: Ended) -> ExitCode {
+    match ended {
+        Ended::Finished => ExitCode::SUCCESS,
+        // As a shell reports a process that a signal ended.
+        Ended::Stopped(signal) => ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)),
+    }
 }

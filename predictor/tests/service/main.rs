@@ -45,3 +45,5 @@ mod command;
 mod openapi;
 
 mod page;
+
+mod plan;
