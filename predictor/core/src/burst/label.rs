@@ -3,6 +3,8 @@
 /// The most ways that are kept through one part between two counts. Only a memory cap that matters, and joins whose
 /// transfers the limit counts, ever need more than one.
 pub(super) const LABELS_MAX: usize = 64;
+/// The same under a memory cap that matters.
+pub(super) const CAPPED_LABELS_MAX: usize = 1024;
 /// The fewest: the best and the lightest.
 pub(super) const LABELS_MIN: usize = 2;
 

@@ -20,6 +20,7 @@
 //! - `problem`, `error`, `check`: what is asked, and what is wrong with it
 //! - `shares`, `costs`: who has which samples; what each layer and each change of GPUs costs
 //! - `label`, `reduce`: the dynamic program
+//! - `price`: what a memory cap that matters leaves of it
 //! - `answer`: the plan, its timeline and its alternatives
 //! - [`front()`]: what each limit buys
 
@@ -29,6 +30,7 @@ mod costs;
 mod error;
 mod front;
 mod label;
+mod price;
 mod problem;
 mod reduce;
 mod shares;
@@ -44,6 +46,7 @@ pub use problem::{
 use answer::{answer, memory_bytes};
 use check::check;
 use costs::{Costs, in_us};
+use price::decide_capped;
 use reduce::{Decided, Failure, decide};
 
 /// The best plan.
@@ -63,7 +66,7 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn plan(&self, limit: Option<Limit>) -> Result<Plan, BurstError> {
         let costs = &self.costs;
-        let light = decide(costs, limit, None).map_err(|(failure, _)| self.failed(failure, limit))?;
+        let light = decide(costs, limit).map_err(|failure| self.failed(failure, limit))?;
         let Some(cap) = costs.problem.memory.map(|memory| memory.bytes_per_gpu) else {
             return Ok(answer(costs, &light.counts, limit, !light.thinned));
         };
@@ -74,10 +77,11 @@ impl<'a> Planner<'a> {
         let Some(spare) = u128::from(cap).checked_sub(self.least_bytes()) else {
             return Err(self.over_cap(cap).into());
         };
-        match decide(costs, limit, Some(spare)) {
-            Ok(Decided { counts, thinned }) => Ok(answer(costs, &counts, limit, !thinned)),
-            Err((_, true)) => Err(Infeasible::Undecided { cap_bytes: cap }.into()),
-            Err((_, false)) => {
+        let above_least = memory_bytes(costs, &light.counts) - self.least_bytes();
+        match decide_capped(costs, limit, spare, (light.time_fs, above_least)) {
+            Ok(Decided { counts, thinned, .. }) => Ok(answer(costs, &counts, limit, !thinned)),
+            Err(true) => Err(Infeasible::Undecided { cap_bytes: cap }.into()),
+            Err(false) => {
                 let limit = limit.map_or(f64::INFINITY, |limit| limit.amplification);
                 Err(Infeasible::LimitAndMemory { limit, cap_bytes: cap }.into())
             }

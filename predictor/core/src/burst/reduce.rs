@@ -9,11 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::costs::{Choice, Costs};
-use super::label::{LABELS_MAX, LABELS_MIN, Label, Matters, Step, Value, keep_best};
+use super::label::{CAPPED_LABELS_MAX, LABELS_MAX, LABELS_MIN, Label, Matters, Step, Value, keep_best};
+use super::price::{Bounds, Made, Part, at_price};
 use super::problem::Limit;
 
-/// The most ways that are remembered, about: a cap that matters then takes tenths of a second, not minutes.
-const KEPT_MAX: usize = 250_000;
+/// Ways looked at under a cap after which few are kept: what comes then is not proven to be the best.
+const LOOKED_MAX: usize = 4_000_000;
 
 /// The place of an edge among what is kept: there is nothing to remember of it.
 const EDGE: u32 = 0;
@@ -31,26 +32,49 @@ pub(super) enum Failure {
 pub(super) struct Decided {
     /// By layer, the place of its count among the allowed.
     pub counts: Vec<usize>,
+    /// An iteration.
+    pub time_fs: u128,
     /// Whether some ways had to go that nothing beat: then there may be a better plan.
     pub thinned: bool,
 }
 
-/// The best plan under this limit, and within so many bytes above what layers need at the least.
+/// What is looked for among all ways.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Aim<'a> {
+    /// The best, whatever it holds.
+    Best,
+    /// The least time where each byte above the least that layers need costs so many femtoseconds. Transfers count for limits one by
+    /// one only, so it may be less than any plan has.
+    Priced(f64),
+    /// The best that fits into the bounds.
+    Within(&'a Bounds),
+}
+
+/// The best plan under this limit.
 ///
 /// # Errors
-/// [`Failure`], and whether ways were lost on the way to it.
-pub(super) fn decide(
-    costs: &Costs,
-    limit: Option<Limit>,
-    spare_bytes: Option<u128>,
-) -> Result<Decided, (Failure, bool)> {
-    let mut folding = Folding::new(costs, limit, spare_bytes);
-    let folded = folding.fold();
-    let thinned = folding.thinned;
-    match folded {
-        Ok(label) => Ok(Decided { counts: folding.counts(label), thinned }),
-        Err(failure) => Err((failure, thinned)),
-    }
+/// [`Failure`].
+pub(super) fn decide(costs: &Costs, limit: Option<Limit>) -> Result<Decided, Failure> {
+    let mut folding = Folding::new(costs, limit, Aim::Best);
+    let label = folding.fold()?;
+    Ok(folding.decided(label))
+}
+
+/// What a plan costs at a price, and what ways through its parts do.
+pub(super) fn priced(costs: &Costs, limit: Option<Limit>, price: f64) -> Result<(Label, Vec<Made>), Failure> {
+    let mut folding = Folding::new(costs, limit, Aim::Priced(price));
+    let label = folding.fold()?;
+    Ok((label, folding.made))
+}
+
+/// The best plan that fits into the bounds.
+///
+/// # Errors
+/// Whether ways were lost where there was one.
+pub(super) fn within(costs: &Costs, limit: Option<Limit>, bounds: &Bounds) -> Result<Decided, bool> {
+    let mut folding = Folding::new(costs, limit, Aim::Within(bounds));
+    let label = folding.fold().map_err(|_| folding.thinned)?;
+    Ok(folding.decided(label))
 }
 
 /// A layer, or the end before the first or behind the last: those have one state, cost nothing and read nothing.
@@ -73,6 +97,8 @@ enum Edge {
 /// Ways by row and column: those of a cell lie together.
 #[derive(Default)]
 struct Ways {
+    /// Its place among all that are made, which is the same whatever is looked for.
+    number: usize,
     columns: usize,
     ends: Vec<usize>,
     labels: Vec<Label>,
@@ -92,7 +118,11 @@ struct Folding<'a> {
     room_fs: Vec<Vec<Option<u128>>>,
     /// By layer: what it needs at the least.
     least_bytes: Vec<u128>,
-    spare_bytes: Option<u128>,
+    aim: Aim<'a>,
+    /// What was made so far: filled for prices, else only counted.
+    made: Vec<Made>,
+    count_made: usize,
+    looked: usize,
     edges: BTreeMap<(Place, Place), Edge>,
     before: BTreeMap<Place, BTreeSet<Place>>,
     after: BTreeMap<Place, BTreeSet<Place>>,
@@ -103,7 +133,7 @@ struct Folding<'a> {
 }
 
 impl<'a> Folding<'a> {
-    fn new(costs: &'a Costs, limit: Option<Limit>, spare_bytes: Option<u128>) -> Self {
+    fn new(costs: &'a Costs, limit: Option<Limit>, aim: Aim<'a>) -> Self {
         let layers = 0..costs.choices.len();
         let rooms = |layer| (0..costs.counts.len()).map(|count| costs.room_fs(layer, count, limit)).collect();
         let bytes = |layer| costs.possible(layer).map(|(_, choice)| choice.memory_bytes).min().unwrap_or(0);
@@ -111,7 +141,10 @@ impl<'a> Folding<'a> {
             costs,
             room_fs: layers.clone().map(rooms).collect(),
             least_bytes: layers.clone().map(bytes).collect(),
-            spare_bytes,
+            aim,
+            made: Vec::new(),
+            count_made: 0,
+            looked: 0,
             edges: BTreeMap::new(),
             before: BTreeMap::new(),
             after: BTreeMap::new(),
@@ -192,7 +225,7 @@ impl<'a> Folding<'a> {
         let choices: Vec<(usize, Choice, u128)> = (0..self.costs.counts.len())
             .filter_map(|count| Some((count, self.costs.choices[layer][count]?, self.room_fs[layer][count]?)))
             .collect();
-        let mut ways = Ways { columns: self.states(to), ..Ways::default() };
+        let mut ways = self.begin(to);
         let mut labels = Vec::new();
         for row in 0..self.states(from) {
             for column in 0..ways.columns {
@@ -207,42 +240,46 @@ impl<'a> Folding<'a> {
                                 count: count as u32,
                                 after: b,
                             };
-                            labels.push(Label {
+                            let label = Label {
                                 value: before.value.plus(node.value).plus(after.value),
                                 transfer_fs: after.transfer_fs,
                                 memory_bytes: before.memory_bytes + node.memory_bytes + after.memory_bytes,
                                 step,
-                            });
+                            };
+                            self.look(&ways, (row, column), label, &mut labels);
                         }
                     }
                 }
-                self.close_cell(&mut ways, &mut labels, (from, to), column);
+                self.close_cell(&mut ways, &mut labels, to, column);
             }
         }
+        self.end(&ways, self.states(from), Part::Through { into: into.number, layer, out: out.number });
         (ways, !into.labels.is_empty())
     }
 
     /// Two edges between the same places: whatever happens on one happens beside what happens on the other.
     fn beside(&mut self, from: Place, to: Place, one: Edge, other: Edge) -> Ways {
         let (one, other) = (self.ways(from, to, one), self.ways(from, to, other));
-        let mut ways = Ways { columns: self.states(to), ..Ways::default() };
+        let mut ways = self.begin(to);
         let mut labels = Vec::new();
         for row in 0..self.states(from) {
             for column in 0..ways.columns {
                 for a in one.cell(row, column) {
                     for b in other.cell(row, column) {
                         let (Step::Kept(first), Step::Kept(second)) = (a.step, b.step) else { continue };
-                        labels.push(Label {
+                        let label = Label {
                             value: a.value.plus(b.value),
                             transfer_fs: a.transfer_fs + b.transfer_fs,
                             memory_bytes: a.memory_bytes + b.memory_bytes,
                             step: Step::Both(first, second),
-                        });
+                        };
+                        self.look(&ways, (row, column), label, &mut labels);
                     }
                 }
-                self.close_cell(&mut ways, &mut labels, (from, to), column);
+                self.close_cell(&mut ways, &mut labels, to, column);
             }
         }
+        self.end(&ways, self.states(from), Part::Beside(one.number, other.number));
         ways
     }
 
@@ -253,7 +290,7 @@ impl<'a> Folding<'a> {
             Edge::Free => (None, 0),
             Edge::Input(layer, number) => (Some(layer), number),
         };
-        let mut ways = Ways { columns: self.states(to), ..Ways::default() };
+        let mut ways = self.begin(to);
         let mut labels = Vec::new();
         for row in 0..self.states(from) {
             for column in 0..ways.columns {
@@ -261,40 +298,78 @@ impl<'a> Folding<'a> {
                 let time_fs = input.map_or(0, |input| self.costs.transfer_fs(input, row, column));
                 let gpu_fs = layer.map_or(0, |_| time_fs * self.costs.counts[column] as u128);
                 let value = Value { time_fs, gpu_fs, gpus: 0 };
-                labels.push(Label { value, transfer_fs: time_fs, memory_bytes: 0, step: Step::Edge });
-                self.close_cell(&mut ways, &mut labels, (from, to), column);
+                let label = Label { value, transfer_fs: time_fs, memory_bytes: 0, step: Step::Edge };
+                self.look(&ways, (row, column), label, &mut labels);
+                self.close_cell(&mut ways, &mut labels, to, column);
             }
         }
+        self.end(&ways, self.states(from), Part::Edge);
         ways
     }
 
+    /// Begins a list of ways to a place.
+    fn begin(&mut self, to: Place) -> Ways {
+        self.count_made += 1;
+        Ways { number: self.count_made - 1, columns: self.states(to), ..Ways::default() }
+    }
+
+    /// Takes a way into a cell, unless the best that could come of it is out of bounds.
+    fn look(&mut self, ways: &Ways, (row, column): (usize, usize), label: Label, labels: &mut Vec<Label>) {
+        self.looked += 1;
+        let fits = match self.aim {
+            Aim::Best | Aim::Priced(_) => true,
+            Aim::Within(bounds) => bounds.hold(ways.number, row * ways.columns + column, &label),
+        };
+        if fits {
+            labels.push(label);
+        }
+    }
+
+    /// Keeps what ways cost at a price.
+    fn end(&mut self, ways: &Ways, rows: usize, part: Part) {
+        let Aim::Priced(price) = self.aim else { return };
+        let cells = (0..rows).flat_map(|row| (0..ways.columns).map(move |column| (row, column)));
+        let best = |(row, column)| {
+            ways.cell(row, column).first().map_or(f64::INFINITY, |label| at_price(label, price))
+        };
+        let costs = cells.map(best).collect();
+        let nodes = match part {
+            Part::Through { layer, .. } => (0..self.costs.counts.len())
+                .map(|count| {
+                    let choice =
+                        self.costs.choices[layer][count].filter(|_| self.room_fs[layer][count].is_some());
+                    choice.map_or(f64::INFINITY, |choice| at_price(&self.node(layer, count, choice), price))
+                })
+                .collect(),
+            _ => Vec::new(),
+        };
+        self.made.push(Made { part, columns: ways.columns, costs, nodes });
+    }
+
     /// Ends a cell with the best of these ways, and gives each its place.
-    fn close_cell(
-        &mut self,
-        ways: &mut Ways,
-        labels: &mut Vec<Label>,
-        (from, to): (Place, Place),
-        column: usize,
-    ) {
-        let spare = self.spare_bytes.unwrap_or(u128::MAX);
+    fn close_cell(&mut self, ways: &mut Ways, labels: &mut Vec<Label>, to: Place, column: usize) {
         let (room_fs, joins) = match to {
             Place::Layer(layer) => {
                 (self.room_fs[layer][column], self.costs.problem.layers[layer].inputs.len() > 1)
             }
             Place::Source | Place::Sink => (Some(u128::MAX), false),
         };
-        let legal = |label: &Label| {
-            room_fs.is_some_and(|room_fs| label.transfer_fs <= room_fs) && label.memory_bytes <= spare
-        };
-        labels.retain(legal);
+        labels.retain(|label| room_fs.is_some_and(|room_fs| label.transfer_fs <= room_fs));
         let transfer = joins && room_fs != Some(u128::MAX);
-        let cells = self.states(from) * self.states(to) * self.room_fs.len();
-        // Transfers alone tell few ways apart; with a cap their number grows with every layer.
-        let most = match self.spare_bytes {
-            Some(_) => (KEPT_MAX / cells).clamp(LABELS_MIN, LABELS_MAX),
-            None => LABELS_MAX,
-        };
-        self.thinned |= keep_best(labels, Matters { transfer, memory: self.spare_bytes.is_some() }, most);
+        match self.aim {
+            Aim::Best => self.thinned |= keep_best(labels, Matters { transfer, memory: false }, LABELS_MAX),
+            Aim::Within(_) => {
+                let most = if self.looked < LOOKED_MAX { CAPPED_LABELS_MAX } else { LABELS_MIN };
+                self.thinned |= keep_best(labels, Matters { transfer, memory: true }, most);
+            }
+            Aim::Priced(price) => {
+                let cheapest =
+                    labels.iter().copied().min_by(|a, b| at_price(a, price).total_cmp(&at_price(b, price)));
+                labels.clear();
+                // Transfers of its parts were within their room; what they are together no price can know.
+                labels.extend(cheapest.map(|label| Label { transfer_fs: 0, ..label }));
+            }
+        }
         for label in labels.drain(..) {
             let place = match label.step {
                 Step::Edge => EDGE,
@@ -330,6 +405,10 @@ impl<'a> Folding<'a> {
         let first =
             layers.filter_map(|place| if let Place::Layer(layer) = place { Some(layer) } else { None });
         first.min().unwrap_or(0)
+    }
+
+    fn decided(&self, label: Label) -> Decided {
+        Decided { counts: self.counts(label), time_fs: label.value.time_fs, thinned: self.thinned }
     }
 
     /// The counts of all layers on this way.
