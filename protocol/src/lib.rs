@@ -6,6 +6,7 @@
 //! `_unix_ms`, `_samples_per_s`). A missing reading is absent from its map and named in `missing`; it is never 0.
 
 mod allocation;
+mod background;
 mod calm;
 mod ids;
 mod job;
@@ -22,6 +23,7 @@ pub mod servers;
 pub use allocation::{
     AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, Tail, TailReport, WorkerReport,
 };
+pub use background::{BackgroundBudget, BackgroundSettings};
 pub use calm::Calm;
 pub use ids::{InvalidId, JobId, NodeId, WorkerId};
 pub use job::{Hedge, JobSpec, JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerOverride};
