@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use evenstep_protocol::{DEFAULT_SERVER, Hedge, JobId, Servers};
 use serde::{Deserialize, Serialize};
 
+use crate::background::BackgroundArgs;
 use crate::contend::clock_seconds;
 use crate::hedge::HedgeArgs;
 use crate::host_port::HostPort;
@@ -181,6 +182,9 @@ pub struct TrainArgs {
     /// What is left to a shared tail, and how it is claimed.
     #[command(flatten)]
     pub hedge: HedgeArgs,
+    /// What is trained beside it.
+    #[command(flatten)]
+    pub background: BackgroundArgs,
     /// Samples in one forward and backward
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     pub micro_batch: u64,
@@ -364,6 +368,11 @@ impl TrainArgs {
             format!("--momentum {} must be at least 0 and below 1", self.momentum)
         } else if let Some(wrong) = self.wrong_pace(world_size) {
             wrong
+        } else if self.background.background.is_some() && !self.policy.iter().any(|policy| policy.asks()) {
+            format!(
+                "--background with --policy {:?}: only the predictor says what an iteration bears",
+                self.policy
+            )
         } else {
             return self.check_elastic(world_size);
         };

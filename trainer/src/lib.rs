@@ -3,6 +3,7 @@
 mod append;
 mod arm;
 pub mod ask;
+pub mod background;
 mod batch;
 mod board;
 pub mod checkpoint;
