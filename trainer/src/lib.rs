@@ -6,6 +6,7 @@ pub mod ask;
 pub mod background;
 mod batch;
 mod board;
+pub mod burst;
 pub mod checkpoint;
 pub mod claims;
 pub mod cli;

@@ -1,11 +1,15 @@
 //! What is trained: small networks that a CPU can train in seconds.
 
+mod layer;
+
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tch::nn::{self, Module};
+use tch::nn;
 use tch::{Device, Kind, Reduction, Tensor};
 
 use crate::data::Batch;
+
+pub use layer::{Layer, gradients};
 
 /// The architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +27,7 @@ pub enum Architecture {
 #[derive(Debug)]
 pub struct Model {
     store: nn::VarStore,
-    layers: nn::Sequential,
+    layers: Vec<Layer>,
     parameters: Vec<Tensor>,
 }
 
@@ -47,14 +51,16 @@ impl Model {
         draw(&named, seed);
         store.set_kind(kind);
         store.set_device(device);
+        let layers = layers.into_iter().map(|(name, function)| Layer::new(name, function, &named)).collect();
         let parameters = named.into_iter().map(|(_, parameter)| parameter).collect();
         Self { store, layers, parameters }
     }
 
     /// The mean-free loss: cross-entropy summed over the samples, so that shares of any size add up.
     pub fn loss_sum(&self, batch: &Batch) -> Tensor {
-        let logits = self.layers.forward(&batch.features);
-        logits.cross_entropy_loss::<Tensor>(&batch.labels, None, Reduction::Sum, -100, 0.0)
+        let first = batch.features.shallow_clone();
+        let logits = self.layers.iter().fold(first, |held, layer| layer.forward(&held));
+        loss_sum(&logits, &batch.labels)
     }
 
     /// The mean loss over a batch, without gradients.
@@ -65,6 +71,16 @@ impl Model {
     /// The parameters in a fixed order, the same on all ranks.
     pub fn parameters(&self) -> &[Tensor] {
         &self.parameters
+    }
+
+    /// The layers, in the order in which they run: one after another they are the whole network.
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// The layers alone, for those who run them one by one: what of them is dropped holds no memory any more.
+    pub fn into_layers(self) -> Vec<Layer> {
+        self.layers
     }
 
     /// Sets all gradients to zero, in place.
@@ -112,29 +128,48 @@ fn draw(named: &[(String, Tensor)], seed: u64) {
     }
 }
 
-fn mlp(root: &nn::Path<'_>, features: i64, hidden: &[i64], classes: i64) -> nn::Sequential {
-    let mut layers = nn::seq();
+fn mlp(root: &nn::Path<'_>, features: i64, hidden: &[i64], classes: i64) -> Vec<(String, nn::Sequential)> {
+    let mut layers = Vec::new();
     let mut width = features;
     for (number, &next) in hidden.iter().enumerate() {
-        layers = layers.add(nn::linear(root / format!("hidden{number}"), width, next, Default::default()));
-        layers = layers.add_fn(Tensor::relu);
+        let name = format!("hidden{number}");
+        let linear = nn::linear(root / &name, width, next, Default::default());
+        layers.push((name, nn::seq().add(linear).add_fn(Tensor::relu)));
         width = next;
     }
-    layers.add(nn::linear(root / "output", width, classes, Default::default()))
+    layers.push(output(root, width, classes));
+    layers
 }
 
-fn cnn(root: &nn::Path<'_>, [channels, height, width]: [i64; 3], classes: i64) -> nn::Sequential {
+fn cnn(
+    root: &nn::Path<'_>,
+    [channels, height, width]: [i64; 3],
+    classes: i64,
+) -> Vec<(String, nn::Sequential)> {
     let padded = nn::ConvConfig { padding: 1, ..Default::default() };
     let flat = 32 * (height / 4) * (width / 4);
-    nn::seq()
+    let conv0 = nn::seq()
         .add_fn(move |x| x.view([-1, channels, height, width]))
         .add(nn::conv2d(root / "conv0", channels, 16, 3, padded))
-        .add_fn(|x| x.relu().max_pool2d_default(2))
+        .add_fn(|x| x.relu().max_pool2d_default(2));
+    let conv1 = nn::seq()
         .add(nn::conv2d(root / "conv1", 16, 32, 3, padded))
-        .add_fn(move |x| x.relu().max_pool2d_default(2).view([-1, flat]))
-        .add(nn::linear(root / "hidden", flat, 64, Default::default()))
-        .add_fn(Tensor::relu)
-        .add(nn::linear(root / "output", 64, classes, Default::default()))
+        .add_fn(move |x| x.relu().max_pool2d_default(2).view([-1, flat]));
+    let hidden =
+        nn::seq().add(nn::linear(root / "hidden", flat, 64, Default::default())).add_fn(Tensor::relu);
+    let mut layers =
+        vec![("conv0".to_owned(), conv0), ("conv1".to_owned(), conv1), ("hidden".to_owned(), hidden)];
+    layers.push(output(root, 64, classes));
+    layers
+}
+
+fn output(root: &nn::Path<'_>, width: i64, classes: i64) -> (String, nn::Sequential) {
+    ("output".to_owned(), nn::seq().add(nn::linear(root / "output", width, classes, Default::default())))
+}
+
+/// Cross-entropy summed over the samples, of `[samples, classes]` and `[samples]`.
+pub fn loss_sum(logits: &Tensor, labels: &Tensor) -> Tensor {
+    logits.cross_entropy_loss::<Tensor>(labels, None, Reduction::Sum, -100, 0.0)
 }
 
 #[cfg(test)]

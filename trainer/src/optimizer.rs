@@ -2,9 +2,7 @@
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use tch::{Tensor, no_grad};
-
-use crate::model::Model;
+use tch::{Device, Kind, Tensor, no_grad};
 
 /// Where the learning rate stands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -32,14 +30,17 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// At rest.
-    pub fn new(model: &Model, momentum: f64, form: MomentumForm) -> Self {
-        let velocity = Tensor::zeros([model.size()], (model.kind(), model.device()));
+    /// At rest, for these parameters, all of one kind on one device.
+    pub fn new(parameters: &[Tensor], momentum: f64, form: MomentumForm) -> Self {
+        let size: i64 = parameters.iter().map(|parameter| parameter.numel() as i64).sum();
+        let on =
+            parameters.first().map_or((Kind::Float, Device::Cpu), |first| (first.kind(), first.device()));
+        let velocity = Tensor::zeros([size], on);
         Self { form, momentum, velocity, last_rate: None }
     }
 
-    /// One step down the flat mean gradient.
-    pub fn step(&mut self, model: &Model, gradient: &Tensor, learning_rate: f64) {
+    /// One step of the same parameters down their flat mean gradient.
+    pub fn step(&mut self, parameters: &[Tensor], gradient: &Tensor, learning_rate: f64) {
         let (kept, taken, moved) = match self.form {
             MomentumForm::Outside => (self.momentum, 1.0, learning_rate),
             MomentumForm::Inside => (self.momentum * self.buffer_scale(learning_rate), learning_rate, 1.0),
@@ -47,7 +48,7 @@ impl Sgd {
         no_grad(|| {
             let _ = self.velocity.g_mul_scalar_(kept).g_add_(&(gradient * taken));
             let mut start = 0;
-            for parameter in model.parameters() {
+            for parameter in parameters {
                 let size = parameter.numel() as i64;
                 let change = self.velocity.narrow(0, start, size).view_as(parameter) * moved;
                 let _ = parameter.shallow_clone().g_sub_(&change);
@@ -85,18 +86,18 @@ impl Sgd {
 
 #[cfg(test)]
 mod tests {
+    use tch::nn;
     use tch::nn::OptimizerConfig;
-    use tch::{Device, Kind, nn};
 
     use super::*;
-    use crate::model::Architecture;
+    use crate::model::{Architecture, Model};
 
     /// libtorch's own SGD is the reference: three steps with gradients of our making.
     #[test]
     fn steps_are_those_of_libtorch() {
         let model =
             Model::new(&Architecture::Mlp { hidden: vec![] }, [1, 2, 2], 3, 5, Kind::Double, Device::Cpu);
-        let mut ours = Sgd::new(&model, 0.9, MomentumForm::Outside);
+        let mut ours = Sgd::new(model.parameters(), 0.9, MomentumForm::Outside);
         let mut store = nn::VarStore::new(Device::Cpu);
         let mut reference = store.root().zeros("w", &[model.size()]);
         store.double();
@@ -106,7 +107,7 @@ mod tests {
         for step in 0..3 {
             let gradient =
                 Tensor::arange(model.size(), (Kind::Double, Device::Cpu)) * 0.01 - 0.03 * f64::from(step);
-            ours.step(&model, &gradient, 0.1);
+            ours.step(model.parameters(), &gradient, 0.1);
             theirs.zero_grad();
             (&reference * &gradient).sum(Kind::Double).backward();
             theirs.step();
@@ -131,11 +132,11 @@ mod tests {
             _ => 0.005,
         });
         let (outside, inside) = (start(), start());
-        let mut forms =
-            [MomentumForm::Outside, MomentumForm::Inside].map(|form| Sgd::new(&outside, 0.9, form));
+        let mut forms = [MomentumForm::Outside, MomentumForm::Inside]
+            .map(|form| Sgd::new(outside.parameters(), 0.9, form));
         for rate in rates {
             for (sgd, model) in forms.iter_mut().zip([&outside, &inside]) {
-                sgd.step(model, &flat(model), rate);
+                sgd.step(model.parameters(), &flat(model), rate);
             }
         }
         let (outside, inside) = (flat(&outside), flat(&inside));

@@ -170,7 +170,7 @@ pub fn replica(worker: &Worker<'_>, policy: Policy, world_size: usize) -> Arm {
     let model = Model::new(&train.architecture(), data.shape, data.classes, train.seed, kind, worker.device);
     Arm {
         policy,
-        optimizer: Sgd::new(&model, train.momentum, train.momentum_form),
+        optimizer: Sgd::new(model.parameters(), train.momentum, train.momentum_form),
         bucket: Bucket::new(&model, world_size, reduce_device(worker.device), train.rule.needs_norms()),
         model,
         cursor: Cursor::new(train.seed, data.train.len()),

@@ -159,7 +159,7 @@ impl Worker<'_> {
 
         let lr_multiplier = planned.plan.rate().at(arm.iteration);
         let learning_rate = train.lr * lr_multiplier;
-        arm.optimizer.step(&arm.model, &arm.bucket.gradient(self.device), learning_rate);
+        arm.optimizer.step(arm.model.parameters(), &arm.bucket.gradient(self.device), learning_rate);
         let step_time_s = started.elapsed().as_secs_f64() - verified_s;
 
         if let Some(log) = &mut self.sample_log {

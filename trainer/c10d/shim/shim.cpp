@@ -146,6 +146,26 @@ int evenstep_broadcast(Group* group, at::Tensor* tensor, int root, int64_t timeo
   });
 }
 
+// Gloo bounds the wait here; NCCL only queues the work on the current stream, and a bound would make it block the host.
+static void finish(Group* group, const c10::intrusive_ptr<c10d::Work>& work, int64_t timeout_ms) {
+  auto bound = (*group)->getBackendName() == "gloo" ? milliseconds(timeout_ms) : ::kNoTimeout;
+  if (!work->wait(bound)) throw std::runtime_error("the operation was aborted");
+}
+
+int evenstep_send(Group* group, at::Tensor* tensor, int to, int64_t timeout_ms) {
+  return guard([&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    finish(group, (*group)->send(tensors, to, 0), timeout_ms);
+  });
+}
+
+int evenstep_receive(Group* group, at::Tensor* tensor, int from, int64_t timeout_ms) {
+  return guard([&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    finish(group, (*group)->recv(tensors, from, 0), timeout_ms);
+  });
+}
+
 int evenstep_barrier(Group* group, int64_t timeout_ms) {
   return guard([&] {
     c10d::BarrierOptions options;

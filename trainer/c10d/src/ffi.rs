@@ -98,6 +98,18 @@ unsafe extern "C" {
         root: c_int,
         timeout_ms: i64,
     ) -> c_int;
+    pub(crate) fn evenstep_send(
+        group: *mut RawGroup,
+        tensor: *mut C_tensor,
+        to: c_int,
+        timeout_ms: i64,
+    ) -> c_int;
+    pub(crate) fn evenstep_receive(
+        group: *mut RawGroup,
+        tensor: *mut C_tensor,
+        from: c_int,
+        timeout_ms: i64,
+    ) -> c_int;
     pub(crate) fn evenstep_barrier(group: *mut RawGroup, timeout_ms: i64) -> c_int;
     pub(crate) fn evenstep_idle_class() -> c_int;
     pub(crate) fn evenstep_own_stream(device: c_int, high_priority: c_int) -> c_int;

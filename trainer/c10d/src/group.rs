@@ -152,6 +152,47 @@ impl Group {
         check(OPERATION, code)
     }
 
+    /// Sends a tensor to one rank, which must receive one of the same size. Of ranks that both send and receive, not all
+    /// may begin with the same: a large tensor is only taken off this rank's hands as the other receives it.
+    ///
+    /// # Errors
+    /// That rank is gone, does not receive within the timeout, is this one or none.
+    pub fn send(&self, tensor: &Tensor, to: usize) -> Result<()> {
+        const OPERATION: &str = "send";
+        dense(OPERATION, tensor)?;
+        let to = self.peer(OPERATION, to)?;
+        // SAFETY: both handles are live. The tensor is only read, and c10d holds its storage until it has been sent.
+        let code = unsafe {
+            ffi::evenstep_send(self.raw.as_ptr(), tensor.as_ptr().cast_mut(), to, milliseconds(self.timeout))
+        };
+        check(OPERATION, code)
+    }
+
+    /// Fills the tensor with one that another rank sends.
+    ///
+    /// # Errors
+    /// That rank is gone, does not send within the timeout, is this one or none; the tensor's content is then undefined.
+    pub fn receive(&self, tensor: &mut Tensor, from: usize) -> Result<()> {
+        const OPERATION: &str = "receive";
+        dense(OPERATION, tensor)?;
+        let from = self.peer(OPERATION, from)?;
+        // SAFETY: both handles are live; the tensor is borrowed mutably until the operation has ended.
+        let code = unsafe {
+            ffi::evenstep_receive(self.raw.as_ptr(), tensor.as_mut_ptr(), from, milliseconds(self.timeout))
+        };
+        check(OPERATION, code)
+    }
+
+    /// Another rank, as c10d counts.
+    fn peer(&self, operation: &'static str, rank: usize) -> Result<i32> {
+        let (raw, _) = positions(operation, rank, self.world_size)?;
+        if rank == self.rank {
+            let reason = format!("rank {rank} is this one: what a rank has it needs not send");
+            return Err(Error::Invalid { operation, reason });
+        }
+        Ok(raw)
+    }
+
     /// Waits until every rank is here.
     ///
     /// # Errors

@@ -67,6 +67,30 @@ fn a_broadcast_hands_out_the_roots_tensor() {
 }
 
 #[test]
+fn what_is_sent_arrives_in_order_and_only_there() {
+    let received = with_ranks(3, |group| {
+        let mut tensor = Tensor::zeros([1 << 18], (Kind::Float, Device::Cpu));
+        let sent = |value: f64| Tensor::full([1 << 18], value, (Kind::Float, Device::Cpu));
+        match group.rank() {
+            0 => [(1, 1.0), (2, 2.0), (1, 3.0)]
+                .iter()
+                .for_each(|&(to, value)| group.send(&sent(value), to).unwrap()),
+            1 => {
+                group.receive(&mut tensor, 0).unwrap();
+                let first = tensor.copy();
+                group.receive(&mut tensor, 0).unwrap();
+                tensor -= first * 10.0;
+            }
+            _ => group.receive(&mut tensor, 0).unwrap(),
+        }
+        assert!(matches!(group.send(&tensor, group.rank()), Err(Error::Invalid { .. })));
+        assert!(matches!(group.receive(&mut tensor, 3), Err(Error::Invalid { .. })));
+        [tensor.min(), tensor.max()].map(|value| value.double_value(&[]))
+    });
+    assert_eq!(received, [[0.0; 2], [-7.0; 2], [2.0; 2]]);
+}
+
+#[test]
 fn a_store_keeps_counts_and_prefixes_apart() {
     let server = Store::host(LOOPBACK, 0, TIMEOUT).unwrap();
     let client = Store::connect(LOOPBACK, server.port(), TIMEOUT).unwrap();
@@ -119,6 +143,7 @@ fn an_operation_keeps_to_the_timeout_given_after_joining() {
     let group = join(0).with_timeout(Duration::from_millis(300));
     let mut tensor = Tensor::zeros([1], (Kind::Float, Device::Cpu));
     let started = Instant::now();
+    assert!(matches!(group.receive(&mut tensor, 1), Err(Error::C10d { .. })));
     assert!(matches!(group.all_reduce_sum(&mut tensor), Err(Error::C10d { .. })));
     assert!(started.elapsed() < TIMEOUT / 4, "{:?}", started.elapsed());
     given_up.send(()).unwrap();

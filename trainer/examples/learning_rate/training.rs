@@ -72,14 +72,14 @@ impl<'a> Training<'a> {
     /// The seed draws the model and the order of the samples.
     pub fn new(data: &'a Dataset, seed: u64) -> Self {
         let model = draw(data, seed);
-        let sgd = Sgd::new(&model, MOMENTUM, MomentumForm::Outside);
+        let sgd = Sgd::new(model.parameters(), MOMENTUM, MomentumForm::Outside);
         Self { data, seed, model, sgd, cursor: Cursor::new(seed, data.train.len()) }
     }
 
     /// Another run from here on, over the same samples.
     pub fn fork(&self) -> Self {
         let model = draw(self.data, self.seed);
-        let mut sgd = Sgd::new(&model, MOMENTUM, MomentumForm::Outside);
+        let mut sgd = Sgd::new(model.parameters(), MOMENTUM, MomentumForm::Outside);
         no_grad(|| {
             for (to, from) in model.parameters().iter().zip(self.model.parameters()) {
                 to.shallow_clone().copy_(from);
@@ -102,7 +102,7 @@ impl<'a> Training<'a> {
         let gradients: Vec<Tensor> =
             self.model.parameters().iter().map(|parameter| parameter.grad().view(-1)).collect();
         let gradient = Tensor::cat(&gradients, 0) / size as f64;
-        self.sgd.step(&self.model, &gradient, learning_rate);
+        self.sgd.step(self.model.parameters(), &gradient, learning_rate);
         self.cursor.advance(size);
         computed.loss_sum / size as f64
     }

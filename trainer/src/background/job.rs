@@ -50,7 +50,7 @@ impl Job {
         let data = TeacherTask { samples: SAMPLES, seed }.generate();
         let architecture = Architecture::Mlp { hidden };
         let model = Model::new(&architecture, data.shape, data.classes, seed, Kind::Float, device);
-        let optimizer = Sgd::new(&model, MOMENTUM, MomentumForm::Outside);
+        let optimizer = Sgd::new(model.parameters(), MOMENTUM, MomentumForm::Outside);
         let cursor = Cursor::new(seed, SAMPLES);
         let batch = batch.clamp(1, SAMPLES);
         Self { data, model, optimizer, cursor, batch, piece: batch, done: 0, steps: 0 }
@@ -104,7 +104,7 @@ impl Job {
         let gradients: Vec<Tensor> =
             self.model.parameters().iter().map(|parameter| parameter.grad().view(-1)).collect();
         let mean = Tensor::cat(&gradients, 0) / size as f64;
-        self.optimizer.step(&self.model, &mean, LEARNING_RATE);
+        self.optimizer.step(self.model.parameters(), &mean, LEARNING_RATE);
         self.model.zero_grad();
         self.cursor.advance(size);
         self.done = 0;
