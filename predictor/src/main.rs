@@ -11,7 +11,7 @@ use evenstep_predictor::app::App;
 use evenstep_predictor::backtest;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::{Config, Flags};
-use evenstep_predictor::{simulate, store_command, top};
+use evenstep_predictor::{plan_command, simulate, store_command, top};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
@@ -29,6 +29,7 @@ enum Command {
     Serve(Box<Flags>),
     Backtest(Box<backtest::Args>),
     Simulate(Box<simulate::Args>),
+    Plan(Box<plan_command::Args>),
     Store(store_command::Args),
     Top(top::Args),
 }
@@ -38,6 +39,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Serve(flags) => start(&flags).map(|()| ExitCode::SUCCESS),
         Command::Backtest(args) => offline(args.check(), || backtest::run(&args)),
         Command::Simulate(args) => offline(args.check(), || simulate::run(&args)),
+        Command::Plan(args) => offline(args.check(), || plan_command::run(&args)),
         Command::Store(args) => offline(args.check(), || store_command::run(&args)),
         Command::Top(args) => offline(Ok(()), || top::run(&args)),
     }

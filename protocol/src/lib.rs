@@ -7,6 +7,7 @@
 
 mod allocation;
 mod background;
+mod burst;
 mod calm;
 mod ids;
 mod job;
@@ -24,6 +25,10 @@ pub use allocation::{
     AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, Tail, TailReport, WorkerReport,
 };
 pub use background::{BackgroundBudget, BackgroundSettings};
+pub use burst::{
+    BurstAllReduce, BurstAlternative, BurstFrontPoint, BurstLayer, BurstNetwork, BurstPlan, BurstPlanLayer,
+    BurstProfile, BurstRequest, CountChange, InvalidChange,
+};
 pub use calm::Calm;
 pub use ids::{InvalidId, JobId, NodeId, WorkerId};
 pub use job::{Hedge, JobSpec, JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerOverride};

@@ -31,7 +31,7 @@ pub fn check_apart(outputs: &[&Path], inputs: &[PathBuf]) -> Result<(), String> 
             return Err(format!("{}: two outputs cannot go to one place", path.display()));
         }
         if *path != Path::new(STANDARD) && inputs.iter().any(|input| input == path) {
-            return Err(format!("{}: the output would overwrite a trace", path.display()));
+            return Err(format!("{}: the output would overwrite an input", path.display()));
         }
     }
     Ok(())

@@ -14,7 +14,7 @@ use super::help::{EXAMPLES, LONG_ABOUT};
 use crate::offline::flags::{ColumnFlags, check_traces};
 use crate::offline::output::check_apart;
 use crate::offline::table::STANDARD;
-use crate::offline::values::{GLOBAL_BATCH_MAX, between, share};
+use crate::offline::values::{GLOBAL_BATCH_MAX, between, not_negative, positive, share};
 
 /// Samples of a step for each worker, where nothing else is asked for.
 const BATCH_PER_WORKER: u64 = 64;
@@ -109,10 +109,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "LOSS", help_heading = "Policies")]
     pub mix: Option<Mix>,
     /// Seconds that a claim from evenstep's shared tail takes
-    #[arg(long, value_name = "SECONDS", default_value_t = CLAIM_COST_S, value_parser = seconds, help_heading = "Policies")]
+    #[arg(long, value_name = "SECONDS", default_value_t = CLAIM_COST_S, value_parser = not_negative, help_heading = "Policies")]
     pub claim_cost: f64,
     /// Claims a second that one counter can take: more at once wait
-    #[arg(long, value_name = "RATE", default_value_t = CLAIM_RATE, value_parser = rate, help_heading = "Policies")]
+    #[arg(long, value_name = "RATE", default_value_t = CLAIM_RATE, value_parser = positive, help_heading = "Policies")]
     pub claim_rate: f64,
     /// No chunk of evenstep's shared tail has fewer samples [default: the quantum]
     #[arg(long, value_name = "SAMPLES", value_parser = between(1, GLOBAL_BATCH_MAX), help_heading = "Policies")]
@@ -175,18 +175,6 @@ pub enum Networks {
 fn part(written: &str) -> Result<f64, String> {
     let part: Option<f64> = written.parse().ok();
     part.filter(|part| (0.0..1.0).contains(part)).ok_or_else(|| "must be a share from 0 to under 1".into())
-}
-
-/// Seconds, 0 or more.
-fn seconds(written: &str) -> Result<f64, String> {
-    let seconds: Option<f64> = written.parse().ok();
-    seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0).ok_or_else(|| "must be 0 or more".into())
-}
-
-/// A positive rate.
-fn rate(written: &str) -> Result<f64, String> {
-    let rate: Option<f64> = written.parse().ok();
-    rate.filter(|rate| rate.is_finite() && *rate > 0.0).ok_or_else(|| "must be over 0".into())
 }
 
 /// A factor in (0, 1].

@@ -1,5 +1,7 @@
 //! A plan: who runs what from when to when, and what it is worth beside other ways.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::costs::{Costs, exempt, in_us};
 use super::problem::Limit;
 
@@ -14,6 +16,9 @@ pub struct Plan {
     pub gpu_us: f64,
     /// GPUs by speed, the fastest first, as places in the problem's list: a layer on n GPUs runs on the first n.
     pub gpu_order: Vec<usize>,
+    /// By GPU count that a layer of the plan has: the samples of each of its GPUs, the fastest first. Together they are the global
+    /// batch, and none has more than its time is planned for.
+    pub samples: BTreeMap<usize, Vec<u64>>,
     /// By GPU, in the order of the problem's list: how long it has nothing to do. Their sum is
     /// `iteration_us * GPUs - gpu_us`.
     pub idle_us: Vec<f64>,
@@ -94,8 +99,10 @@ pub(super) fn answer(costs: &Costs, counts: &[usize], limit: Option<Limit>, exac
         idle_us[*gpu] = in_us(now_fs - by_this_fs);
     }
     let gpu_fs: u128 = busy_fs.iter().zip(0..).map(|(fs, gpus)| fs * gpus).sum();
+    let samples = layers.iter().map(|layer| layer.gpus).collect::<BTreeSet<_>>().into_iter();
     let largest = costs.counts.len() - 1;
     Plan {
+        samples: samples.map(|gpus| (gpus, costs.shares.samples(gpus))).collect(),
         layers,
         iteration_us: in_us(now_fs),
         gpu_us: in_us(gpu_fs),

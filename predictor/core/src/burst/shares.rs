@@ -37,6 +37,21 @@ impl Shares {
         self.speeds[..count].iter().map(move |speed| (speed * per_speed * (1.0 - 1e-12)).ceil() as u64)
     }
 
+    /// Samples of each of the `count` fastest, which are the global batch together: its part by speed, rounded down, and one more for
+    /// those whose part lost most by that, of parts alike for the fastest. So nobody has more than [`Self::batches`] says.
+    pub fn samples(&self, count: usize) -> Vec<u64> {
+        let per_speed = self.global_batch as f64 / self.sums[count];
+        let parts: Vec<f64> = self.speeds[..count].iter().map(|speed| speed * per_speed).collect();
+        let mut samples: Vec<u64> = parts.iter().map(|part| part.floor() as u64).collect();
+        let left = self.global_batch.saturating_sub(samples.iter().sum());
+        let mut by_loss: Vec<usize> = (0..count).collect();
+        by_loss.sort_by(|a, b| parts[*b].fract().total_cmp(&parts[*a].fract()).then(a.cmp(b)));
+        for place in by_loss.into_iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+            samples[place] += 1;
+        }
+        samples
+    }
+
     /// How long the last of the `count` fastest takes, where one of speed 1 takes `time_us(batch)`.
     pub fn compute_us(&self, count: usize, time_us: impl Fn(u64) -> f64) -> f64 {
         let mut slowest: f64 = 0.0;
@@ -84,6 +99,23 @@ mod tests {
         assert_eq!(shares.batches(2).collect::<Vec<_>>(), [22, 11], "21 1/3 and 10 2/3, rounded up");
         // The fast one takes 16 / 2, the others 8 / 1, and a fixed cost of 4 counts as 2 and 4.
         assert_eq!(shares.compute_us(3, |batch| 4.0 + batch as f64), 12.0);
+    }
+
+    #[test]
+    fn samples_are_the_whole_batch() {
+        assert_eq!(Shares::new(&[1.0, 2.0, 1.0], 32).samples(2), [21, 11]);
+        assert_eq!(Shares::new(&[1.0; 4], 6).samples(4), [2, 2, 1, 1]);
+        for gpus in 1..40 {
+            let speeds: Vec<f64> = (0..gpus).map(|gpu| 0.1 + f64::from(gpu * gpu % 7)).collect();
+            for global_batch in 1..200 {
+                let shares = Shares::new(&speeds, global_batch);
+                for count in 1..=speeds.len() {
+                    let samples = shares.samples(count);
+                    assert_eq!(samples.iter().sum::<u64>(), global_batch, "{speeds:?}");
+                    assert!(samples.iter().zip(shares.batches(count)).all(|(has, most)| *has <= most));
+                }
+            }
+        }
     }
 
     #[test]

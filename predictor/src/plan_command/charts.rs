@@ -1,0 +1,114 @@
+//! The charts of a plan.
+
+use evenstep_protocol::{BurstPlan, BurstPlanLayer};
+use evenstep_report::{Axis, Bar, Chart, Mark, Span};
+
+use super::text::alternatives;
+use super::timeline::{Lane, lanes};
+
+/// Iterations from here on are drawn in milliseconds.
+const MS_FROM_US: f64 = 10_000.0;
+
+/// A unit of time, and how many microseconds it has.
+#[derive(Clone, Copy)]
+struct Unit(&'static str, f64);
+
+fn unit(us: f64) -> Unit {
+    if us < MS_FROM_US { Unit("us", 1.0) } else { Unit("ms", 1000.0) }
+}
+
+/// Layers over GPUs and time, with what is idle.
+pub fn timeline(plan: &BurstPlan) -> Chart {
+    let unit = unit(plan.iteration_us);
+    let lanes = lanes(plan);
+    let idle = |lane: &Lane| {
+        let gap = |(from, to): (f64, f64)| span(lane, unit, from, to, "");
+        lane.gaps(plan).into_iter().map(gap).collect::<Vec<_>>()
+    };
+    // Where a layer's transfers, compute and gradient sum begin and end.
+    let transfer = |layer: &BurstPlanLayer| (layer.start_us, layer.start_us + layer.transfer_us);
+    let compute = |layer: &BurstPlanLayer| (transfer(layer).1, transfer(layer).1 + layer.compute_us);
+    let sync = |layer: &BurstPlanLayer| (compute(layer).1, compute(layer).1 + layer.sync_us.unwrap_or(0.0));
+    let busy = |name: &str, part: &dyn Fn(&BurstPlanLayer) -> (f64, f64)| {
+        let spans_of = |lane: &Lane| {
+            let layers = plan.layers.iter().filter(|layer| lane.runs(layer));
+            let parts = layers.map(|layer| (layer, part(layer))).filter(|(_, (from, to))| from < to);
+            parts.map(|(layer, (from, to))| span(lane, unit, from, to, &layer.name)).collect::<Vec<_>>()
+        };
+        Mark::Spans { name: name.into(), idle: false, spans: lanes.iter().flat_map(spans_of).collect() }
+    };
+    let mut marks =
+        vec![busy("compute", &compute), busy("transfers", &transfer), busy("gradient sum", &sync)];
+    marks.push(Mark::Spans { name: "idle".into(), idle: true, spans: lanes.iter().flat_map(idle).collect() });
+    marks.retain(|mark| !matches!(mark, Mark::Spans { spans, .. } if spans.is_empty()));
+    Chart {
+        title: "Timeline".into(),
+        description: "An iteration: each layer's forward and backward drawn together, on the GPUs that run it; the fastest GPU, which takes part in \
+                      all layers, at the top."
+            .into(),
+        x: Axis::new("time", unit.0).from_zero(),
+        y: Axis::new("GPU", ""),
+        marks,
+    }
+}
+
+fn span(lane: &Lane, unit: Unit, from_us: f64, to_us: f64, layer: &str) -> Span {
+    Span {
+        lane: lane.name.clone(),
+        from: from_us / unit.1,
+        to: to_us / unit.1,
+        label: layer.into(),
+        inside: layer.into(),
+    }
+}
+
+/// What each limit buys, beside the alternatives.
+pub fn front(plan: &BurstPlan) -> Chart {
+    let slowest_us = plan.one_gpu.map_or(plan.iteration_us, |way| way.iteration_us);
+    let unit = unit(slowest_us);
+    let point = |iteration_us: f64, gpu_us: f64| (gpu_us / unit.1, iteration_us / unit.1);
+    let limits = plan.front.iter().map(|at| point(at.iteration_us, at.gpu_us)).collect();
+    let mut marks =
+        vec![Mark::Line { name: "best plans under all limits".into(), points: limits, dashed: false }];
+    marks.extend(alternatives(plan).into_iter().map(|(name, iteration_us, gpu_us)| Mark::Line {
+        name,
+        points: vec![point(iteration_us, gpu_us)],
+        dashed: false,
+    }));
+    Chart {
+        title: "What limits buy".into(),
+        description: "Iteration time against GPU time. To the left and below is better: a tighter amplification limit saves GPU time and takes longer."
+            .into(),
+        x: Axis::new("GPU time", unit.0),
+        y: Axis::new("iteration", unit.0).from_zero(),
+        marks,
+    }
+}
+
+/// Iterations of the plan and its alternatives.
+pub fn iterations(plan: &BurstPlan) -> Chart {
+    bars(plan, "Iteration time", "Lower is better.", |(_, iteration_us, _)| *iteration_us)
+}
+
+/// GPU time of the plan and its alternatives.
+pub fn gpu_times(plan: &BurstPlan) -> Chart {
+    bars(
+        plan,
+        "GPU time",
+        "Each layer's time, as often as it has GPUs: what is left is free for other work.",
+        |(_, _, gpu_us)| *gpu_us,
+    )
+}
+
+fn bars(plan: &BurstPlan, title: &str, description: &str, of: fn(&(String, f64, f64)) -> f64) -> Chart {
+    let ways = alternatives(plan);
+    let unit = unit(ways.iter().map(of).fold(0.0, f64::max));
+    let bar = |way: &(String, f64, f64)| Bar { category: way.0.clone(), value: of(way) / unit.1 };
+    Chart {
+        title: title.into(),
+        description: description.into(),
+        x: Axis::new("way", ""),
+        y: Axis::new("time", unit.0),
+        marks: vec![Mark::Bars { name: title.to_lowercase(), bars: ways.iter().map(bar).collect() }],
+    }
+}
