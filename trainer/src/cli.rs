@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::background::BackgroundArgs;
 use crate::contend::clock_seconds;
+use crate::gaps::GapsArgs;
 use crate::hedge::HedgeArgs;
 use crate::host_port::HostPort;
 use crate::load::LoadKind;
@@ -38,6 +39,8 @@ pub enum Command {
     Join(JoinArgs),
     /// Draw up records of runs: a table, a page with charts, figures as JSON
     Report(ReportArgs),
+    /// Measure what background jobs make of the gaps of a burst-parallel training, and what they cost it
+    Gaps(GapsArgs),
     /// Host the store through which workers that join by hand find each other
     Store(StoreArgs),
     /// Load a core as other tenants of a machine would; runs until its standard input closes

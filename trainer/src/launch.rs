@@ -161,7 +161,8 @@ fn contender(core: usize, load: Load, since_s: f64) -> Result<Command> {
     Ok(command)
 }
 
-fn signals() -> Result<Receiver<i32>> {
+/// The signals that end a run, as they come.
+pub(crate) fn signals() -> Result<Receiver<i32>> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("listening for signals")?;
     let (seen, received) = mpsc::channel();
     thread::spawn(move || signals.forever().try_for_each(|signal| seen.send(signal)));
@@ -170,7 +171,7 @@ fn signals() -> Result<Receiver<i32>> {
 
 /// Processes that are killed when this goes out of scope.
 #[derive(Debug, Default)]
-struct Crew(Vec<Member>);
+pub(crate) struct Crew(Vec<Member>);
 
 #[derive(Debug)]
 struct Member {
@@ -179,14 +180,14 @@ struct Member {
 }
 
 impl Crew {
-    fn start(&mut self, mut command: Command) -> Result<()> {
+    pub(crate) fn start(&mut self, mut command: Command) -> Result<()> {
         let child = command.spawn().with_context(|| format!("starting {:?}", command.get_program()))?;
         self.0.push(Member { child, ended: None });
         Ok(())
     }
 
     /// Waits for all; when one fails the others get a moment for their last words.
-    fn watch(&mut self, signals: &Receiver<i32>, output: &Output, board: &Board) -> Result<Ended> {
+    pub(crate) fn watch(&mut self, signals: &Receiver<i32>, output: &Output, board: &Board) -> Result<Ended> {
         let mut failed: Option<(usize, ExitStatus)> = None;
         let mut deadline: Option<Instant> = None;
         let mut stopped: Option<i32> = None;

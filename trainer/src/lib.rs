@@ -17,6 +17,7 @@ pub mod data;
 mod drivers;
 pub mod elastic;
 pub mod figures;
+pub mod gaps;
 pub mod hedge;
 pub mod host_port;
 mod identity;

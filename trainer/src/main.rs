@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches};
 use evenstep_trainer::cli::{Cli, Command};
 use evenstep_trainer::launch::{self, Ended};
-use evenstep_trainer::{contend, pin, report, store, worker};
+use evenstep_trainer::{contend, gaps, pin, report, store, worker};
 
 fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
@@ -15,6 +15,7 @@ fn main() -> ExitCode {
     let speaker = match &cli.command {
         Command::Join(join) => format!("rank {}", join.rank),
         Command::Launch(_) => "launch".to_owned(),
+        Command::Gaps(gaps) => gaps.rank.map_or_else(|| "gaps".to_owned(), |rank| format!("rank {rank}")),
         Command::Store(_) | Command::Contend(_) | Command::Report(_) => "evenstep-trainer".to_owned(),
     };
     match run(&cli.command, &matches) {
@@ -36,12 +37,9 @@ fn run(command: &Command, matches: &clap::ArgMatches) -> Result<ExitCode> {
     match command {
         Command::Launch(launch) => {
             let raw = matches.subcommand_matches("launch").unwrap_or(matches);
-            return Ok(match launch::run(launch, raw)? {
-                Ended::Finished => ExitCode::SUCCESS,
-                // As a shell reports a process that a signal ended.
-                Ended::Stopped(signal) => ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)),
-            });
+            return Ok(code(launch::run(launch, raw)?));
         }
+        Command::Gaps(args) => return Ok(code(gaps::run(args)?)),
         Command::Join(join) => {
             // Before anything of libtorch runs: threads inherit the core.
             join.core.map_or(Ok(()), pin::to_core)?;
@@ -52,4 +50,12 @@ fn run(command: &Command, matches: &clap::ArgMatches) -> Result<ExitCode> {
         Command::Report(args) => report::run(args)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn code(ended: Ended) -> ExitCode {
+    match ended {
+        Ended::Finished => ExitCode::SUCCESS,
+        // As a shell reports a process that a signal ended.
+        Ended::Stopped(signal) => ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)),
+    }
 }

@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
+use evenstep_core::gate::Kind;
 use tch::{Cuda, Device};
+
+use crate::background::Observer;
 
 /// What a rank does for a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -37,27 +40,34 @@ pub struct Moment {
     pub to: Instant,
 }
 
-/// Watches one rank in one iteration.
-#[derive(Debug)]
-pub struct Watch {
+/// Watches one rank in one iteration, and tells whoever looks on.
+pub struct Watch<'a> {
     device: Device,
+    observer: &'a mut dyn Observer,
     last: Instant,
     /// What happened, in order; each begins where the one before ended.
     pub moments: Vec<Moment>,
 }
 
-impl Watch {
+impl<'a> Watch<'a> {
     /// The iteration begins.
-    pub fn begin(device: Device) -> Self {
+    pub fn begin(device: Device, observer: &'a mut dyn Observer) -> Self {
         settle(device);
-        Self { device, last: Instant::now(), moments: Vec::new() }
+        observer.iteration_begins();
+        Self { device, observer, last: Instant::now(), moments: Vec::new() }
     }
 
-    /// What happened since the last word was this. Waits for a GPU to be done, as its work is only queued.
+    /// A tasklet of this kind begins.
+    pub fn begins(&mut self, kind: Kind) {
+        self.observer.begins(kind);
+    }
+
+    /// What happened since the last word was this, and a tasklet ends with it. Waits for a GPU to be done, as its work is only queued.
     pub fn did(&mut self, layer: usize, phase: Phase) {
         settle(self.device);
         let to = Instant::now();
         let from = std::mem::replace(&mut self.last, to);
+        self.observer.ends();
         self.moments.push(Moment { layer, phase, from, to });
     }
 }
