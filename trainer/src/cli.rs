@@ -1,5 +1,8 @@
 //! The command line, and the rules that its values must keep together.
 
+mod seat;
+mod task;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,17 +12,21 @@ use evenstep_protocol::{DEFAULT_SERVER, Hedge, JobId, Servers};
 use serde::{Deserialize, Serialize};
 
 use crate::background::BackgroundArgs;
+use crate::burst::BurstArgs;
 use crate::contend::clock_seconds;
 use crate::gaps::GapsArgs;
 use crate::hedge::HedgeArgs;
 use crate::host_port::HostPort;
 use crate::load::LoadKind;
-use crate::model::Architecture;
 use crate::optimizer::MomentumForm;
 use crate::plan::GLOBAL_BATCH_MAX;
+use crate::profile::ProfileArgs;
 use crate::record::is_table;
 use crate::report::ReportArgs;
 use crate::rule::RuleArgs;
+
+pub use seat::SeatArgs;
+pub use task::{DeviceChoice, Dtype, ModelKind, TaskArgs};
 
 /// Data-parallel training that asks the evenstep predictor for its batches.
 #[derive(Debug, Parser)]
@@ -37,10 +44,14 @@ pub enum Command {
     Launch(LaunchArgs),
     /// Take part in a training as one worker, on this or another machine
     Join(JoinArgs),
-    /// Draw up records of runs: a table, a page with charts, figures as JSON
-    Report(ReportArgs),
+    /// Measure the layers of a network, and the network between workers, for burst-parallel plans
+    Profile(ProfileArgs),
+    /// Run a burst-parallel plan, and compare it with what was planned
+    Burst(BurstArgs),
     /// Measure what background jobs make of the gaps of a burst-parallel training, and what they cost it
     Gaps(GapsArgs),
+    /// Draw up records of runs: a table, a page with charts, figures as JSON
+    Report(ReportArgs),
     /// Host the store through which workers that join by hand find each other
     Store(StoreArgs),
     /// Load a core as other tenants of a machine would; runs until its standard input closes
@@ -160,18 +171,9 @@ pub struct TrainArgs {
     /// The longest wait for an answer at the boundary
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub ask_timeout_ms: u64,
-    /// The network
-    #[arg(long, value_enum, default_value_t = ModelKind::Mlp, env = "EVENSTEP_MODEL")]
-    pub model: ModelKind,
-    /// Widths of the hidden layers of the mlp
-    #[arg(long, value_delimiter = ',', default_value = "128,64", value_parser = clap::value_parser!(i64).range(1..=65_536))]
-    pub hidden: Vec<i64>,
-    /// A folder with MNIST, Fashion-MNIST or CIFAR-10 files [default: a generated teacher task]
-    #[arg(long, env = "EVENSTEP_DATA")]
-    pub data: Option<PathBuf>,
-    /// Samples of the generated task
-    #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-    pub samples: u64,
+    /// The task.
+    #[command(flatten)]
+    pub task: TaskArgs,
     /// Samples per iteration over all workers; with --per-worker-batch the number that --lr was chosen for [default: 512, or
     /// the batch per worker times the workers that the run begins with]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=GLOBAL_BATCH_MAX), env = "EVENSTEP_GLOBAL_BATCH")]
@@ -203,24 +205,9 @@ pub struct TrainArgs {
     /// Epochs of each policy [default: 1]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub epochs: Option<u64>,
-    /// Learning rate
-    #[arg(long, default_value_t = 0.05)]
-    pub lr: f64,
-    /// Momentum
-    #[arg(long, default_value_t = 0.9)]
-    pub momentum: f64,
     /// Where the learning rate stands; both take the same steps
     #[arg(long, value_enum, default_value_t = MomentumForm::Outside)]
     pub momentum_form: MomentumForm,
-    /// Decides the network's first parameters, the generated task and the order of samples
-    #[arg(long, default_value_t = 1, env = "EVENSTEP_SEED")]
-    pub seed: u64,
-    /// Element type of parameters and gradients
-    #[arg(long, value_enum, default_value_t = Dtype::Float32)]
-    pub dtype: Dtype,
-    /// Where to compute
-    #[arg(long, value_enum, default_value_t = DeviceChoice::Auto, env = "EVENSTEP_DEVICE")]
-    pub device: DeviceChoice,
     /// Impose these relative speeds on the workers: real gradients, then a wait
     #[arg(long, value_delimiter = ',')]
     pub pace: Option<Vec<f64>>,
@@ -314,35 +301,6 @@ pub enum AskMode {
     Ahead,
 }
 
-/// The network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ModelKind {
-    /// Fully connected.
-    Mlp,
-    /// Two convolutions.
-    Cnn,
-}
-
-/// Element types.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Dtype {
-    /// 32-bit floats.
-    Float32,
-    /// 64-bit floats.
-    Float64,
-}
-
-/// Devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DeviceChoice {
-    /// CUDA when present.
-    Auto,
-    /// The CPU.
-    Cpu,
-    /// CUDA, or an error.
-    Cuda,
-}
-
 /// Values that do not go together; the message names them and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -365,10 +323,8 @@ impl TrainArgs {
             wrong
         } else if let Some(wrong) = self.wrong_tail() {
             wrong
-        } else if !(self.lr.is_finite() && self.lr >= 0.0) {
-            format!("--lr {} must be a finite number of at least 0", self.lr)
-        } else if !(0.0..1.0).contains(&self.momentum) {
-            format!("--momentum {} must be at least 0 and below 1", self.momentum)
+        } else if let Some(wrong) = self.task.wrong() {
+            wrong
         } else if let Some(wrong) = self.wrong_pace(world_size) {
             wrong
         } else if self.background.background.is_some() && !self.policy.iter().any(|policy| policy.asks()) {
@@ -412,43 +368,6 @@ impl TrainArgs {
             return Ok(());
         };
         Err(InvalidArgs(wrong))
-    }
-
-    /// The network's architecture.
-    pub fn architecture(&self) -> Architecture {
-        match self.model {
-            ModelKind::Mlp => Architecture::Mlp { hidden: self.hidden.clone() },
-            ModelKind::Cnn => Architecture::Cnn,
-        }
-    }
-
-    /// The network in words.
-    pub fn model_name(&self) -> String {
-        match self.architecture() {
-            Architecture::Mlp { hidden } => {
-                let widths: Vec<String> = hidden.iter().map(ToString::to_string).collect();
-                format!("mlp {}", widths.join("-"))
-            }
-            Architecture::Cnn => "cnn".to_owned(),
-        }
-    }
-}
-
-impl Dtype {
-    /// Its name and how far rounding may carry a gradient from that of one process, relative to the largest entry.
-    pub fn tolerance(self) -> (&'static str, f64) {
-        match self {
-            Self::Float32 => ("float32", 1e-5),
-            Self::Float64 => ("float64", 1e-12),
-        }
-    }
-
-    /// As libtorch calls it.
-    pub fn kind(self) -> tch::Kind {
-        match self {
-            Self::Float32 => tch::Kind::Float,
-            Self::Float64 => tch::Kind::Double,
-        }
     }
 }
 

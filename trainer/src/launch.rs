@@ -1,23 +1,18 @@
 //! Starting the workers of one machine, and ending all of them when one fails.
 
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory};
 use evenstep_c10d::Store;
-use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
-use crate::board::{Board, Processes, Shown};
+use crate::board::Shown;
 use crate::cli::{Cli, LaunchArgs};
 use crate::contend::clock_s;
+use crate::crew::{Crew, Ended, TIED, quiet, signals};
 use crate::load::Load;
 use crate::output::Output;
 use crate::pin;
@@ -25,22 +20,6 @@ use crate::supervise::{Bounds, Supervisor};
 
 /// The store waits this long for its own port.
 const STORE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often the workers are looked at.
-const WATCH_EVERY: Duration = Duration::from_millis(20);
-/// Time that the others get to say what they saw when one failed.
-const LAST_WORDS: Duration = Duration::from_secs(3);
-/// Time that workers get to finish their iteration when told to stop.
-pub const STOP_GRACE: Duration = Duration::from_secs(20);
-
-/// How a launch ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// Every worker finished.
-    Finished,
-    /// A signal stopped it.
-    Stopped(i32),
-}
-
 /// Starts the workers and waits for them. `matches` are the raw arguments of `launch`.
 ///
 /// # Errors
@@ -61,7 +40,7 @@ pub fn run(args: &LaunchArgs, matches: &ArgMatches) -> Result<Ended> {
     }
     if let Some(kind) = args.contend {
         for (rank, &core) in cores.iter().flatten().enumerate() {
-            load.start(contender(core, Load::beside(rank, kind, args.train.seed), since_s)?)?;
+            load.start(contender(core, Load::beside(rank, kind, args.train.task.seed), since_s)?)?;
         }
         loaded.push(format!("--contended={kind}"));
         output.say(&format!(
@@ -84,10 +63,7 @@ pub fn run(args: &LaunchArgs, matches: &ArgMatches) -> Result<Ended> {
             Some(shown) => command.arg("--tells").stdin(shown.voice()?),
             None => command.stdin(Stdio::null()),
         };
-        if std::env::var_os("TORCH_CPP_LOG_LEVEL").is_none() {
-            // c10d's own log repeats, with C++ frames, what our errors say.
-            command.env("TORCH_CPP_LOG_LEVEL", "FATAL");
-        }
+        quiet(&mut command);
         Ok(command)
     };
     if args.train.elastic {
@@ -102,19 +78,11 @@ pub fn run(args: &LaunchArgs, matches: &ArgMatches) -> Result<Ended> {
     crew.watch(&signals, &output, &board)
 }
 
-/// Set for processes that must not outlive the one that started them.
-pub const TIED: &str = "EVENSTEP_TIED_TO_PARENT";
-
 /// The core of each worker, where workers are pinned.
 fn placement(args: &LaunchArgs, allowed: &[usize]) -> Result<Option<Vec<usize>>> {
     let workers = args.workers as usize;
     if let Some(cores) = &args.pin {
-        ensure!(cores.len() == workers, "--pin names {} cores, but there are {workers} workers", cores.len());
-        let foreign = cores.iter().find(|core| !allowed.contains(core));
-        if let Some(core) = foreign {
-            bail!("--pin {core}: this process may run on the cores {allowed:?}");
-        }
-        return Ok(Some(cores.clone()));
+        return pin::chosen(cores, workers, allowed).map(Some);
     }
     if args.contend.is_none() {
         return Ok(None);
@@ -159,111 +127,6 @@ fn contender(core: usize, load: Load, since_s: f64) -> Result<Command> {
     command.arg(format!("--since={since_s}"));
     command.stdin(Stdio::piped()).env(TIED, "1");
     Ok(command)
-}
-
-/// The signals that end a run, as they come.
-pub(crate) fn signals() -> Result<Receiver<i32>> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("listening for signals")?;
-    let (seen, received) = mpsc::channel();
-    thread::spawn(move || signals.forever().try_for_each(|signal| seen.send(signal)));
-    Ok(received)
-}
-
-/// Processes that are killed when this goes out of scope.
-#[derive(Debug, Default)]
-pub(crate) struct Crew(Vec<Member>);
-
-#[derive(Debug)]
-struct Member {
-    child: Child,
-    ended: Option<ExitStatus>,
-}
-
-impl Crew {
-    pub(crate) fn start(&mut self, mut command: Command) -> Result<()> {
-        let child = command.spawn().with_context(|| format!("starting {:?}", command.get_program()))?;
-        self.0.push(Member { child, ended: None });
-        Ok(())
-    }
-
-    /// Waits for all; when one fails the others get a moment for their last words.
-    pub(crate) fn watch(&mut self, signals: &Receiver<i32>, output: &Output, board: &Board) -> Result<Ended> {
-        let mut failed: Option<(usize, ExitStatus)> = None;
-        let mut deadline: Option<Instant> = None;
-        let mut stopped: Option<i32> = None;
-        loop {
-            match signals.recv_timeout(WATCH_EVERY) {
-                Ok(signal) if stopped.is_none() => {
-                    stopped = Some(signal);
-                    deadline = Some(Instant::now() + STOP_GRACE);
-                    output
-                        .say("told to stop: the workers finish their iteration; once more ends them at once");
-                    self.signal(Signal::TERM);
-                }
-                Ok(_) => deadline = Some(Instant::now()),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => bail!("the thread that listens for signals ended"),
-            }
-            for (rank, member) in self.0.iter_mut().enumerate().filter(|(_, member)| member.ended.is_none()) {
-                member.ended = member.child.try_wait().with_context(|| format!("watching rank {rank}"))?;
-                if let Some(status) = member.ended.filter(|status| !status.success())
-                    && failed.is_none()
-                {
-                    failed = Some((rank, status));
-                    deadline = Some(Instant::now() + LAST_WORDS);
-                    let pid = member.child.id();
-                    output.say(&format!("rank {rank} (pid {pid}) {}; ending the others", describe(status)));
-                }
-            }
-            let running = self.0.iter().filter(|member| member.ended.is_none()).count();
-            board.set_processes(Processes { running, waiting: 0, ended: self.0.len() - running });
-            if running == 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                break;
-            }
-        }
-        self.kill();
-        match (failed, stopped) {
-            (Some((rank, status)), None) => bail!("rank {rank} {}", describe(status)),
-            (_, Some(signal)) => Ok(Ended::Stopped(signal)),
-            (None, None) => Ok(Ended::Finished),
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        for member in self.0.iter().filter(|member| member.ended.is_none()) {
-            send(&member.child, signal);
-        }
-    }
-
-    fn kill(&mut self) {
-        for member in self.0.iter_mut().filter(|member| member.ended.is_none()) {
-            // Both fail only for a process that has ended already.
-            let _ = member.child.kill();
-            let _ = member.child.wait();
-        }
-    }
-}
-
-impl Drop for Crew {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// Sends a signal to a child that was not waited for.
-pub fn send(child: &Child, signal: Signal) {
-    // Not reaped yet, so the number is still its own; one that just ended needs no signal.
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let _ = pid.map(|pid| kill_process(pid, signal));
-}
-
-/// How a process ended, in words.
-pub fn describe(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("failed with exit code {code}"),
-        (None, Some(signal)) => format!("was killed by signal {signal}"),
-        (None, None) => "ended in an unknown way".to_owned(),
-    }
 }
 
 #[cfg(test)]

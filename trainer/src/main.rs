@@ -5,9 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches};
+use evenstep_trainer::burst::{self, BurstArgs};
 use evenstep_trainer::cli::{Cli, Command};
-use evenstep_trainer::launch::{self, Ended};
-use evenstep_trainer::{contend, gaps, pin, report, store, worker};
+use evenstep_trainer::crew::{Ended, TIED};
+use evenstep_trainer::gaps::{self, GapsArgs};
+use evenstep_trainer::profile::{self, ProfileArgs};
+use evenstep_trainer::{contend, launch, pin, report, store, worker};
 
 fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
@@ -15,7 +18,9 @@ fn main() -> ExitCode {
     let speaker = match &cli.command {
         Command::Join(join) => format!("rank {}", join.rank),
         Command::Launch(_) => "launch".to_owned(),
-        Command::Gaps(gaps) => gaps.rank.map_or_else(|| "gaps".to_owned(), |rank| format!("rank {rank}")),
+        Command::Profile(ProfileArgs { seat, .. }) => speaker("profile", seat.rank),
+        Command::Burst(BurstArgs { seat, .. }) => speaker("burst", seat.rank),
+        Command::Gaps(GapsArgs { seat, .. }) => speaker("gaps", seat.rank),
         Command::Store(_) | Command::Contend(_) | Command::Report(_) => "evenstep-trainer".to_owned(),
     };
     match run(&cli.command, &matches) {
@@ -31,15 +36,17 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command, matches: &clap::ArgMatches) -> Result<ExitCode> {
-    if std::env::var_os(launch::TIED).is_some() {
+    if std::env::var_os(TIED).is_some() {
         pin::end_with_parent()?;
     }
     match command {
         Command::Launch(launch) => {
             let raw = matches.subcommand_matches("launch").unwrap_or(matches);
-            return Ok(code(launch::run(launch, raw)?));
+            return launch::run(launch, raw).map(code);
         }
-        Command::Gaps(args) => return Ok(code(gaps::run(args)?)),
+        Command::Profile(args) => return profile::run(args).map(code),
+        Command::Burst(args) => return burst::run(args).map(code),
+        Command::Gaps(args) => return gaps::run(args).map(code),
         Command::Join(join) => {
             // Before anything of libtorch runs: threads inherit the core.
             join.core.map_or(Ok(()), pin::to_core)?;
@@ -50,6 +57,10 @@ fn run(command: &Command, matches: &clap::ArgMatches) -> Result<ExitCode> {
         Command::Report(args) => report::run(args)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn speaker(command: &str, rank: Option<usize>) -> String {
+    rank.map_or(command.to_owned(), |rank| format!("rank {rank}"))
 }
 
 fn code(ended: Ended) -> ExitCode {

@@ -121,7 +121,7 @@ fn timelines(args: &JoinArgs, started: Instant) -> Vec<Timeline> {
 pub fn timeline(args: &JoinArgs, kind: LoadKind, rank: usize, origin: Instant) -> Timeline {
     let now_s = clock_s();
     let lead_s = now_s - origin.elapsed().as_secs_f64() - args.loaded_since.unwrap_or(now_s);
-    Timeline::new(Load::beside(rank, kind, args.train.seed), lead_s)
+    Timeline::new(Load::beside(rank, kind, args.train.task.seed), lead_s)
 }
 
 fn describe(worker: &Worker<'_>, workers: &[WorkerId], job_id: Option<JobId>) -> RunLine {
@@ -163,10 +163,10 @@ fn describe(worker: &Worker<'_>, workers: &[WorkerId], job_id: Option<JobId>) ->
         global_batch: train.whole_batch(args.world_size),
         per_worker_batch: train.per_worker_batch,
         rule: train.rule.named(),
-        model: format!("{}, {}", train.model_name(), train.dtype.tolerance().0),
+        model: format!("{}, {}", train.task.model_name(), train.task.dtype.tolerance().0),
         data: worker.data.name.clone(),
         steps: worker.iterations(),
-        seed: train.seed,
+        seed: train.task.seed,
         ask: train.ask,
         policies: train.policy.clone(),
         elastic: train.elastic,

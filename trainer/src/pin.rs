@@ -1,6 +1,6 @@
 //! Cores of this machine.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -11,6 +11,18 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub fn cores() -> Result<Vec<usize>> {
     let allowed = sched_getaffinity(None).context("asking for the cores of this process")?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
+}
+
+/// The cores that were chosen for so many workers, of those that this process may run on.
+///
+/// # Errors
+/// Another number of cores than of workers, or a core that is not ours.
+pub fn chosen(cores: &[usize], workers: usize, allowed: &[usize]) -> Result<Vec<usize>> {
+    ensure!(cores.len() == workers, "--pin names {} cores, but there are {workers} workers", cores.len());
+    if let Some(core) = cores.iter().find(|core| !allowed.contains(core)) {
+        bail!("--pin {core}: this process may run on the cores {allowed:?}");
+    }
+    Ok(cores.to_vec())
 }
 
 /// Keeps this thread, and threads it starts later, on one core.

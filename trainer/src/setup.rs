@@ -4,25 +4,25 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use evenstep_agent::Boundary;
 use evenstep_c10d::{Group, Store};
 use evenstep_protocol::{JobId, WorkerId};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use tch::{Cuda, Device, Tensor};
+use tch::{Device, Tensor};
 
 use crate::arm::Arm;
 use crate::ask::{Begin, Link};
 use crate::background::{Background, foreground_stream};
 use crate::checkpoint::{self, State};
 use crate::claims::Claims;
-use crate::cli::{DeviceChoice, JoinArgs, Policy};
+use crate::cli::{JoinArgs, Policy};
 use crate::collective::Bucket;
 use crate::compute::Compute;
-use crate::data::{Cursor, Dataset, TeacherTask};
+use crate::data::Cursor;
+use crate::device::{connect, reduce_device};
 use crate::elastic::Told;
 use crate::identity::{device_words, worker_id};
-use crate::model::Model;
 use crate::moments::MomentsLog;
 use crate::opening::{narrate, registration, timeline};
 use crate::optimizer::Sgd;
@@ -67,8 +67,9 @@ pub fn prepare(args: &JoinArgs) -> Result<(Worker<'_>, Group, Vec<Arm>)> {
     let mut worker = equip(args)?;
     let timeout = Duration::from_secs(train.timeout_s);
     let store = Store::connect(&args.store.host, args.store.port, timeout)?;
-    let group = connect(args, worker.device, &store.prefix("group")?, args.rank, args.world_size, timeout)
-        .with_context(|| format!("finding the other {} workers", args.world_size - 1))?;
+    let group =
+        connect(&args.interface, worker.device, &store.prefix("group")?, args.rank, args.world_size, timeout)
+            .with_context(|| format!("finding the other {} workers", args.world_size - 1))?;
     let (workers, devices) = introduce(args, &store, worker.device, timeout)?;
 
     let (start, mut arms) = begin(&worker, &group)?;
@@ -106,11 +107,8 @@ pub fn equip(args: &JoinArgs) -> Result<Worker<'_>> {
     let train = &args.train;
     tch::set_num_threads(1);
     tch::set_num_interop_threads(1);
-    let device = choose_device(train.device, args.rank)?;
-    let data = match &train.data {
-        Some(folder) => Dataset::open(folder)?,
-        None => TeacherTask { samples: train.samples, seed: train.seed }.generate(),
-    };
+    let device = train.task.device_of(args.rank)?;
+    let data = train.task.dataset()?;
     let unit = Duration::from_secs_f64(train.pace_unit_ms / 1e3);
     let pace = train.pace_of(args.rank)?.map(|pace| {
         let (pace, origin) = (Pace::new(pace, unit), Instant::now());
@@ -122,7 +120,7 @@ pub fn equip(args: &JoinArgs) -> Result<Worker<'_>> {
     let wanted = train.background.background.is_some();
     let background = wanted.then(|| {
         foreground_stream(device)?;
-        Background::start(train.background.job(args.rank, train.seed), device)
+        Background::start(train.background.job(args.rank, train.task.seed), device)
     });
     let sample_log =
         train.sample_log.as_ref().map(|folder| SampleLog::open(folder, &train.policy, args.rank));
@@ -165,15 +163,14 @@ fn listen(elastic: bool) -> Result<Told> {
 /// A replica at the begin of the run, in a group of this size.
 pub fn replica(worker: &Worker<'_>, policy: Policy, world_size: usize) -> Arm {
     let (train, data) = (&worker.args.train, &worker.data);
-    let kind = train.dtype.kind();
     let global_batch = train.whole_batch(world_size);
-    let model = Model::new(&train.architecture(), data.shape, data.classes, train.seed, kind, worker.device);
+    let model = train.task.network(data, worker.device);
     Arm {
         policy,
-        optimizer: Sgd::new(model.parameters(), train.momentum, train.momentum_form),
+        optimizer: Sgd::new(model.parameters(), train.task.momentum, train.momentum_form),
         bucket: Bucket::new(&model, world_size, reduce_device(worker.device), train.rule.needs_norms()),
         model,
-        cursor: Cursor::new(train.seed, data.train.len()),
+        cursor: Cursor::new(train.task.seed, data.train.len()),
         iteration: 0,
         global_batch,
         planner: Planner::even(Plan::even(global_batch, world_size, train.quantum), train.quantum, None),
@@ -192,39 +189,6 @@ pub fn resume(worker: &Worker<'_>, arms: &mut [Arm]) -> Result<Option<State>> {
         checkpoint::load(&path, arm.policy, arm.model.parameters(), arm.optimizer.velocity_mut())?;
     }
     Ok(Some(state))
-}
-
-fn choose_device(choice: DeviceChoice, rank: usize) -> Result<Device> {
-    let wanted = choice != DeviceChoice::Cpu;
-    let devices = if wanted && evenstep_c10d::load_cuda() { Cuda::device_count() } else { 0 };
-    match (choice, devices) {
-        (DeviceChoice::Cuda, 0) => bail!("--device cuda: libtorch sees no CUDA device on this machine"),
-        (_, 0) => Ok(Device::Cpu),
-        (_, devices) => Ok(Device::Cuda(rank % devices as usize)),
-    }
-}
-
-/// Gradients stay on the GPU with NCCL; with Gloo they pass through host memory.
-pub fn reduce_device(device: Device) -> Device {
-    if cfg!(feature = "nccl") { device } else { Device::Cpu }
-}
-
-/// Joins a group; `within` bounds the joining and everything after it.
-///
-/// # Errors
-/// Some rank does not come in time.
-pub fn connect(
-    args: &JoinArgs,
-    device: Device,
-    store: &Store,
-    rank: usize,
-    world_size: usize,
-    within: Duration,
-) -> evenstep_c10d::Result<Group> {
-    match reduce_device(device) {
-        Device::Cuda(index) => Group::nccl(store, rank, world_size, index, within),
-        _ => Group::gloo(store, rank, world_size, &args.interface, within),
-    }
 }
 
 /// Each worker writes its id and device on the store and reads those of all.
@@ -293,7 +257,7 @@ fn begin(worker: &Worker<'_>, group: &Group) -> Result<(Start, Vec<Arm>)> {
         arm.align(group, 0, reduce_device(worker.device))?;
         arm.iteration = start.iteration;
         arm.optimizer.set_last_rate(start.learning_rate);
-        arm.cursor = Cursor::at(train.seed, worker.data.train.len(), start.epoch, start.position);
+        arm.cursor = Cursor::at(train.task.seed, worker.data.train.len(), start.epoch, start.position);
     }
     Ok((start, arms))
 }

@@ -9,8 +9,8 @@ use evenstep_c10d::Store;
 use rustix::process::Signal;
 
 use crate::board::{Board, Processes};
+use crate::crew::{Ended, STOP_GRACE, describe, send};
 use crate::elastic::{self, Ending};
-use crate::launch::{Ended, STOP_GRACE, describe, send};
 use crate::output::Output;
 
 /// How often the workers are looked at: the others learn of a death no later.

@@ -158,7 +158,7 @@ impl Worker<'_> {
         let verified_s = verifying.elapsed().as_secs_f64();
 
         let lr_multiplier = planned.plan.rate().at(arm.iteration);
-        let learning_rate = train.lr * lr_multiplier;
+        let learning_rate = train.task.lr * lr_multiplier;
         arm.optimizer.step(arm.model.parameters(), &arm.bucket.gradient(self.device), learning_rate);
         let step_time_s = started.elapsed().as_secs_f64() - verified_s;
 
@@ -208,7 +208,7 @@ impl Worker<'_> {
         }
         let whole = self.data.train.gather(arm.cursor.slice(0, size), arm.model.kind(), self.device);
         let difference = arm.gradient_difference(&whole);
-        let (dtype, tolerance) = self.args.train.dtype.tolerance();
+        let (dtype, tolerance) = self.args.train.task.dtype.tolerance();
         ensure!(
             difference <= tolerance,
             "the gradient differs from that of one process by {difference:.2e} of its largest entry; {dtype} allows \
@@ -250,11 +250,11 @@ impl Worker<'_> {
     pub fn identity(&self) -> Identity {
         let train = &self.args.train;
         Identity {
-            seed: train.seed,
+            seed: train.task.seed,
             global_batch: train.base_batch(self.args.world_size),
             per_worker_batch: train.per_worker_batch,
-            model: train.model_name(),
-            dtype: train.dtype.tolerance().0.to_owned(),
+            model: train.task.model_name(),
+            dtype: train.task.dtype.tolerance().0.to_owned(),
             data: self.data.name.clone(),
             policies: train.policy.clone(),
             momentum_form: train.momentum_form,

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use evenstep_c10d::{Group, Store};
-use evenstep_trainer::burst::{Executor, Plan, PlannedLayer};
+use evenstep_trainer::burst::{Executor, Plan};
 use evenstep_trainer::data::{Cursor, TeacherTask};
 use evenstep_trainer::model::{Architecture, Model};
 use evenstep_trainer::optimizer::{MomentumForm, Sgd};
@@ -26,23 +26,13 @@ fn model(architecture: &Architecture) -> Model {
 
 /// A plan that gives the layers of a model these samples.
 fn plan(architecture: &Architecture, shares: &[Vec<u64>]) -> Plan {
-    let layers = model(architecture).into_layers();
-    assert_eq!(layers.len(), shares.len());
-    let layer = |(layer, samples): (&evenstep_trainer::model::Layer, &Vec<u64>)| PlannedLayer {
-        name: layer.name().to_owned(),
-        gpus: samples.len(),
-        samples: samples.clone(),
-        start_us: 0.0,
-        transfer_us: 0.0,
-        compute_us: 0.0,
-        sync_us: None,
-    };
-    Plan {
-        gpus: shares.iter().map(Vec::len).max().unwrap(),
-        global_batch: shares[0].iter().sum(),
-        iteration_us: 1.0,
-        layers: layers.iter().zip(shares).map(layer).collect(),
+    let gpus: Vec<usize> = shares.iter().map(Vec::len).collect();
+    let mut plan = Plan::even(model(architecture).layers(), &gpus, shares[0].iter().sum());
+    assert_eq!(plan.layers.len(), shares.len());
+    for (layer, samples) in plan.layers.iter_mut().zip(shares) {
+        layer.samples.clone_from(samples);
     }
+    plan
 }
 
 /// The batch of an iteration.

@@ -39,14 +39,11 @@ fn the_foreground_is_the_same_bit_by_bit_and_the_background_learns() {
         assert_eq!(rank.turns.len(), 2 * 5);
         assert_eq!(rank.parameters[0], rank.parameters[1]);
         for turn in &rank.turns {
-            let (mut iterations, mut works) = (5, false);
-            match turn.arm {
-                Arm::Background => (iterations, works) = (0, true),
-                Arm::Filled => works = turn.background_samples > 0,
-                _ => {}
-            }
-            assert_eq!(turn.iterations_s.len(), iterations);
-            assert!(works || turn.background_samples == 0, "{turn:?}");
+            let alone = turn.arm == Arm::Background;
+            assert_eq!(turn.iterations_s.len(), if alone { 0 } else { 5 });
+            // The last piece before a door closes may end behind it.
+            let closed = !alone && turn.arm != Arm::Filled;
+            assert!(!closed || turn.background_samples <= rank.background.piece_samples, "{turn:?}");
         }
         let ran = rank.background.ran;
         // On a machine that others load a job in the idle class may come to little.
@@ -92,7 +89,7 @@ fn class(pid: &str) -> Option<u32> {
 #[test]
 fn killed_midway_it_leaves_nothing() {
     const IDLE: u32 = 5;
-    let mut launcher = gaps(&["--rounds=200", "--block=50"]).spawn().unwrap();
+    let mut launcher = gaps(&["--rounds=200", "--block=50", "--hidden=256,512,256"]).spawn().unwrap();
     until("two ranks with background jobs in the idle class", || {
         let ranks = children(launcher.id());
         ranks.len() == 2 && ranks.iter().all(|rank| class(rank) == Some(IDLE))
@@ -108,6 +105,7 @@ fn bad_values_are_named() {
     for (arguments, words) in [
         (&["--slow-down-limit=0.5", "--background"][..], "a slow-down limit of 0.5: it must be 1 to 10"),
         (&["--global-batch=1"], "--global-batch 1: must hold a sample for each of 2 ranks"),
+        (&["--workers=1"], "1 is not in 2..=1024"),
         (&["--plan=nowhere.json"], "nowhere.json"),
         (&["--background=0"], "0 is not in"),
     ] {

@@ -8,7 +8,7 @@ use evenstep_core::gate::Kind;
 use tch::{Device, Tensor};
 
 use super::crossing::{Crossing, Layout};
-use super::exchange::cross;
+use super::exchange::{cross, sum};
 use super::plan::Plan;
 use super::stage::{Stage, loss};
 use super::watch::{Moment, Phase, Watch};
@@ -150,7 +150,7 @@ impl Executor {
             if let Some(mut flat) = flat {
                 if let Some(group) = self.firsts.get(&seat.gpus) {
                     watch.begins(Kind::AllReduce);
-                    group.all_reduce_sum(&mut flat).with_context(|| seat.doing("the sum of gradients"))?;
+                    flat = sum(group, &flat).with_context(|| seat.doing("the sum of gradients"))?;
                     watch.did(number, Phase::Sum);
                 }
                 watch.begins(Kind::Compute);
@@ -162,12 +162,17 @@ impl Executor {
             gradient = back.with_context(|| seat.doing("gradients of activations"))?;
             watch.did(number, Phase::Return);
         }
-        Ok(Iteration { loss: loss.double_value(&[]), moments: watch.moments })
+        Ok(Iteration { loss: loss.double_value(&[]), moments: watch.end() })
     }
 
     /// The parameters of the layers that run on this rank, layer by layer: on rank 0 those of the whole network.
     pub fn parameters(&self) -> Vec<&Tensor> {
         self.seats.iter().filter_map(|seat| seat.stage.as_ref()).flat_map(Stage::parameters).collect()
+    }
+
+    /// Samples of an iteration.
+    pub fn global_batch(&self) -> u64 {
+        self.global_batch
     }
 
     /// All ranks.

@@ -8,16 +8,26 @@
 //! - `plan`: what was planned, and whether it is for this model and these ranks
 //! - `crossing`: which samples move between which ranks; `exchange` moves them
 //! - `stage`: a layer where it runs; `executor`: one iteration, whole
-//! - `watch`: when what happened
+//! - `watch`: when what happened; `measured` what of it took how long, `timeline` what all ranks did when
+//! - `course`: iterations one after another; `run`: the command; `result` and `page` tell what came of it
 
+pub(crate) mod course;
 mod crossing;
 mod exchange;
 mod executor;
+pub(crate) mod measured;
+mod page;
 mod plan;
+mod result;
+mod run;
 mod stage;
+mod timeline;
 mod watch;
 
 pub use crossing::{Crossing, Layout, Move};
+pub(crate) use exchange::{cross, sum};
 pub use executor::{Executor, Iteration};
+pub use measured::LayerTimes;
 pub use plan::{GPUS_MAX, Plan, PlannedLayer};
-pub use watch::{Moment, Phase, Watch};
+pub use run::{BurstArgs, run};
+pub use watch::{Moment, Phase};

@@ -79,6 +79,25 @@ impl Plan {
         Ok(plan)
     }
 
+    /// A plan without times that gives each of these layers so many GPUs, which share the samples evenly: of what is left over each of
+    /// the first has one.
+    pub fn even(layers: &[Layer], gpus: &[usize], global_batch: u64) -> Self {
+        let planned = layers.iter().zip(gpus).map(|(layer, &gpus)| {
+            let (each, more) = (global_batch / gpus.max(1) as u64, global_batch % gpus.max(1) as u64);
+            PlannedLayer {
+                name: layer.name().to_owned(),
+                gpus,
+                samples: (0..gpus as u64).map(|gpu| each + u64::from(gpu < more)).collect(),
+                start_us: 0.0,
+                transfer_us: 0.0,
+                compute_us: 0.0,
+                sync_us: None,
+            }
+        });
+        let most = gpus.iter().copied().max().unwrap_or(1);
+        Self { gpus: most, global_batch, iteration_us: 0.0, layers: planned.collect() }
+    }
+
     /// Whether it can be run by so many ranks on these layers.
     ///
     /// # Errors
@@ -106,6 +125,11 @@ impl Plan {
 }
 
 impl PlannedLayer {
+    /// Transfers, compute and gradient sum.
+    pub fn all_us(&self) -> f64 {
+        self.transfer_us + self.compute_us + self.sync_us.unwrap_or(0.0)
+    }
+
     fn check(&self, gpus: usize, global_batch: u64) -> Result<()> {
         ensure!((1..=gpus).contains(&self.gpus), "gpus {}: must be from 1 to the plan's {gpus}", self.gpus);
         let (parts, count) = (self.samples.len(), self.gpus);

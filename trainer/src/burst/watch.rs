@@ -1,23 +1,21 @@
 //! When what happened in an iteration, by layer.
 
-use std::time::Instant;
-
 use evenstep_core::gate::Kind;
 use tch::{Cuda, Device};
 
 use crate::background::Observer;
+use crate::contend::clock_s;
 
 /// What a rank does for a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Samples are read.
     Load,
     /// Activations move to the layer's ranks.
     Arrive,
-    /// Forward, that of the loss included.
+    /// Forward.
     Forward,
-    /// Backward, that of the loss included.
+    /// Backward; of the last layer with the loss.
     Backward,
     /// Gradients are summed over the layer's ranks.
     Sum,
@@ -27,26 +25,31 @@ pub enum Phase {
     Return,
 }
 
-/// A stretch of time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+impl Phase {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Load, Self::Arrive, Self::Forward, Self::Backward, Self::Sum, Self::Step, Self::Return];
+}
+
+/// A stretch of time, in seconds on the machine's monotonic clock, which all of its processes share.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Moment {
     /// The layer, from 0.
     pub layer: usize,
     /// What was done for it.
     pub phase: Phase,
     /// Its begin.
-    pub from: Instant,
+    pub from_s: f64,
     /// Its end, when the device was done with it.
-    pub to: Instant,
+    pub to_s: f64,
 }
 
 /// Watches one rank in one iteration, and tells whoever looks on.
 pub struct Watch<'a> {
     device: Device,
     observer: &'a mut dyn Observer,
-    last: Instant,
-    /// What happened, in order; each begins where the one before ended.
-    pub moments: Vec<Moment>,
+    last_s: f64,
+    moments: Vec<Moment>,
 }
 
 impl<'a> Watch<'a> {
@@ -54,7 +57,7 @@ impl<'a> Watch<'a> {
     pub fn begin(device: Device, observer: &'a mut dyn Observer) -> Self {
         settle(device);
         observer.iteration_begins();
-        Self { device, observer, last: Instant::now(), moments: Vec::new() }
+        Self { device, observer, last_s: clock_s(), moments: Vec::new() }
     }
 
     /// A tasklet of this kind begins.
@@ -65,10 +68,14 @@ impl<'a> Watch<'a> {
     /// What happened since the last word was this, and a tasklet ends with it. Waits for a GPU to be done, as its work is only queued.
     pub fn did(&mut self, layer: usize, phase: Phase) {
         settle(self.device);
-        let to = Instant::now();
-        let from = std::mem::replace(&mut self.last, to);
+        let from_s = std::mem::replace(&mut self.last_s, clock_s());
         self.observer.ends();
-        self.moments.push(Moment { layer, phase, from, to });
+        self.moments.push(Moment { layer, phase, from_s, to_s: self.last_s });
+    }
+
+    /// What happened, in order; each begins where the one before ended.
+    pub fn end(self) -> Vec<Moment> {
+        self.moments
     }
 }
 

@@ -26,6 +26,7 @@ use crate::cli::{JoinArgs, Policy};
 use crate::collective::Bucket;
 use crate::contend::clock_s;
 use crate::data::Cursor;
+use crate::device::{connect, reduce_device};
 use crate::figures::quantile;
 use crate::identity::{default_job_id, device_words, worker_id};
 use crate::opening::{narrate, registration};
@@ -33,7 +34,7 @@ use crate::output::Output;
 use crate::plan::Plan;
 use crate::planner::Planner;
 use crate::record::RegroupLine;
-use crate::setup::{Start, connect, equip, reduce_device, replica, resume};
+use crate::setup::{Start, equip, replica, resume};
 use crate::worker::{Worker, asks};
 use rendezvous::{Met, Patience, Rendezvous};
 use round::{Arrival, Members, Position, Standing, Terms};
@@ -172,7 +173,7 @@ impl Life<'_> {
             let (args, device) = (self.worker.args, self.worker.device);
             let timeout = Duration::from_secs(args.train.timeout_s);
             let connect = |store: &Store, rank, world_size, within| {
-                connect(args, device, store, rank, world_size, within)
+                connect(&args.interface, device, store, rank, world_size, within)
                     .map(|group| group.with_timeout(timeout))
             };
             let (round, members, group) = match self.rendezvous.meet(self.standing, &connect)? {
@@ -218,7 +219,8 @@ impl Life<'_> {
         let arm = &mut self.arm;
         arm.iteration = position.iteration;
         if (arm.cursor.epoch(), arm.cursor.position()) != (position.epoch, position.done) {
-            arm.cursor = Cursor::at(train.seed, self.worker.data.train.len(), position.epoch, position.done);
+            arm.cursor =
+                Cursor::at(train.task.seed, self.worker.data.train.len(), position.epoch, position.done);
         }
         arm.optimizer.set_last_rate(position.learning_rate);
         if self.standing == Standing::Blank {

@@ -14,70 +14,55 @@ mod plans;
 mod rank;
 
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use evenstep_c10d::Store;
+use tch::Device;
 
 pub use args::GapsArgs;
 pub use figures::Figures;
 pub use rank::{Arm, Beside, Told, Turn};
 
-use crate::board::Board;
-use crate::launch::{Crew, Ended, TIED, signals};
+use crate::cli::InvalidArgs;
+use crate::crew::Ended;
 use crate::output::Output;
-use crate::pin;
+use crate::seat::{self, Seat};
 
-/// The store waits this long for its own port, and for what a rank that has ended told.
-const STORE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Runs the measurement, or one rank of it.
+/// Begins the workers, or takes part as one; rank 0 tells what came of it.
 ///
 /// # Errors
-/// Values that do not go together, a rank that failed, a file that cannot be written.
+/// A plan that cannot be run here, a rank that failed, a file that cannot be written.
 pub fn run(args: &GapsArgs) -> Result<Ended> {
-    if let (Some(rank), Some(store)) = (args.rank, &args.store) {
-        let told = rank::run(args, rank, store)?;
-        let shared = Store::connect(&store.host, store.port, STORE_TIMEOUT)?;
-        shared.set(&key(rank), &serde_json::to_vec(&told)?)?;
-        return Ok(Ended::Finished);
+    if let Some(wrong) = args.task.wrong() {
+        return Err(InvalidArgs(wrong).into());
     }
-    let cores = args.cores(&pin::cores()?)?;
-    let output = Output::new("gaps");
-    let signals = signals()?;
-    let store = Store::host("127.0.0.1", 0, STORE_TIMEOUT)?;
-    let mut crew = Crew::default();
-    for rank in 0..cores.len() {
-        let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-        command.args(std::env::args_os().skip(1));
-        command.args([format!("--rank={rank}"), format!("--store=127.0.0.1:{}", store.port())]);
-        command.stdin(Stdio::null()).env(TIED, "1").env("TORCH_CPP_LOG_LEVEL", "FATAL");
-        crew.start(command)?;
+    let data = args.task.dataset()?;
+    let plan = args.plan(&args.task.network(&data, Device::Cpu))?;
+    let Some(rank) = args.seat.rank else { return seat::begin(&args.seat, plan.gpus, "gaps") };
+    let seat = Seat::take(&args.seat, rank, plan.gpus, &args.task)?;
+    let own = rank::run(args, &plan, &seat, &data)?;
+    seat.tell("told", &serde_json::to_vec(&own)?)?;
+    if rank == 0 {
+        let told = |rank| -> Result<Told> {
+            serde_json::from_slice(&seat.heard("told", rank)?)
+                .with_context(|| format!("what rank {rank} told"))
+        };
+        conclude(args, &(0..plan.gpus).map(told).collect::<Result<Vec<_>>>()?)?;
     }
-    let ended = crew.watch(&signals, &output, &Board::default())?;
-    if ended != Ended::Finished {
-        return Ok(ended);
-    }
-    let told = |rank| -> Result<Told> {
-        let told = store.get(&key(rank), STORE_TIMEOUT)?;
-        serde_json::from_slice(&told).with_context(|| format!("what rank {rank} told"))
-    };
-    let told: Vec<Told> = (0..cores.len()).map(told).collect::<Result<_>>()?;
-    let figures = Figures::of(&told, args.background.slow_down_limit);
-    output.say(&figures.in_words());
-    if let Some(path) = &args.json {
-        write(path, &serde_json::to_string_pretty(&serde_json::json!({"figures": figures, "ranks": told}))?)?;
-    }
-    if let Some(path) = &args.report {
-        write(path, &page::page(args, &cores, &told, &figures).to_html())?;
-    }
-    ensure!(figures.unchanged, "the parameters with background work differ from those without");
-    Ok(ended)
+    Ok(Ended::Finished)
 }
 
-fn key(rank: usize) -> String {
-    format!("told/{rank}")
+fn conclude(args: &GapsArgs, told: &[Told]) -> Result<()> {
+    let figures = Figures::of(told, args.background.slow_down_limit);
+    Output::new("gaps").say(&figures.in_words());
+    if let Some(path) = &args.json {
+        let all = serde_json::json!({"figures": figures, "ranks": told});
+        write(path, &serde_json::to_string_pretty(&all)?)?;
+    }
+    if let Some(path) = &args.report {
+        write(path, &page::page(args, told, &figures).to_html())?;
+    }
+    ensure!(figures.unchanged, "the parameters with background work differ from those without");
+    Ok(())
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

@@ -7,18 +7,20 @@ use super::figures::{Figures, median};
 use super::rank::{ARMS, Arm, Told};
 
 /// Figures, conditions and charts.
-pub fn page(args: &GapsArgs, cores: &[usize], ranks: &[Told], figures: &Figures) -> Report {
+pub fn page(args: &GapsArgs, ranks: &[Told], figures: &Figures) -> Report {
     let plan = args.plan.as_ref().map_or_else(
-        || "the first and the last layer on all ranks, those between on rank 0".to_owned(),
+        || {
+            let samples = args.global_batch;
+            format!("the first and the last layer on all ranks, those between on rank 0; {samples} samples")
+        },
         |path| path.display().to_string(),
     );
     Report {
         title: "Background work in the gaps of a burst plan".into(),
         subtitle: format!(
-            "mlp {:?}, {} samples, {} ranks on the cores {cores:?}; {} rounds of {} iterations; plan: {plan}",
-            args.hidden,
-            args.global_batch,
-            cores.len(),
+            "{}, {} ranks; {} rounds of {} iterations; plan: {plan}",
+            args.task.model_name(),
+            ranks.len(),
             args.rounds,
             args.block
         ),

@@ -2,21 +2,14 @@
 
 use anyhow::{Result, ensure};
 
-use super::args::GapsArgs;
 use crate::burst::{Plan, PlannedLayer};
 use crate::model::{Layer, Model};
 
-/// The plan that was given, or one that leaves the other ranks idle: the first and the last layer on all ranks, those between on rank 0.
+/// A plan that leaves the other ranks idle: the first and the last layer on all ranks, those between on rank 0.
 ///
 /// # Errors
-/// It cannot be read, or is for another number of GPUs.
-pub fn burst(args: &GapsArgs, model: &Model, ranks: usize) -> Result<Plan> {
-    if let Some(path) = &args.plan {
-        let plan = Plan::read(path)?;
-        ensure!(plan.gpus == ranks, "the plan is for {} GPUs and there are {ranks} cores", plan.gpus);
-        return Ok(plan);
-    }
-    let global_batch = args.global_batch;
+/// There are fewer samples than ranks.
+pub fn burst(model: &Model, global_batch: u64, ranks: usize) -> Result<Plan> {
     ensure!(
         global_batch >= ranks as u64,
         "--global-batch {global_batch}: must hold a sample for each of {ranks} ranks"
@@ -30,8 +23,8 @@ pub fn burst(args: &GapsArgs, model: &Model, ranks: usize) -> Result<Plan> {
 }
 
 /// The same layers, all on all ranks.
-pub fn data_parallel(plan: &Plan, ranks: usize) -> Plan {
-    on_all(plan, ranks)
+pub fn data_parallel(plan: &Plan) -> Plan {
+    on_all(plan, plan.gpus)
 }
 
 /// The same layers, all on rank 0.

@@ -4,22 +4,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use evenstep_c10d::{Group, Store};
+use evenstep_c10d::Group;
 use serde::{Deserialize, Serialize};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind};
 
 use super::args::GapsArgs;
 use super::plans;
-use crate::background::{Attendant, BENCHMARK_ITERATIONS, Background, Door, Observer, Ran};
+use crate::background::{
+    Attendant, BENCHMARK_ITERATIONS, Background, Door, Observer, Ran, foreground_stream,
+};
 use crate::burst::{Executor, Plan};
-use crate::data::{Cursor, Dataset, TeacherTask};
-use crate::host_port::HostPort;
-use crate::model::{Architecture, Model};
-use crate::pin;
+use crate::data::{Cursor, Dataset};
+use crate::seat::Seat;
 
-const SAMPLES: u64 = 16_384;
-const LEARNING_RATE: f64 = 0.01;
-const MOMENTUM: f64 = 0.9;
 /// The shortest turn of background jobs alone.
 const ALONE_LEAST_S: f64 = 0.1;
 
@@ -80,62 +77,51 @@ pub struct Beside {
 /// Runs a rank to its end.
 ///
 /// # Errors
-/// Another rank is gone, the plan is for another model, a background job fails.
-pub fn run(args: &GapsArgs, rank: usize, store: &HostPort) -> Result<Told> {
-    let cores = args.cores(&pin::cores()?)?;
-    let core = *cores.get(rank).with_context(|| format!("--rank {rank}: there are {} cores", cores.len()))?;
-    pin::to_core(core)?;
-    tch::set_num_threads(1);
-    tch::set_num_interop_threads(1);
-    let timeout = Duration::from_secs(args.timeout_s);
-    let store = Store::connect(&store.host, store.port, timeout)?;
-    let table = Table { args, rank, world_size: cores.len(), store, timeout };
-    let data = TeacherTask { samples: SAMPLES, seed: args.seed }.generate();
-    let background = Background::start(args.background.job(rank, args.seed), Device::Cpu)?;
-    table.sit(&data, background)
+/// Another rank is gone, a background job fails.
+pub fn run(args: &GapsArgs, plan: &Plan, seat: &Seat, data: &Dataset) -> Result<Told> {
+    foreground_stream(seat.device)?;
+    let background = Background::start(args.background.job(seat.rank, args.task.seed), seat.device)?;
+    Table { args, seat, data }.sit(plan, background)
 }
 
-/// Where the ranks meet.
+/// Where a rank trains.
 struct Table<'a> {
     args: &'a GapsArgs,
-    rank: usize,
-    world_size: usize,
-    store: Store,
-    timeout: Duration,
+    seat: &'a Seat,
+    data: &'a Dataset,
 }
 
 /// A training under one plan.
-struct Seat {
+struct Course {
     executor: Executor,
     cursor: Cursor,
-    global_batch: u64,
+    learning_rate: f64,
 }
 
 impl Table<'_> {
-    fn sit(&self, data: &Dataset, background: Background) -> Result<Told> {
-        let burst = plans::burst(self.args, &self.model(data), self.world_size)?;
-        let mut seats = [
-            self.seat("burst", data, &burst)?,
-            self.seat("filled", data, &burst)?,
-            self.seat("data-parallel", data, &plans::data_parallel(&burst, self.world_size))?,
-            self.seat("one-rank", data, &plans::one_rank(&burst))?,
+    fn sit(&self, burst: &Plan, background: Background) -> Result<Told> {
+        let mut courses = [
+            self.course("burst", burst)?,
+            self.course("filled", burst)?,
+            self.course("data-parallel", &plans::data_parallel(burst))?,
+            self.course("one-rank", &plans::one_rank(burst))?,
         ];
-        let meet = self.group("meet", self.world_size)?;
+        let meet = self.seat.group("meet", self.seat.world_size)?;
         let door = background.door().clone();
         let mut attendant = Attendant::new(door.clone(), self.args.background.slow_down_limit);
         // The benchmark comes from the very training that is filled later; the others go on as far.
-        for (arm, seat) in ARMS.into_iter().zip(&mut seats) {
+        for (arm, course) in ARMS.into_iter().zip(&mut courses) {
             let watching = (arm == Arm::Filled).then_some(&mut attendant);
-            self.turn(&meet, seat, data, BENCHMARK_ITERATIONS as u64, watching)?;
+            self.turn(&meet, course, BENCHMARK_ITERATIONS as u64, watching)?;
         }
         let mut turns = Vec::new();
         for _ in 0..self.args.rounds {
             let mut filled_s = ALONE_LEAST_S;
-            for (arm, seat) in ARMS.into_iter().zip(&mut seats) {
+            for (arm, course) in ARMS.into_iter().zip(&mut courses) {
                 let watching = (arm == Arm::Filled).then_some(&mut attendant);
                 let before = door.spent();
                 let begun = Instant::now();
-                let iterations_s = self.turn(&meet, seat, data, self.args.block, watching)?;
+                let iterations_s = self.turn(&meet, course, self.args.block, watching)?;
                 let wall_s = begun.elapsed().as_secs_f64();
                 door.set(false, 1);
                 let background_samples = door.spent().since(before).samples;
@@ -147,7 +133,7 @@ impl Table<'_> {
             meet.barrier().context("waiting for the others to rest")?;
             turns.push(alone(&door, &mut attendant, filled_s));
         }
-        let parameters = [&seats[0], &seats[1]].map(|seat| checksum(&seat.executor));
+        let parameters = [&courses[0], &courses[1]].map(|course| checksum(&course.executor));
         meet.barrier().context("waiting for the others to finish")?;
         let pieces = background.pieces();
         let beside =
@@ -159,8 +145,7 @@ impl Table<'_> {
     fn turn(
         &self,
         meet: &Group,
-        seat: &mut Seat,
-        data: &Dataset,
+        course: &mut Course,
         iterations: u64,
         attendant: Option<&mut Attendant>,
     ) -> Result<Vec<f64>> {
@@ -170,40 +155,31 @@ impl Table<'_> {
             Some(attendant) => attendant,
             None => &mut nobody,
         };
-        (0..iterations).map(|_| seat.iterate(data, observer)).collect()
+        (0..iterations).map(|_| course.iterate(self.data, observer)).collect()
     }
 
-    fn model(&self, data: &Dataset) -> Model {
-        let architecture = Architecture::Mlp { hidden: self.args.hidden.clone() };
-        Model::new(&architecture, data.shape, data.classes, self.args.seed, Kind::Float, Device::Cpu)
-    }
-
-    fn seat(&self, name: &str, data: &Dataset, plan: &Plan) -> Result<Seat> {
-        let model = self.model(data);
-        plan.check(model.layers(), self.world_size)?;
-        let world = self.group(&format!("{name}/world"), self.world_size)?;
-        let join = |ranks| self.group(&format!("{name}/{ranks}"), ranks);
-        let executor = Executor::new(plan, model, &[data.features()], MOMENTUM, world, join)?;
-        let cursor = Cursor::new(self.args.seed, data.train.len());
-        Ok(Seat { executor, cursor, global_batch: plan.global_batch })
-    }
-
-    fn group(&self, name: &str, ranks: usize) -> Result<Group> {
-        let store = self.store.prefix(name)?;
-        Ok(Group::gloo(&store, self.rank, ranks, "127.0.0.1", self.timeout)?)
+    fn course(&self, name: &str, plan: &Plan) -> Result<Course> {
+        let task = &self.args.task;
+        let model = task.network(self.data, self.seat.device);
+        let group = |ranks| self.seat.group(&format!("{name}-{ranks}"), ranks);
+        let world = self.seat.group(&format!("{name}-world"), self.seat.world_size)?;
+        let executor = Executor::new(plan, model, &[self.data.features()], task.momentum, world, group)?;
+        Ok(Course { executor, cursor: Cursor::new(task.seed, self.data.train.len()), learning_rate: task.lr })
     }
 }
 
-impl Seat {
+impl Course {
     fn iterate(&mut self, data: &Dataset, observer: &mut dyn Observer) -> Result<f64> {
         let begun = Instant::now();
-        if self.cursor.size(self.global_batch, 0) < self.global_batch {
+        let global_batch = self.executor.global_batch();
+        let left = self.cursor.size(global_batch, 0);
+        if left < global_batch {
             // The ragged end of an epoch: a plan is for whole batches.
-            self.cursor.advance(self.cursor.size(self.global_batch, 0));
+            self.cursor.advance(left);
         }
-        let batch = self.cursor.slice(0, self.global_batch);
-        self.executor.iterate_before(&data.train, batch, LEARNING_RATE, observer)?;
-        self.cursor.advance(self.global_batch);
+        let batch = self.cursor.slice(0, global_batch);
+        self.executor.iterate_before(&data.train, batch, self.learning_rate, observer)?;
+        self.cursor.advance(global_batch);
         Ok(begun.elapsed().as_secs_f64())
     }
 }
@@ -212,6 +188,7 @@ impl Seat {
 fn alone(door: &Door, attendant: &mut Attendant, duration_s: f64) -> Turn {
     let (begun, before) = (Instant::now(), door.spent());
     attendant.leaves();
+    #[expect(clippy::disallowed_methods, reason = "nothing is waited for: the time is what is measured")]
     thread::sleep(Duration::from_secs_f64(duration_s));
     door.set(false, 1);
     let wall_s = begun.elapsed().as_secs_f64();
@@ -223,10 +200,11 @@ fn alone(door: &Door, attendant: &mut Attendant, duration_s: f64) -> Turn {
 fn checksum(executor: &Executor) -> u64 {
     let mut sum = 0xcbf2_9ce4_8422_2325_u64;
     for parameter in executor.parameters() {
-        let flat = parameter.detach().reshape([-1]);
-        let mut values = vec![0.0_f32; flat.numel()];
+        // 64-bit floats hold 32-bit ones exactly.
+        let flat = parameter.detach().to_kind(Kind::Double).to_device(Device::Cpu).reshape([-1]);
+        let mut values = vec![0.0_f64; flat.numel()];
         let count = values.len();
-        Tensor::copy_data(&flat, &mut values, count);
+        flat.copy_data(&mut values, count);
         for byte in values.iter().flat_map(|value| value.to_bits().to_le_bytes()) {
             sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }

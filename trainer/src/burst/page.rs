@@ -1,0 +1,164 @@
+//! The page of a run: the timeline as planned, as measured, and one iteration as it ran.
+
+use evenstep_report::{Axis, Cell, Chart, Figure, Mark, Report, Section, Span, Table};
+
+use super::measured::LayerTimes;
+use super::plan::Plan;
+use super::result::Measured;
+use super::timeline::Timeline;
+use super::watch::{Moment, Phase};
+
+/// The whole page.
+pub fn report(measured: &Measured, plan: &Plan, timeline: &Timeline) -> Report {
+    let ms = |us: f64| format!("{:.3} ms", us / 1e3);
+    let figure =
+        |label: &str, value: String, note: &str| Figure { label: label.into(), value, note: note.into() };
+    let median = format!("median of {} iterations", measured.iterations);
+    let percent = format!("{:+.1} %", (measured.ratio - 1.0) * 100.0);
+    Report {
+        title: "A burst-parallel plan, and how it ran".into(),
+        subtitle: format!(
+            "evenstep-trainer {}: {}, global batch {}, {} GPUs on {} workers",
+            env!("CARGO_PKG_VERSION"),
+            measured.model,
+            measured.global_batch,
+            measured.gpus,
+            measured.workers
+        ),
+        sections: vec![
+            Section::Figures(vec![
+                figure("iteration, planned", ms(measured.planned_us), "the sum of its layers"),
+                figure("iteration, measured", ms(measured.iteration_us), &median),
+                figure("off the plan", percent, "measured over planned"),
+            ]),
+            Section::Charts(vec![folded(measured, plan)]),
+            Section::Charts(vec![as_it_ran(plan, timeline)]),
+            Section::Table(table(measured)),
+        ],
+    }
+}
+
+/// Each layer's time as one block, planned above measured.
+fn folded(measured: &Measured, plan: &Plan) -> Chart {
+    let (mut planned_us, mut measured_us) = (0.0, 0.0);
+    let mut marks = Vec::new();
+    let mut idle = Vec::new();
+    // The first span of a lane decides its place: rank by rank, planned above measured.
+    for (layer, planned) in measured.layers.iter().zip(&plan.layers) {
+        let mut spans = Vec::new();
+        let ends = [(planned_us, planned.all_us()), (measured_us, layer.measured_us)];
+        for rank in 0..plan.gpus {
+            for (what, (begin_us, long_us)) in ["planned", "measured"].iter().zip(ends) {
+                let runs = rank < layer.gpus;
+                let span = Span {
+                    lane: format!("rank {rank} {what}"),
+                    from: begin_us / 1e3,
+                    to: (begin_us + long_us) / 1e3,
+                    label: format!("{} on {} GPUs, {:.3} ms", layer.name, layer.gpus, long_us / 1e3),
+                    inside: if runs { layer.name.clone() } else { String::new() },
+                };
+                if runs { &mut spans } else { &mut idle }.push(span);
+            }
+        }
+        planned_us += planned.all_us();
+        measured_us += layer.measured_us;
+        marks.push(Mark::Spans { name: layer.name.clone(), idle: false, spans });
+    }
+    marks.push(Mark::Spans { name: "idle".into(), idle: true, spans: idle });
+    Chart {
+        title: "Planned and measured".into(),
+        description: "Each block is a layer on a rank: transfers, forward, backward, gradient sum and step together, as plans count \
+            them. Measured are medians on rank 0, which runs all layers; a layer begins on all of its ranks when the one before ended."
+            .into(),
+        x: Axis::new("time since the iteration began", "ms").from_zero(),
+        y: Axis::new("rank", ""),
+        marks,
+    }
+}
+
+/// The middle iteration, phase by phase.
+fn as_it_ran(plan: &Plan, Timeline(ranks): &Timeline) -> Chart {
+    let name = |layer: usize| plan.layers.get(layer).map_or("", |layer| layer.name.as_str());
+    let kinds = [
+        ("forward", &[Phase::Load, Phase::Forward][..]),
+        ("backward and step", &[Phase::Backward, Phase::Step]),
+        ("gradient sum", &[Phase::Sum]),
+        ("transfer", &[Phase::Arrive, Phase::Return]),
+    ];
+    let span = |rank: usize, moment: &Moment, from_s: f64, to_s: f64| Span {
+        lane: format!("rank {rank}"),
+        from: from_s * 1e3,
+        to: to_s * 1e3,
+        label: format!("{}, {:.3} ms", name(moment.layer), (to_s - from_s) * 1e3),
+        inside: name(moment.layer).to_owned(),
+    };
+    let mut idle = Vec::new();
+    let mut marks: Vec<Mark> = kinds
+        .iter()
+        .map(|(kind, phases)| {
+            let mut spans = Vec::new();
+            for (rank, moments) in ranks.iter().enumerate() {
+                for moment in moments.iter().filter(|moment| phases.contains(&moment.phase)) {
+                    let begin_s = met_s(ranks, rank, moment);
+                    if begin_s > moment.from_s {
+                        let wait = span(rank, moment, moment.from_s, begin_s);
+                        idle.push(Span { inside: String::new(), ..wait });
+                    }
+                    spans.push(span(rank, moment, begin_s, moment.to_s));
+                }
+            }
+            Mark::Spans { name: (*kind).into(), idle: false, spans }
+        })
+        .collect();
+    marks.push(Mark::Spans { name: "waiting for others".into(), idle: true, spans: idle });
+    Chart {
+        title: "One iteration as it ran".into(),
+        description: "The middle one, forward through the layers and backward again. Times of ranks on different machines have no \
+            common clock: then only those of one rank can be compared."
+            .into(),
+        x: Axis::new("time since the iteration began", "ms").from_zero(),
+        y: Axis::new("rank", ""),
+        marks,
+    }
+}
+
+/// When something that ranks do together began: the last of those who take part came then, and until then this one waited.
+fn met_s(ranks: &[Vec<Moment>], rank: usize, moment: &Moment) -> f64 {
+    if !matches!(moment.phase, Phase::Arrive | Phase::Return | Phase::Sum) {
+        return moment.from_s;
+    }
+    let others = ranks.iter().enumerate().filter(|(other, _)| *other != rank);
+    let same = |other: &&Moment| (other.layer, other.phase) == (moment.layer, moment.phase);
+    let came_s = others.filter_map(|(_, moments)| moments.iter().find(same)).map(|other| other.from_s);
+    came_s.fold(moment.from_s, f64::max).min(moment.to_s)
+}
+
+fn table(measured: &Measured) -> Table {
+    let ms = |us: f64| Cell::number(us / 1e3, 3);
+    let row = |layer: &super::result::MeasuredLayer| {
+        let LayerTimes { transfer_us, forward_us, backward_us, sum_us } = layer.times;
+        let mut row = vec![layer.name.as_str().into(), Cell::number(layer.gpus as f64, 0)];
+        row.extend([layer.planned_us, layer.measured_us].map(ms));
+        row.push(Cell::number(layer.measured_us / layer.planned_us, 2));
+        row.extend([transfer_us, forward_us, backward_us, sum_us].map(ms));
+        row
+    };
+    Table {
+        title: "Layers".into(),
+        description: "Medians on rank 0; what it waits for others is in transfers and sums.".into(),
+        columns: [
+            "layer",
+            "GPUs",
+            "planned, ms",
+            "measured, ms",
+            "ratio",
+            "transfer",
+            "forward",
+            "backward and step",
+            "sum",
+        ]
+        .map(String::from)
+        .to_vec(),
+        rows: measured.layers.iter().map(row).collect(),
+    }
+}

@@ -1,0 +1,72 @@
+//! One iteration of all ranks, as it ran.
+//!
+//! Each rank's times have a place of their own, where all others add zero: a sum hands them out exactly.
+
+use super::watch::{Moment, Phase};
+
+/// Begin and end.
+const ENDS: usize = 2;
+
+/// What each rank did when; seconds from the begin of the iteration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timeline(pub Vec<Vec<Moment>>);
+
+impl Timeline {
+    /// One rank's times among those of all, `[rank, layer, phase, end]`; what did not happen has none.
+    pub fn encode(moments: &[Moment], rank: usize, ranks: usize, layers: usize) -> Vec<f64> {
+        let own = layers * Phase::ALL.len() * ENDS;
+        let mut slots = vec![0.0; ranks * own];
+        for moment in moments {
+            let phase = Phase::ALL.iter().position(|&phase| phase == moment.phase).unwrap_or(0);
+            let at = rank * own + (moment.layer * Phase::ALL.len() + phase) * ENDS;
+            let Some([from_s, to_s]) = slots.get_mut(at..at + ENDS) else { continue };
+            // A layer's backward comes in two parts, one right behind the other.
+            *from_s = if *from_s == 0.0 { moment.from_s } else { *from_s };
+            *to_s = moment.to_s;
+        }
+        slots
+    }
+
+    /// The times of all.
+    pub fn decode(slots: &[f64], ranks: usize, layers: usize) -> Self {
+        let began_s = slots.iter().copied().filter(|&at_s| at_s > 0.0).fold(f64::INFINITY, f64::min);
+        let own = layers * Phase::ALL.len() * ENDS;
+        let of_rank = |rank: usize| {
+            let slots = slots.get(rank * own..(rank + 1) * own).unwrap_or(&[]);
+            let places = (0..layers).flat_map(|layer| Phase::ALL.map(|phase| (layer, phase)));
+            let moments =
+                places.zip(slots.chunks_exact(ENDS)).filter_map(|((layer, phase), ends)| match ends {
+                    &[from_s, to_s] if to_s > from_s => {
+                        Some(Moment { layer, phase, from_s: from_s - began_s, to_s: to_s - began_s })
+                    }
+                    _ => None,
+                });
+            let mut moments: Vec<Moment> = moments.collect();
+            moments.sort_by(|a, b| a.from_s.total_cmp(&b.from_s));
+            moments
+        };
+        Self((0..ranks).map(of_rank).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_tells_what_each_rank_did() {
+        let moment = |layer, phase, from_s, to_s| Moment { layer, phase, from_s, to_s };
+        let first = [moment(0, Phase::Forward, 8.0, 8.5), moment(1, Phase::Forward, 8.5, 9.0)];
+        let last = [moment(1, Phase::Backward, 9.0, 9.25), moment(1, Phase::Backward, 9.25, 9.5)];
+        let parts = [(0, &[&first[..], &last[..]].concat()), (2, &first[..1].to_vec())];
+        let parts = parts.map(|(rank, moments)| Timeline::encode(moments, rank, 3, 2));
+        let sum: Vec<f64> = parts[0].iter().zip(&parts[1]).map(|(one, other)| one + other).collect();
+        let Timeline(ranks) = Timeline::decode(&sum, 3, 2);
+        let whole = [
+            moment(0, Phase::Forward, 0.0, 0.5),
+            moment(1, Phase::Forward, 0.5, 1.0),
+            moment(1, Phase::Backward, 1.0, 1.5),
+        ];
+        assert_eq!(ranks, [whole.to_vec(), vec![], whole[..1].to_vec()]);
+    }
+}
