@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use crate::book::{Book, Pool};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::http::{Api, Meter, Streams, Token, router};
+use crate::http::{Api, Meter, Plans, Streams, Token, router};
 use crate::metrics;
 use crate::retention::{self, Keep, Record};
 use crate::store::{Address, Sharing, Store};
@@ -114,6 +114,7 @@ impl App {
             gather,
             operator: self.operator,
             scraping: Arc::default(),
+            plans: Plans::default(),
             reports: self.reports,
         };
         if let Err(error) = self.book.recall_nodes().await {

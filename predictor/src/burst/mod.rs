@@ -1,16 +1,14 @@
 //! Burst-parallel plans as they are asked for over HTTP and on the command line: one way from the wire's words to the core's problem
-//! (`problem`), one way back (`answer`).
+//! (`problem`), one way back (`answer`), and a bound on the work between (`work`).
 
 mod answer;
 mod problem;
+mod work;
 
 use evenstep_core::burst::{self, BurstError, Limit, Problem};
-use evenstep_protocol::{BurstPlan, BurstRequest};
+use evenstep_protocol::{BurstPlan, BurstRequest, WorkerForecastView};
 
 pub use problem::{CELLS_MAX, EXEMPT_BELOW_US, problem};
-
-/// The most plans that are made to find out what limits buy.
-pub const FRONT_PLANS: usize = 32;
 
 /// Why there is no plan.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -36,10 +34,26 @@ impl PlanError {
 /// Where a value breaks a rule, or no plan keeps all of them.
 pub fn plan(request: &BurstRequest) -> Result<BurstPlan, PlanError> {
     let problem = problem(request)?;
+    let front_plans = work::front_plans(&problem)?;
     let plan = burst::plan(&problem)?;
     let exempt_below_us = request.exempt_below_us.unwrap_or(EXEMPT_BELOW_US);
     let any = Some(Limit { amplification: f64::MAX, exempt_below_us });
     // Without costs on one GPU there is no amplification to limit, and no front.
-    let front = burst::front(&Problem { limit: any, ..problem.clone() }, FRONT_PLANS).ok();
-    Ok(answer::answer(request, &problem, &plan, front, exempt_below_us))
+    let front =
+        (front_plans > 0).then(|| burst::front(&Problem { limit: any, ..problem.clone() }, front_plans));
+    Ok(answer::answer(request, &problem, &plan, front.and_then(Result::ok), exempt_below_us))
+}
+
+/// How fast workers are expected to be, relative to the fastest; one that is not known yet as fast as the others on average, and all
+/// alike where none is known.
+pub fn relative_speeds(workers: &[WorkerForecastView]) -> Vec<f64> {
+    let speeds: Vec<Option<f64>> = workers.iter().map(|worker| worker.speed_samples_per_s).collect();
+    let known = || speeds.iter().flatten();
+    let count = known().count();
+    let fastest = known().copied().fold(0.0, f64::max);
+    if count == 0 || fastest <= 0.0 {
+        return vec![1.0; workers.len()];
+    }
+    let mean = known().sum::<f64>() / count as f64;
+    speeds.iter().map(|speed| speed.unwrap_or(mean) / fastest).collect()
 }

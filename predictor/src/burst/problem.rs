@@ -40,6 +40,13 @@ pub fn problem(request: &BurstRequest) -> Result<Problem, PlanError> {
     }
     let exempt_below_us = request.exempt_below_us.unwrap_or(EXEMPT_BELOW_US);
     let bytes_per_parameter = request.bytes_per_parameter.unwrap_or(BYTES_PER_PARAMETER);
+    // The core looks at them where there is a limit, or a cap.
+    for (what, value) in [("exempt_below_us", exempt_below_us), ("bytes_per_parameter", bytes_per_parameter)]
+    {
+        if !(value.is_finite() && value >= 0.0) {
+            return invalid(format!("{what} is {value}: it must be finite and at least 0"));
+        }
+    }
     let network = request.network.unwrap_or_default();
     Ok(Problem {
         layers,

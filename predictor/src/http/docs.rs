@@ -20,6 +20,7 @@ use super::Api;
         (name = "allocate", description = "What a training loop asks before each iteration"),
         (name = "jobs", description = "What is asked for, and what came of it"),
         (name = "workers", description = "Who takes part"),
+        (name = "plan", description = "What would be best for a model; nothing is kept"),
         (name = "telemetry", description = "What agents measure"),
         (name = "store", description = "What is kept, and for how long"),
         (name = "health", description = "For load balancers, service managers and Prometheus"),

@@ -14,6 +14,7 @@ mod metrics;
 mod nodes;
 mod operator;
 mod page;
+mod plan;
 mod problem;
 mod reports;
 mod store;
@@ -41,6 +42,7 @@ use admission::{Others, Telemetry};
 pub use live::Streams;
 pub use meter::Meter;
 pub use operator::Token;
+pub use plan::Plans;
 
 /// The largest body of a request, in bytes: an ask with reports of 10,000 workers fits.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -68,6 +70,8 @@ pub struct Api {
     pub streams: Streams,
     /// Held by the scrape that is under way.
     pub scraping: Arc<Mutex<()>>,
+    /// Burst-parallel plans under way.
+    pub plans: Plans,
     /// The folder whose pages can be opened.
     pub reports: Option<Arc<Path>>,
 }
@@ -84,6 +88,7 @@ pub fn router(api: Api) -> Router {
         .merge(operator::router())
         .merge(live::router())
         .merge(reports::router())
+        .merge(plan::router())
         .layer(from_fn_with_state(Others::new(), admission::others))
         .merge(health::router())
         .merge(metrics::router())

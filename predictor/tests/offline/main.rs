@@ -1,4 +1,4 @@
-//! The commands that need no service, `evenstep-predictor backtest`, `simulate` and `store`, as processes on small tables and stores.
+//! The commands that need no service, `evenstep-predictor backtest`, `simulate`, `plan` and `store`, as processes on small tables, profiles and stores.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -15,5 +15,10 @@ mod identification;
 mod stored;
 
 mod simulate;
+
+mod plan;
+
+#[path = "../../core/src/burst/tests/vgg16_table.rs"]
+mod vgg16_table;
 
 mod store;

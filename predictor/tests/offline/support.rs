@@ -24,6 +24,11 @@ impl Folder {
         Self(tempfile::tempdir().unwrap(), "simulate")
     }
 
+    /// For `plan`.
+    pub fn to_plan() -> Self {
+        Self(tempfile::tempdir().unwrap(), "plan")
+    }
+
     /// For `store`.
     pub fn of_stores() -> Self {
         Self(tempfile::tempdir().unwrap(), "store")

@@ -46,3 +46,5 @@ mod command;
 mod openapi;
 
 mod page;
+
+mod plan;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Service;
 
 /// Methods and paths of the contract.
-const ROUTES: [(&str, &str); 28] = [
+const ROUTES: [(&str, &str); 29] = [
     ("post", "/allocate"),
     ("get", "/allocate"),
     ("put", "/v1/jobs/{job_id}"),
@@ -31,6 +31,7 @@ const ROUTES: [(&str, &str); 28] = [
     ("get", "/v1/jobs/{job_id}/history"),
     ("get", "/v1/jobs/{job_id}/log"),
     ("get", "/v1/operator"),
+    ("post", "/v1/plan/burst"),
     ("get", "/metrics"),
     ("get", "/healthz"),
     ("get", "/readyz"),

@@ -12,15 +12,18 @@ batch, and every sample comes exactly once an epoch.
 
 from evenstep.errors import DivergedError, EvenstepError, RefusedError, SettingError, UnsupportedError
 from evenstep.job import Job, init
+from evenstep.profiles import Profile, profile
 from evenstep.run import Step
 
 __all__ = [
     "DivergedError",
     "EvenstepError",
     "Job",
+    "Profile",
     "RefusedError",
     "SettingError",
     "Step",
     "UnsupportedError",
     "init",
+    "profile",
 ]

@@ -7,6 +7,7 @@ mod front;
 mod profile;
 mod toy;
 mod vgg16;
+mod vgg16_table;
 
 /// GPUs by layer.
 fn gpus(plan: &Plan) -> Vec<usize> {

@@ -1,0 +1,121 @@
+//! `POST /v1/plan/burst`: how many GPUs each layer of a model should get.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use evenstep_protocol::{BurstPlan, BurstRequest, JobId, Problem, WorkerId};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Api;
+use super::body::Json;
+use super::problem::Refusal;
+use crate::burst::{PlanError, plan, relative_speeds};
+
+/// Plans under way at once. They are seconds of arithmetic at most, and `/allocate` needs processors too.
+const PLANS_MAX: usize = 2;
+
+/// Room for plans.
+#[derive(Debug, Clone)]
+pub struct Plans(Arc<Semaphore>);
+
+impl Default for Plans {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(PLANS_MAX)))
+    }
+}
+
+impl Plans {
+    /// Whoever finds no room is sent away: waiting would keep its body in memory, and others out.
+    fn begin(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.0.clone().try_acquire_owned().map_err(|_| {
+            let detail = format!("{PLANS_MAX} plans are under way: ask again");
+            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too much at once", detail).retry_after(1)
+        })
+    }
+}
+
+pub fn router() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(burst))
+}
+
+/// Plan a burst-parallel job: each layer gets just the GPUs that it can use.
+///
+/// Nothing is kept: the plan follows from the request alone, and, where it names a job, from how fast its workers are forecast to be.
+#[utoipa::path(
+    post, path = "/v1/plan/burst", tag = "plan", request_body = BurstRequest,
+    responses(
+        (status = 200, description = "The fastest plan that keeps the rules", body = BurstPlan),
+        (status = 400, description = "Not JSON", body = Problem),
+        (status = 404, description = "Unknown job", body = Problem),
+        (status = 413, description = "Body too large", body = Problem),
+        (status = 422, description = "A value breaks a rule, or no plan keeps the rules (`infeasible`): it says why", body = Problem),
+        (status = 429, description = "Other plans are under way; Retry-After says when to ask again", body = Problem),
+    )
+)]
+async fn burst(
+    State(api): State<Api>,
+    Json(mut request): Json<BurstRequest>,
+) -> Result<axum::Json<BurstPlan>, Refusal> {
+    let workers = match request.job_id.take() {
+        Some(job_id) => workers(&api, &job_id, &mut request).await?,
+        None => Vec::new(),
+    };
+    let room = api.plans.begin()?;
+    // Its room is taken until it is done, also where nobody waits for it any more.
+    let planned = tokio::task::spawn_blocking(move || {
+        let planned = plan(&request);
+        drop(room);
+        planned
+    });
+    let planned = planned.await.map_err(|error| {
+        tracing::error!(%error, "a burst-parallel plan broke off");
+        let detail = "a defect of the predictor; the log says where";
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
+    })?;
+    Ok(axum::Json(BurstPlan { workers, ..planned? }))
+}
+
+/// Puts the speeds of a job's workers into the request.
+async fn workers(api: &Api, job_id: &JobId, request: &mut BurstRequest) -> Result<Vec<WorkerId>, Refusal> {
+    if request.speeds.is_some() {
+        return Err(Refusal::invalid("speeds: must be left out where job_id says whose speeds they are"));
+    }
+    let forecast = api.book.job(job_id).await?.forecast().await?;
+    if forecast.workers.is_empty() {
+        return Err(Refusal::invalid(format!("job_id: job {job_id} has no live workers to plan for")));
+    }
+    request.speeds = Some(relative_speeds(&forecast.workers));
+    Ok(forecast.workers.into_iter().map(|worker| worker.worker).collect())
+}
+
+impl From<PlanError> for Refusal {
+    fn from(error: PlanError) -> Self {
+        let detail = error.to_string();
+        if error.is_infeasible() {
+            let status = StatusCode::UNPROCESSABLE_ENTITY;
+            return Self::new(status, "infeasible", "No plan keeps the rules", detail);
+        }
+        Self::invalid(detail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::response::IntoResponse;
+
+    use super::*;
+
+    #[test]
+    fn no_more_plans_than_there_is_room_for() {
+        let plans = Plans::default();
+        let mut under_way: Vec<_> = (0..PLANS_MAX).map(|_| plans.begin().unwrap()).collect();
+        let refused = plans.begin().unwrap_err().into_response();
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refused.headers()["retry-after"], "1");
+        under_way.pop();
+        plans.begin().unwrap();
+    }
+}
