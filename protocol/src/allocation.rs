@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{JobId, OptimizerInstruction, Readings, WorkerId};
+use crate::{BackgroundBudget, JobId, OptimizerInstruction, Readings, WorkerId};
 
 /// `POST /allocate`: the batches of an iteration, please, and here is how earlier ones went.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -205,6 +205,9 @@ pub struct Allocation {
     /// Upper end of the 90 % interval of the speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed_upper_samples_per_s: Option<f64>,
+    /// What it may spend on background work, where the job runs some; absent while any worker is unmeasured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub background: Option<BackgroundBudget>,
 }
 
 /// What was decided for an iteration, and why.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Calm, JobId, LearningRateRule, LearningRateSettings, WorkerId};
+use crate::{BackgroundSettings, Calm, JobId, LearningRateRule, LearningRateSettings, WorkerId};
 
 /// `PUT /v1/jobs/{id}`: what a job wants. Putting the same again changes nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,6 +61,10 @@ pub struct JobSpec {
     /// and the costs that were measured decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_chunk: Option<u64>,
+    /// Background work runs beside this job: answers say how much each worker may spend on it. Default: none, and answers say
+    /// nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub background: Option<BackgroundSettings>,
     /// With fewer live workers the job is paused. Default 1.
     #[serde(default = "one")]
     pub min_workers: u64,
@@ -101,6 +105,7 @@ impl JobSpec {
             learning_rate: LearningRateSettings::default(),
             hedge: Hedge::default(),
             min_chunk: None,
+            background: None,
             min_workers: one(),
             lease_s: default_lease_s(),
             min_gain: default_min_gain(),

@@ -6,6 +6,7 @@
 //! `_unix_ms`, `_samples_per_s`). A missing reading is absent from its map and named in `missing`; it is never 0.
 
 mod allocation;
+mod background;
 mod burst;
 mod calm;
 mod ids;
@@ -23,6 +24,7 @@ pub mod servers;
 pub use allocation::{
     AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, Tail, TailReport, WorkerReport,
 };
+pub use background::{BackgroundBudget, BackgroundSettings};
 pub use burst::{
     BurstAllReduce, BurstAlternative, BurstFrontPoint, BurstLayer, BurstNetwork, BurstPlan, BurstPlanLayer,
     BurstProfile, BurstRequest, CountChange, InvalidChange,

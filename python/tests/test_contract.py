@@ -15,6 +15,7 @@ from evenstep.wire.codec import Message
 from evenstep.wire.messages import (
     AllocateAnswer,
     AllocateRequest,
+    BackgroundSettings,
     Calm,
     JobSpec,
     JoinAnswer,
@@ -175,6 +176,7 @@ def test_full_requests_and_real_answers_fit_the_schemas(document: dict[str, Any]
         learning_rate=LearningRateSettings(8, 5.0, 1000),
         hedge="auto",
         min_chunk=2,
+        background=BackgroundSettings(1.2),
         min_workers=1,
         lease_s=120.0,
         min_gain=0.02,

@@ -11,8 +11,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use evenstep_protocol::{DEFAULT_SERVER, Hedge, JobId, Servers};
 use serde::{Deserialize, Serialize};
 
+use crate::background::BackgroundArgs;
 use crate::burst::BurstArgs;
 use crate::contend::clock_seconds;
+use crate::gaps::GapsArgs;
 use crate::hedge::HedgeArgs;
 use crate::host_port::HostPort;
 use crate::load::LoadKind;
@@ -46,6 +48,8 @@ pub enum Command {
     Profile(ProfileArgs),
     /// Run a burst-parallel plan, and compare it with what was planned
     Burst(BurstArgs),
+    /// Measure what background jobs make of the gaps of a burst-parallel training, and what they cost it
+    Gaps(GapsArgs),
     /// Draw up records of runs: a table, a page with charts, figures as JSON
     Report(ReportArgs),
     /// Host the store through which workers that join by hand find each other
@@ -183,6 +187,9 @@ pub struct TrainArgs {
     /// What is left to a shared tail, and how it is claimed.
     #[command(flatten)]
     pub hedge: HedgeArgs,
+    /// What is trained beside it.
+    #[command(flatten)]
+    pub background: BackgroundArgs,
     /// Samples in one forward and backward
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     pub micro_batch: u64,
@@ -320,6 +327,11 @@ impl TrainArgs {
             wrong
         } else if let Some(wrong) = self.wrong_pace(world_size) {
             wrong
+        } else if self.background.background.is_some() && !self.policy.iter().any(|policy| policy.asks()) {
+            format!(
+                "--background with --policy {:?}: only the predictor says what an iteration bears",
+                self.policy
+            )
         } else {
             return self.check_elastic(world_size);
         };

@@ -3,6 +3,7 @@
 mod append;
 mod arm;
 pub mod ask;
+pub mod background;
 mod batch;
 mod board;
 pub mod burst;
@@ -18,6 +19,7 @@ mod device;
 mod drivers;
 pub mod elastic;
 pub mod figures;
+pub mod gaps;
 pub mod hedge;
 pub mod host_port;
 mod identity;

@@ -8,6 +8,7 @@ use clap::{CommandFactory, FromArgMatches};
 use evenstep_trainer::burst::{self, BurstArgs};
 use evenstep_trainer::cli::{Cli, Command};
 use evenstep_trainer::crew::{Ended, TIED};
+use evenstep_trainer::gaps::{self, GapsArgs};
 use evenstep_trainer::profile::{self, ProfileArgs};
 use evenstep_trainer::{contend, launch, pin, report, store, worker};
 
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
         Command::Launch(_) => "launch".to_owned(),
         Command::Profile(ProfileArgs { seat, .. }) => speaker("profile", seat.rank),
         Command::Burst(BurstArgs { seat, .. }) => speaker("burst", seat.rank),
+        Command::Gaps(GapsArgs { seat, .. }) => speaker("gaps", seat.rank),
         Command::Store(_) | Command::Contend(_) | Command::Report(_) => "evenstep-trainer".to_owned(),
     };
     match run(&cli.command, &matches) {
@@ -44,6 +46,7 @@ fn run(command: &Command, matches: &clap::ArgMatches) -> Result<ExitCode> {
         }
         Command::Profile(args) => return profile::run(args).map(code),
         Command::Burst(args) => return burst::run(args).map(code),
+        Command::Gaps(args) => return gaps::run(args).map(code),
         Command::Join(join) => {
             // Before anything of libtorch runs: threads inherit the core.
             join.core.map_or(Ok(()), pin::to_core)?;

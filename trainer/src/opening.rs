@@ -209,6 +209,7 @@ pub fn registration(
             learning_rate: train.rule.settings(worker.data.train.len()),
             hedge: train.hedge.of(asking.policy),
             min_chunk: train.hedge.min_chunk,
+            background: train.background.wanted(),
             ..JobSpec::new(train.base_batch(args.world_size))
         },
         workers: workers.to_vec(),

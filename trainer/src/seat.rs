@@ -83,6 +83,22 @@ impl Seat {
         Ok(Self { rank, world_size, device, store, interface: args.interface.clone(), timeout })
     }
 
+    /// Tells all ranks something, under a name that is used once.
+    ///
+    /// # Errors
+    /// It is too long, or the store is gone.
+    pub fn tell(&self, name: &str, words: &[u8]) -> Result<()> {
+        Ok(self.store.set(&format!("{name}/{}", self.rank), words)?)
+    }
+
+    /// What a rank told under this name.
+    ///
+    /// # Errors
+    /// It does not tell in time, or the store is gone.
+    pub fn heard(&self, name: &str, rank: usize) -> Result<Vec<u8>> {
+        Ok(self.store.get(&format!("{name}/{rank}"), self.timeout)?)
+    }
+
     /// A group of the first so many ranks, this one among them; one for each name.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use tch::{Device, Tensor};
 
 use crate::arm::Arm;
 use crate::ask::{Begin, Link};
+use crate::background::{Background, foreground_stream};
 use crate::checkpoint::{self, State};
 use crate::claims::Claims;
 use crate::cli::{JoinArgs, Policy};
@@ -116,6 +117,11 @@ pub fn equip(args: &JoinArgs) -> Result<Worker<'_>> {
             None => pace,
         }
     });
+    let wanted = train.background.background.is_some();
+    let background = wanted.then(|| {
+        foreground_stream(device)?;
+        Background::start(train.background.job(args.rank, train.task.seed), device)
+    });
     let sample_log =
         train.sample_log.as_ref().map(|folder| SampleLog::open(folder, &train.policy, args.rank));
     let open = |folder| {
@@ -135,6 +141,7 @@ pub fn equip(args: &JoinArgs) -> Result<Worker<'_>> {
         told: listen(train.elastic)?,
         called: false,
         leaving: false,
+        background: background.transpose()?,
         sample_log: sample_log.transpose()?,
         timeline,
         narrator: None,

@@ -10,6 +10,7 @@ use evenstep_c10d::Group;
 use tch::Device;
 
 use crate::arm::Arm;
+use crate::background::Background;
 use crate::checkpoint::{self, Identity, State, Tensors};
 use crate::claims::{Claims, Did};
 use crate::cli::{JoinArgs, Policy};
@@ -19,6 +20,7 @@ use crate::data::{Dataset, HELD_OUT_SAMPLES};
 use crate::elastic::{self, Told};
 use crate::moments::{MomentsLog, Watch};
 use crate::narrator::{Narrator, Step};
+use crate::output::Output;
 use crate::pace::Pace;
 use crate::peak::peak_memory_bytes;
 use crate::plan::Share;
@@ -41,6 +43,8 @@ pub struct Worker<'a> {
     pub claims: Claims,
     /// Reads the machine at the boundary of an iteration.
     pub drivers: Boundary,
+    /// What it trains beside the run, where that is wanted.
+    pub background: Option<Background>,
     /// What it was told from outside.
     pub told: Told,
     /// Whether somebody waits to take part.
@@ -112,6 +116,7 @@ impl Worker<'_> {
         let started = Instant::now();
         let planned = arm.planner.plan(group, arm.iteration, size)?;
 
+        self.background.iter().for_each(|job| job.door().allow(planned.plan.budget_s(group.rank())));
         let begun = Instant::now();
         let seat = planned.plan.seat(group.rank());
         let mut turn = self.claims.turn(arm.policy, seat.as_ref(), begun)?;
@@ -141,6 +146,7 @@ impl Worker<'_> {
         }
         watch.arrives();
         let reduced = arm.bucket.all_reduce(group, &arm.model, own)?;
+        self.background.iter().for_each(|job| job.door().allow(0.0));
         if let Some(log) = &mut self.timeline {
             log.write(arm.policy, arm.iteration, watch)?;
         }
@@ -293,11 +299,15 @@ impl Worker<'_> {
         )
     }
 
-    /// Rank 0 tells how it ended.
+    /// Ends what ran beside the run and tells what it did; then rank 0 tells how the run ended.
     ///
     /// # Errors
-    /// The record cannot be written.
+    /// The record cannot be written, or the background job failed.
     pub fn conclude(&mut self, arms: &[Arm], stopped: bool) -> Result<()> {
+        if let Some(background) = self.background.take() {
+            let rank = self.args.rank;
+            Output::new(format!("rank {rank}")).say(&background.end()?.in_words());
+        }
         let Some(mut narrator) = self.narrator.take() else { return Ok(()) };
         let held_out = self.data.held_out.head(HELD_OUT_SAMPLES, arms[0].model.kind(), self.device);
         for arm in arms {

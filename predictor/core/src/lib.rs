@@ -13,6 +13,7 @@
 //! - [`membership`]: who takes part: leases and generations
 //! - [`learning_rate`]: how the learning rate follows the global batch
 //! - [`burst`]: how many GPUs each layer of a model gets, where the global batch cannot grow
+//! - [`gate`]: when background work may run beside a job, and how much
 //! - [`backtest`]: what forecasts would have been worth on what was recorded
 //! - [`simulate`]: how long steps would have taken under each way of sharing out the batch
 
@@ -37,6 +38,8 @@ pub mod membership;
 pub mod learning_rate;
 
 pub mod burst;
+
+pub mod gate;
 
 pub mod backtest;
 

@@ -6,6 +6,7 @@ use evenstep_core::plan::{
 };
 use evenstep_protocol::{AllocateAnswer, AllocateRequest, Allocation, Decision, JobId, WorkerId};
 
+use super::background;
 use super::bounds::Bounds;
 use super::hedge::{Hedging, LastTail};
 use super::optimizer;
@@ -65,12 +66,18 @@ pub fn decide(
     if let Some(hedging) = &hedging {
         decision.predicted_step_time_s = Some(hedging.step_time_s);
     }
+    let mut allocations = allocations(&live, &plan, &outlooks, &bounds, request, hedging.as_ref());
+    // A profile measures: nothing may run beside it.
+    let measures = matches!(plan.reason, Reason::Profiling { .. });
+    if let Some(wanted) = state.spec.background.filter(|_| !measures) {
+        background::say(&mut allocations, &outlooks, hedging.as_ref(), wanted);
+    }
     let mut answer = AllocateAnswer {
         job_id: job_id.clone(),
         generation: state.members.generation(),
         iteration,
         global_batch,
-        allocations: allocations(&live, &plan, &outlooks, &bounds, request, hedging.as_ref()),
+        allocations,
         tail: hedging.map(|hedging| hedging.tail),
         optimizer,
         decision,
@@ -197,6 +204,7 @@ fn allocations(
                 .map(|(_, speed, forecast)| speed * forecast.lower / forecast.speed),
             speed_upper_samples_per_s: expected
                 .map(|(_, speed, forecast)| speed * forecast.upper / forecast.speed),
+            background: None,
         };
         offset += local_batch;
         allocation

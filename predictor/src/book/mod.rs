@@ -5,6 +5,7 @@
 //! request. So memory never holds what the store does not, and nobody sees a decision that is not durable.
 
 mod answers;
+mod background;
 mod bounds;
 mod decide;
 mod heard;

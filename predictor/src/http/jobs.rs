@@ -2,6 +2,7 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
+use evenstep_core::gate::LIMIT_MAX;
 use evenstep_protocol::{Calm, JobId, JobSpec, JobView, JobsView, LearningRateRule, Problem};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -101,6 +102,8 @@ fn check(spec: &JobSpec) -> Result<(), Refusal> {
     between("min_gain", spec.min_gain, 0.0, 1.0)?;
     between("overlap_begins", spec.overlap_begins, 0.0, 1.0)?;
     between("memory_headroom", spec.memory_headroom, 0.0, 0.9)?;
+    let background = spec.background.unwrap_or_default();
+    between("background.slow_down_limit", background.slow_down_limit, 1.0, LIMIT_MAX)?;
     between("flap_cooldown_s", spec.flap_cooldown_s, 0.0, LEASE_S_MAX)?;
     spec.keep_s.map_or(Ok(()), |keep_s| within("keep_s", keep_s, 60..=KEEP_S_MAX))?;
     check_calm(&spec.calm)?;

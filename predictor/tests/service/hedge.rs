@@ -1,8 +1,8 @@
 //! Tails: who gets them, what holds of them, and what is learned from them.
 
 use evenstep_protocol::{
-    AllocateAnswer, AllocateRequest, Hedge, JobSpec, JobView, JoinAnswer, JoinRequest, TailReport,
-    WorkerOverride, WorkerReport, WorkerView, WorkersView,
+    AllocateAnswer, AllocateRequest, BackgroundSettings, Hedge, JobSpec, JobView, JoinAnswer, JoinRequest,
+    TailReport, WorkerOverride, WorkerReport, WorkerView, WorkersView,
 };
 use evenstep_tests::Client;
 use rand::{RngExt, SeedableRng};
@@ -191,6 +191,25 @@ fn what_cannot_be_foreseen_is_shared() {
     assert_eq!(again.1, pools);
     assert!(run.workers().iter().all(|worker| worker.claims));
     assert!(tails(&run.steps(5)) > 0, "after a restart too");
+}
+
+/// Where they would wait they claim, so there is only what the limit adds.
+#[test]
+fn who_claims_has_no_slack() {
+    let mut service = Service::start();
+    let background = Some(BackgroundSettings { slow_down_limit: 1.25 });
+    let spec = JobSpec { background, ..JobSpec::new(240) };
+    let mut run = Run::new(&mut service, &spec, 2.0, &three());
+    let answers = run.steps(40);
+    assert!(tails(&answers) >= 10, "{}", tails(&answers));
+    for answer in answers.iter().filter(|answer| answer.tail.is_some()) {
+        let step_s = answer.decision.predicted_step_time_s.unwrap();
+        for share in &answer.allocations {
+            let budget = share.background.unwrap();
+            assert!(share.pool.is_some() && budget.slack_s == 0.0, "{answer:?}");
+            assert!((budget.budget_s - 0.25 * step_s).abs() < 1e-9, "{answer:?}");
+        }
+    }
 }
 
 /// The plan that is held is that without a tail: over a restart, and where tails come and go.

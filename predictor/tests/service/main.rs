@@ -5,6 +5,7 @@
 mod support;
 
 mod allocation;
+mod background;
 mod contract;
 mod hedge;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenstep_predictor::clock::Clock;
-use evenstep_protocol::{JobSpec, JoinRequest, SpeedsView};
+use evenstep_protocol::{BackgroundSettings, JobSpec, JoinRequest, SpeedsView};
 use evenstep_tests::Client;
 
 use crate::support::{Service, ask, ask_after, join_all, worker_id};
@@ -98,7 +98,7 @@ fn nothing_outlives_what_it_tells_of() {
 fn every_name_is_documented_and_every_documented_name_is_there() {
     let service = Service::start_with(&["--refit-interval-s=1"]);
     let client = &service.client;
-    client.put_job("job", &JobSpec::new(128));
+    client.put_job("job", &JobSpec { background: Some(BackgroundSettings::default()), ..JobSpec::new(128) });
     let generation = join_all(client, "job", 2);
     run(client, "job", generation, 0..20, &[100.0, 150.0]);
     let sample = serde_json::json!({"node": "n", "boot_id": "b", "sequence": 0,

@@ -12,6 +12,7 @@ mod membership;
 mod learning_rate;
 mod losses;
 
+mod background;
 mod elastic;
 mod hedged;
 

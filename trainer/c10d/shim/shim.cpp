@@ -1,7 +1,9 @@
 // The C face of libtorch's c10d. What crosses: plain data, opaque handles, and tch's tensors (at::Tensor*).
 // Every function that can fail returns 0 or 1; the words are in evenstep_last_error() of the same thread.
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
+#include <sched.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -9,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 #include <cstring>
+#include <system_error>
 
 using milliseconds = std::chrono::milliseconds;
 using Store = c10::intrusive_ptr<c10d::Store>;
@@ -168,6 +171,33 @@ int evenstep_barrier(Group* group, int64_t timeout_ms) {
     c10d::BarrierOptions options;
     options.timeout = milliseconds(timeout_ms);
     (*group)->barrier(options)->wait();
+  });
+}
+
+// The calling thread runs only while nothing else wants its core.
+int evenstep_idle_class() {
+  return guard([] {
+    sched_param parameters{};
+    if (sched_setscheduler(0, SCHED_IDLE, &parameters) != 0)
+      throw std::system_error(errno, std::generic_category(), "sched_setscheduler");
+  });
+}
+
+// What the calling thread launches on a CUDA device goes to a stream of its own from now on. Through c10's virtual guard, so
+// that this compiles without CUDA's headers.
+int evenstep_own_stream(int device, int high_priority) {
+  return guard([&] {
+    c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+    cuda.exchangeStream(cuda.getStreamFromGlobalPool({c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)},
+                                                     high_priority != 0));
+  });
+}
+
+// Waits for what the calling thread launched on its stream of a CUDA device.
+int evenstep_stream_wait(int device) {
+  return guard([&] {
+    c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+    cuda.getStream({c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)}).synchronize();
   });
 }
 

@@ -111,6 +111,9 @@ unsafe extern "C" {
         timeout_ms: i64,
     ) -> c_int;
     pub(crate) fn evenstep_barrier(group: *mut RawGroup, timeout_ms: i64) -> c_int;
+    pub(crate) fn evenstep_idle_class() -> c_int;
+    pub(crate) fn evenstep_own_stream(device: c_int, high_priority: c_int) -> c_int;
+    pub(crate) fn evenstep_stream_wait(device: c_int) -> c_int;
     pub(crate) fn evenstep_load_cuda() -> c_int;
 }
 

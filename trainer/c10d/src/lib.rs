@@ -2,8 +2,10 @@
 //! feature `nccl`).
 //!
 //! All that a training loop needs of it: find the others, sum tensors, hand tensors out, send them from rank to rank,
-//! wait for everybody, and get an error within the timeout when somebody is gone. This is the only crate of evenstep with `unsafe` code.
+//! wait for everybody, and get an error within the timeout when somebody is gone. Beside it, [`beside`]: which of two threads
+//! a core or a device works for first. This is the only crate of evenstep with `unsafe` code.
 
+pub mod beside;
 mod ffi;
 mod group;
 mod store;

@@ -3,6 +3,8 @@
 //! A rank that keeps samples keeps those that it had first; what is too many goes, in rank order, to the ranks that have too
 //! few. So nothing moves that could stay, and a rank sends or receives just the difference of its shares: the bytes that plans count.
 
+use evenstep_core::gate::Kind;
+
 /// The samples of each rank, as places in the iteration's batch, in the order in which the rank holds them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout(Vec<Vec<i64>>);
@@ -81,6 +83,11 @@ impl Crossing {
     pub fn back(&self) -> Self {
         let back = |&Move { from, to, samples }: &Move| Move { from: to, to: from, samples };
         Self { kept: self.kept.clone(), moves: self.moves.iter().map(back).collect() }
+    }
+
+    /// What it is for a rank, to whoever looks on: one that receives waits for others.
+    pub fn kind(&self, rank: usize) -> Kind {
+        if self.moves.iter().any(|step| step.to == rank) { Kind::Receive } else { Kind::Compute }
     }
 
     /// Whether this rank sends or receives anything.

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use evenstep_c10d::Group;
-use tch::{Device, Kind, Tensor};
+use evenstep_core::gate::Kind;
+use tch::{Device, Tensor};
 
 use super::crossing::{Crossing, Layout};
 use super::exchange::{cross, sum};
 use super::plan::Plan;
 use super::stage::{Stage, loss};
 use super::watch::{Moment, Phase, Watch};
+use crate::background::Observer;
 use crate::data::Split;
 use crate::model::Model;
 
@@ -21,7 +23,7 @@ pub struct Executor {
     /// Which samples of the batch this rank has at the first layer, and at the last.
     ends: [Vec<i64>; 2],
     global_batch: u64,
-    kind: Kind,
+    kind: tch::Kind,
     device: Device,
     /// All ranks: activations move over it.
     world: Group,
@@ -98,7 +100,22 @@ impl Executor {
     /// # Errors
     /// A rank is gone or stalls past the timeout.
     pub fn iterate(&mut self, data: &Split, batch: &[i64], learning_rate: f64) -> Result<Iteration> {
-        let mut watch = Watch::begin(self.device);
+        self.iterate_before(data, batch, learning_rate, &mut ())
+    }
+
+    /// The same, with somebody who looks on: each stretch of compute, each receive and each sum is a tasklet.
+    ///
+    /// # Errors
+    /// A rank is gone or stalls past the timeout.
+    pub fn iterate_before(
+        &mut self,
+        data: &Split,
+        batch: &[i64],
+        learning_rate: f64,
+        observer: &mut dyn Observer,
+    ) -> Result<Iteration> {
+        let mut watch = Watch::begin(self.device, observer);
+        watch.begins(Kind::Compute);
         let [first, last] = self.ends.each_ref().map(|places| {
             let indices: Vec<i64> = places.iter().filter_map(|&at| batch.get(at as usize).copied()).collect();
             data.gather(&indices, self.kind, self.device)
@@ -109,8 +126,10 @@ impl Executor {
         let mut held = first.features;
         let mut passed = Vec::with_capacity(self.seats.len());
         for (number, seat) in self.seats.iter().enumerate() {
+            watch.begins(seat.into.kind(self.world.rank()));
             held = cross(&self.world, &seat.into, &held).with_context(|| seat.doing("activations"))?;
             watch.did(number, Phase::Arrive);
+            watch.begins(Kind::Compute);
             let inputs = held.detach().set_requires_grad(number > 0);
             let outputs = seat.forward(&inputs);
             held = outputs.detach();
@@ -119,21 +138,26 @@ impl Executor {
         }
 
         // The loss belongs to the last layer.
+        watch.begins(Kind::Compute);
         let (loss, mut gradient) = loss(&held, &last.labels, self.global_batch);
         watch.did(self.seats.len().saturating_sub(1), Phase::Backward);
 
         for (number, (inputs, outputs)) in passed.into_iter().enumerate().rev() {
             let seat = &mut self.seats[number];
+            watch.begins(Kind::Compute);
             let (flat, of_inputs) = seat.backward(&inputs, &outputs, &gradient);
             watch.did(number, Phase::Backward);
             if let Some(mut flat) = flat {
                 if let Some(group) = self.firsts.get(&seat.gpus) {
+                    watch.begins(Kind::AllReduce);
                     flat = sum(group, &flat).with_context(|| seat.doing("the sum of gradients"))?;
                     watch.did(number, Phase::Sum);
                 }
+                watch.begins(Kind::Compute);
                 seat.step(&flat, learning_rate);
                 watch.did(number, Phase::Step);
             }
+            watch.begins(seat.back.kind(self.world.rank()));
             let back = cross(&self.world, &seat.back, &of_inputs);
             gradient = back.with_context(|| seat.doing("gradients of activations"))?;
             watch.did(number, Phase::Return);

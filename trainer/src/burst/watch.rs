@@ -1,7 +1,9 @@
 //! When what happened in an iteration, by layer.
 
+use evenstep_core::gate::Kind;
 use tch::{Cuda, Device};
 
+use crate::background::Observer;
 use crate::contend::clock_s;
 
 /// What a rank does for a layer.
@@ -42,25 +44,32 @@ pub struct Moment {
     pub to_s: f64,
 }
 
-/// Watches one rank in one iteration.
-#[derive(Debug)]
-pub struct Watch {
+/// Watches one rank in one iteration, and tells whoever looks on.
+pub struct Watch<'a> {
     device: Device,
+    observer: &'a mut dyn Observer,
     last_s: f64,
     moments: Vec<Moment>,
 }
 
-impl Watch {
+impl<'a> Watch<'a> {
     /// The iteration begins.
-    pub fn begin(device: Device) -> Self {
+    pub fn begin(device: Device, observer: &'a mut dyn Observer) -> Self {
         settle(device);
-        Self { device, last_s: clock_s(), moments: Vec::new() }
+        observer.iteration_begins();
+        Self { device, observer, last_s: clock_s(), moments: Vec::new() }
     }
 
-    /// What happened since the last word was this. Waits for a GPU to be done, as its work is only queued.
+    /// A tasklet of this kind begins.
+    pub fn begins(&mut self, kind: Kind) {
+        self.observer.begins(kind);
+    }
+
+    /// What happened since the last word was this, and a tasklet ends with it. Waits for a GPU to be done, as its work is only queued.
     pub fn did(&mut self, layer: usize, phase: Phase) {
         settle(self.device);
         let from_s = std::mem::replace(&mut self.last_s, clock_s());
+        self.observer.ends();
         self.moments.push(Moment { layer, phase, from_s, to_s: self.last_s });
     }
 

@@ -93,7 +93,14 @@ impl Plan {
         let shares = told.iter().map(share).collect();
         let tail = tail(answer, &told)?;
         let rate = Rate::from_instruction(&answer.optimizer).map_err(PlanError::LearningRate)?;
-        let plan = Self { shares, tail, rate };
+        let budget = |told: &Option<&Allocation>| {
+            let budget_s =
+                told.and_then(|told| told.background).map_or(0.0, |background| background.budget_s);
+            if budget_s.is_finite() { budget_s.max(0.0) } else { 0.0 }
+        };
+        let asked = answer.allocations.iter().any(|allocation| allocation.background.is_some());
+        let budgets_s = if asked { told.iter().map(budget).collect() } else { Vec::new() };
+        let plan = Self { shares, tail, rate, budgets_s };
         if plan.covers(global_batch) {
             return Ok(plan);
         }
@@ -146,7 +153,7 @@ fn tail(answer: &AllocateAnswer, told: &[Option<&Allocation>]) -> Result<Option<
 #[cfg(test)]
 mod tests {
     use evenstep_protocol::{
-        Decision, DecisionKind, JobId, LearningRateRule, OptimizerInstruction, Tail as Told,
+        BackgroundBudget, Decision, DecisionKind, JobId, LearningRateRule, OptimizerInstruction, Tail as Told,
     };
 
     use super::*;
@@ -175,6 +182,7 @@ mod tests {
                 speed_upper_samples_per_s: None,
                 micro_batch: None,
                 cost: None,
+                background: None,
             })
             .collect();
         AllocateAnswer {
@@ -233,6 +241,19 @@ mod tests {
             let wrong = followed(&answer(&shares), 1, false);
             assert!(matches!(wrong, Err(PlanError::Cover { .. })), "{shares:?}");
         }
+    }
+
+    #[test]
+    fn budgets_are_put_in_our_rank_order() {
+        let mut answer = answer(&[(1, 30, 0), (0, 10, 30)]);
+        assert_eq!(followed(&answer, 1, false).unwrap().budget_s(0), 0.0);
+        for (allocation, budget_s) in answer.allocations.iter_mut().zip([0.5, -1.0]) {
+            allocation.background = Some(BackgroundBudget { slack_s: 0.0, budget_s });
+        }
+        let plan = followed(&answer, 1, false).unwrap();
+        assert_eq!((plan.budget_s(0), plan.budget_s(1), plan.budget_s(2)), (0.0, 0.5, 0.0));
+        assert_eq!(plan.resized(40).budget_s(1), 0.5, "the same iteration again");
+        assert_eq!(plan.resized(20).budget_s(1), 0.0, "nobody said anything of such a one");
     }
 
     /// An answer of these bases, of which worker `slot` claims from pool `pools[slot]`, and of a tail.

@@ -24,6 +24,8 @@ pub struct Plan {
     /// What comes after all shares, and is claimed.
     tail: Option<Tail>,
     rate: Rate,
+    /// Seconds by rank that background work may delay it; empty where the answer says nothing of it.
+    budgets_s: Vec<f64>,
 }
 
 /// Samples of one rank: `offset .. offset + local_batch` of the iteration's global batch.
@@ -58,7 +60,7 @@ impl Plan {
                 share
             })
             .collect();
-        Self { shares, tail: None, rate: rate.into() }
+        Self { shares, tail: None, rate: rate.into(), budgets_s: Vec::new() }
     }
 
     /// What a regrouped run begins with: the shares that the members had, as weights, and for those who had none the mean
@@ -129,6 +131,11 @@ impl Plan {
     /// What is claimed.
     pub fn tail(&self) -> Option<&Tail> {
         self.tail.as_ref()
+    }
+
+    /// How long background work may delay a rank in this iteration, in seconds; 0 where nobody said.
+    pub fn budget_s(&self, rank: usize) -> f64 {
+        self.budgets_s.get(rank).copied().unwrap_or(0.0)
     }
 
     /// What the learning rate is multiplied by.

@@ -10,8 +10,9 @@ use crate::rate::{self, Rate};
 const HEAD: usize = 1 + rate::SLOTS;
 /// Where the tail begins, how many chunks it has, how many pools.
 const TAIL_HEAD: usize = 3;
-/// Of one rank: batch and offset; pool, from 1, and speed. There are no more pools than ranks: the chunks of one.
-const OF_RANK: usize = 5;
+/// Of one rank: batch and offset; pool, from 1, and speed. There are no more pools than ranks: the chunks of one. Then the budget
+/// of background work.
+const OF_RANK: usize = 6;
 const PER_RANK: usize = OF_RANK + CHUNKS_PER_WORKER_MAX;
 
 impl Plan {
@@ -46,6 +47,9 @@ impl Plan {
                 *slot = *chunk as f64;
             }
         }
+        for (own, budget_s) in of_ranks.chunks_exact_mut(OF_RANK).zip(&plan.budgets_s) {
+            own[5] = *budget_s;
+        }
         slots
     }
 
@@ -71,7 +75,14 @@ impl Plan {
             claimants: of_rank().map(claimant).collect(),
         });
         let rate = Rate::decode(head[1..].try_into().ok()?);
-        Some(Self { shares: of_rank().map(share).collect(), tail, rate })
+        // Where nobody may spend anything, nobody needs to know.
+        let mut budgets_s: Vec<f64> = of_rank().map(|own| own[5]).collect();
+        budgets_s.truncate(if budgets_s.iter().any(|budget_s| *budget_s > 0.0) {
+            budgets_s.len()
+        } else {
+            0
+        });
+        Some(Self { shares: of_rank().map(share).collect(), tail, rate, budgets_s })
     }
 }
 
@@ -88,8 +99,13 @@ mod tests {
             batches in prop::collection::vec(0_u64..(GLOBAL_BATCH_MAX / 16), 1..8),
             chunks in prop::collection::vec(1_u64..(GLOBAL_BATCH_MAX / 32), 0..17),
             seats in prop::collection::vec((any::<bool>(), 0.0_f32..1e6), 8), cut in 0_usize..17,
+            budget_s in prop::option::of(0.001_f32..10.0),
         ) {
             let mut plan = Plan::in_rank_order(&batches, 0.5);
+            if let Some(budget_s) = budget_s {
+                plan.budgets_s = (0..batches.len()).map(|rank| f64::from(budget_s * (rank % 3) as f32)).collect();
+                plan.budgets_s[0] = f64::from(budget_s);
+            }
             if !chunks.is_empty() {
                 let cut = cut % chunks.len();
                 let pools = if cut == 0 || batches.len() == 1 { vec![chunks.len()] } else { vec![cut, chunks.len() - cut] };

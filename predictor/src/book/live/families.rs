@@ -54,6 +54,10 @@ families! {
     predicted_compute_time: gauge "evenstep_worker_predicted_compute_time_seconds"
         "Compute time that had been predicted for the latest reported iteration.",
     local_batch: gauge "evenstep_worker_local_batch_samples" "Samples given in the latest answer.",
+    slack: gauge "evenstep_worker_slack_seconds"
+        "Time that the worker is expected to wait for the slowest in the iteration answered last; of jobs with background work.",
+    background_budget: gauge "evenstep_worker_background_budget_seconds"
+        "Background work that may delay the worker in the iteration answered last.",
     last_report: gauge "evenstep_worker_last_report_timestamp_seconds" "When the worker reported last.",
     info: gauge "evenstep_worker_info" "What the worker computes on.",
     samples: counter "evenstep_worker_samples_total" "Samples that the worker computed.",
@@ -96,6 +100,10 @@ impl JobFamilies {
                 if seen.workers.contains_key(&share.worker) {
                     let labels = [("job_id", job), ("worker", share.worker.as_str())];
                     self.local_batch.say(labels, share.local_batch as f64);
+                    if let Some(background) = share.background {
+                        self.slack.say(labels, background.slack_s);
+                        self.background_budget.say(labels, background.budget_s);
+                    }
                 }
             }
         }

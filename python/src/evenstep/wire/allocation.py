@@ -84,6 +84,19 @@ class AllocateRequest(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class BackgroundBudget(Message):
+    """What one worker may spend on background work in one iteration.
+
+    Attributes:
+        slack_s: It would wait so long for the slowest worker, in seconds.
+        budget_s: So much background work may delay it in the whole iteration, in seconds.
+    """
+
+    slack_s: float
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Allocation(Message):
     """The share of one worker in one iteration.
 
@@ -101,6 +114,7 @@ class Allocation(Message):
         predicted_speed_samples_per_s: Expected speed; `None` while it is unmeasured.
         speed_lower_samples_per_s: Lower end of the speed's 90 % interval.
         speed_upper_samples_per_s: Upper end of the speed's 90 % interval.
+        background: What it may spend on background work; `None` where the job runs none.
     """
 
     worker: str
@@ -116,6 +130,7 @@ class Allocation(Message):
     predicted_speed_samples_per_s: float | None = None
     speed_lower_samples_per_s: float | None = None
     speed_upper_samples_per_s: float | None = None
+    background: BackgroundBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,17 @@ class Calm(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class BackgroundSettings(Message):
+    """A job beside which background work runs.
+
+    Attributes:
+        slow_down_limit: With it an iteration takes at most so many times as long as alone.
+    """
+
+    slow_down_limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec(Message):
     """`PUT /v1/jobs/{job}`: what a job wants. Putting the same again changes nothing.
 
@@ -70,6 +81,7 @@ class JobSpec(Message):
         learning_rate: Settings of that rule.
         hedge: Whether part of a batch may be left to a shared tail.
         min_chunk: No chunk of a tail is smaller.
+        background: Background work runs beside the job: answers say how much each worker may spend on it.
         min_workers: With fewer live workers the job is paused.
         lease_s: A worker that is silent for longer has left, in seconds.
         min_gain: Hold the shares while a change would save less of the step.
@@ -93,6 +105,7 @@ class JobSpec(Message):
     learning_rate: LearningRateSettings | None = None
     hedge: Hedge | None = None
     min_chunk: int | None = None
+    background: BackgroundSettings | None = None
     min_workers: int | None = None
     lease_s: float | None = None
     min_gain: float | None = None

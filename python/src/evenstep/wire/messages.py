@@ -4,6 +4,7 @@ from evenstep.wire.allocation import (
     AllocateAnswer,
     AllocateRequest,
     Allocation,
+    BackgroundBudget,
     Decision,
     OptimizerInstruction,
     Ramp,
@@ -13,6 +14,7 @@ from evenstep.wire.allocation import (
 )
 from evenstep.wire.codec import Message
 from evenstep.wire.job import (
+    BackgroundSettings,
     Calm,
     Hedge,
     JobSpec,
@@ -29,6 +31,8 @@ __all__ = [
     "AllocateAnswer",
     "AllocateRequest",
     "Allocation",
+    "BackgroundBudget",
+    "BackgroundSettings",
     "Calm",
     "Decision",
     "Hedge",

@@ -1,0 +1,52 @@
+//! Background jobs beside a real run: what the service allows is spent, and the run is what it would have been.
+
+use evenstep_protocol::AllocateAnswer;
+use evenstep_tests::training::Training;
+use evenstep_tests::{Predictor, binaries};
+
+const ITERATIONS: u64 = 30;
+
+/// Samples that the background jobs of all ranks trained on, by what the run said.
+fn samples(said: &str) -> Vec<u64> {
+    let told = said.lines().filter_map(|line| line.split_once("background job: ")?.1.split_once(" samples"));
+    told.map(|(samples, _)| samples.parse().unwrap()).collect()
+}
+
+/// One worker is twice as fast and shares cannot follow, so it has slack. Where nobody asks for background work no answer says anything of it.
+#[test]
+fn slack_is_spent_and_the_run_ends_as_without() {
+    let name = "background::slack_is_spent_and_the_run_ends_as_without";
+    let (Some(predictor), Some(trainer)) =
+        (binaries::find("evenstep-predictor", name), binaries::find("evenstep-trainer", name))
+    else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let predictor = Predictor::start(&predictor, folder.path());
+    let run = |job: &str, more: &[&str]| {
+        let folder = folder.path().join(job);
+        std::fs::create_dir(&folder).unwrap();
+        let server = format!("--server={}", predictor.url);
+        let job = format!("--job={job}");
+        let steps = format!("--steps={ITERATIONS}");
+        let common = [&*server, &job, &steps, "--ask=boundary", "--workers=2", "--global-batch=128"];
+        // Halves, and nothing else.
+        let uneven = ["--quantum=64", "--samples=1024", "--pace=1,2", "--verify-gradient=5"];
+        let mut training = Training::start(&trainer, &folder, &[&common[..], &uneven, more].concat());
+        let said = training.succeed();
+        (samples(&said), training.end("evenstep")["final_loss"].as_f64().unwrap())
+    };
+    let (spent, beside) = run("beside", &["--background=16", "--slow-down-limit=1"]);
+    let (nothing, alone) = run("alone", &[]);
+    assert_eq!((spent.len(), nothing.len()), (2, 0));
+    assert!(spent.iter().sum::<u64>() > 0, "{spent:?}");
+    assert!((beside - alone).abs() <= 1e-6 * alone, "{beside} {alone}");
+    for (job, asked) in [("beside", true), ("alone", false)] {
+        // One that came too late may be missing.
+        let answers = (0..ITERATIONS).rev().map(|iteration| predictor.client().allocated(job, iteration));
+        let answer: AllocateAnswer = answers.into_iter().find(|reply| reply.status == 200).unwrap().json();
+        let slack: Vec<_> = answer.allocations.iter().map(|share| share.background).collect();
+        assert!(slack.iter().all(|background| background.is_some() == asked), "{answer:?}");
+        assert!(!asked || slack.iter().flatten().any(|budget| budget.slack_s > 0.0), "{answer:?}");
+    }
+}

@@ -1,0 +1,231 @@
+//! A background job in a worker's process: it trains a small model of its own in the gaps of the foreground.
+//!
+//! A thread of its own, so that pieces begin within microseconds of a gap, and nothing is left when the process ends. On a CPU the
+//! thread is in the idle scheduling class on the worker's core: whatever else is there to run there runs first. On CUDA its
+//! stream has the low priority, and the foreground's the high one ([`foreground_stream`]).
+//!
+//! - [`Door`]: what the two threads share: open or closed, and what may be spent
+//! - [`Job`]: the training, cut into pieces
+//! - [`Attendant`]: opens and closes the door for a foreground of many tasklets, by the gate
+//! - [`BackgroundArgs`]: what is asked for
+
+mod args;
+mod attendant;
+mod door;
+mod job;
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use evenstep_c10d::beside::{self, Priority};
+use serde::{Deserialize, Serialize};
+use tch::Device;
+
+pub use args::BackgroundArgs;
+pub use attendant::{Attendant, BENCHMARK_ITERATIONS, Observer};
+pub use door::{Door, Spent};
+pub use job::{Job, Settings};
+
+/// The thread that trains in the background, until this is dropped.
+#[derive(Debug)]
+pub struct Background {
+    door: Arc<Door>,
+    thread: Option<JoinHandle<Result<Ran>>>,
+    pieces: Pieces,
+}
+
+/// How the job was cut.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pieces {
+    /// Samples of a piece.
+    pub samples: u64,
+    /// What it takes alone, in microseconds.
+    pub alone_us: f64,
+}
+
+/// What a background job did.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ran {
+    /// Samples it trained on, pieces it took, and how long.
+    pub spent: Spent,
+    /// Optimizer steps.
+    pub steps: u64,
+    /// The mean loss on the first samples of its task, before and after.
+    pub loss: (f64, f64),
+}
+
+impl Ran {
+    /// For people.
+    pub fn in_words(&self) -> String {
+        let Self { spent, steps, loss: (before, after) } = self;
+        format!(
+            "background job: {} samples in {} pieces, {steps} steps, loss {before:.4} before and {after:.4} after",
+            spent.samples, spent.pieces
+        )
+    }
+}
+
+impl Background {
+    /// Starts the job behind a closed door, cut to pieces that fit this device. It begins with the core and the priority that
+    /// the calling thread has, and goes behind everybody when it is ready, which this waits for.
+    ///
+    /// # Errors
+    /// The system or the device does not let it be in the background.
+    pub fn start(settings: Settings, device: Device) -> Result<Self> {
+        let door = Arc::new(Door::default());
+        let (ready, pieces) = mpsc::channel();
+        let own = door.clone();
+        let thread = thread::Builder::new()
+            .name("background".to_owned())
+            .spawn(move || train(settings, device, &own, &ready))
+            .context("starting the background job's thread")?;
+        door.attend(thread.thread().clone());
+        let mut background =
+            Self { door, thread: Some(thread), pieces: Pieces { samples: 0, alone_us: 0.0 } };
+        match pieces.recv() {
+            Ok(pieces) => background.pieces = pieces,
+            // It ended before it was ready, and says why.
+            Err(_) => {
+                return Err(background.join().map_or_else(|error| error, |_| anyhow!("it ended at once")));
+            }
+        }
+        Ok(background)
+    }
+
+    /// The door that it works behind.
+    pub fn door(&self) -> &Arc<Door> {
+        &self.door
+    }
+
+    /// How it was cut.
+    pub fn pieces(&self) -> Pieces {
+        self.pieces
+    }
+
+    /// Ends it after its current piece, and says what it did.
+    ///
+    /// # Errors
+    /// What ended it before.
+    pub fn end(mut self) -> Result<Ran> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<Ran> {
+        self.door.end();
+        let Some(thread) = self.thread.take() else { return Err(anyhow!("the background job has ended")) };
+        thread.join().map_err(|_| anyhow!("the background job panicked"))?.context("the background job")
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            // Its result matters to whoever ends it, and nobody did.
+            let _ = self.join();
+        }
+    }
+}
+
+/// Puts what the calling thread launches on a CUDA device before what background jobs launch there. On a CPU the background
+/// thread's own class does that.
+///
+/// # Errors
+/// There is no such device.
+pub fn foreground_stream(device: Device) -> Result<()> {
+    if let Device::Cuda(index) = device {
+        beside::own_stream(index, Priority::High)?;
+    }
+    Ok(())
+}
+
+fn train(settings: Settings, device: Device, door: &Door, ready: &Sender<Pieces>) -> Result<Ran> {
+    if let Device::Cuda(index) = device {
+        beside::own_stream(index, Priority::Low)?;
+    }
+    let mut job = Job::new(settings, device);
+    let before = job.loss();
+    let pieces = job.fit();
+    door.cut(pieces.alone_us);
+    if device == Device::Cpu {
+        beside::idle_class()?;
+    }
+    // Nobody waits any more where the worker ended meanwhile; the door says so then.
+    let _ = ready.send(pieces);
+    let mut in_flight = 0;
+    while door.wait() {
+        let begun = Instant::now();
+        let samples = job.piece();
+        in_flight += 1;
+        if let Device::Cuda(index) = device
+            && in_flight >= door.in_flight()
+        {
+            beside::wait_for_stream(index)?;
+            in_flight = 0;
+        }
+        door.spend(samples, begun.elapsed());
+    }
+    Ok(Ran { spent: door.spent(), steps: job.steps(), loss: (before, job.loss()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings { hidden: vec![16], batch: 32, seed: 5 }
+    }
+
+    fn until(done: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !done() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nothing happened");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn it_trains_while_the_door_is_open_and_ends_when_told() {
+        tch::set_num_threads(1);
+        let background = Background::start(settings(), Device::Cpu).unwrap();
+        assert!(background.pieces().samples > 0 && background.pieces().alone_us > 0.0);
+        let door = background.door().clone();
+        assert_eq!(door.spent().pieces, 0, "closed until somebody opens it");
+        door.set(true, 4);
+        until(|| door.spent().samples >= 32 * 300);
+        door.set(false, 1);
+        let ran = background.end().unwrap();
+        assert!(ran.loss.1 < 0.9 * ran.loss.0, "{ran:?}");
+        // The last step may not have been taken yet.
+        assert!((ran.spent.samples / 32 - ran.steps) <= 1, "{ran:?}");
+        assert!(ran.spent.busy_s > 0.0);
+    }
+
+    #[test]
+    fn it_spends_its_budget_and_no_more() {
+        tch::set_num_threads(1);
+        let background = Background::start(settings(), Device::Cpu).unwrap();
+        let door = background.door().clone();
+        let piece_s = background.pieces().alone_us / 1e6;
+        door.allow(0.02);
+        until(|| door.left_s() < piece_s);
+        let left_s = door.left_s();
+        let ran = background.end().unwrap();
+        assert!((ran.spent.busy_s + left_s - 0.02).abs() < 1e-6, "{ran:?}, {left_s} s left");
+        assert!(ran.spent.pieces > 0);
+    }
+
+    #[test]
+    fn who_drops_it_is_rid_of_it() {
+        tch::set_num_threads(1);
+        let background = Background::start(settings(), Device::Cpu).unwrap();
+        let door = Arc::downgrade(background.door());
+        background.door().set(true, 4);
+        drop(background);
+        assert_eq!(door.strong_count(), 0, "the thread has ended");
+    }
+}
