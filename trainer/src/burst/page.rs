@@ -68,7 +68,7 @@ fn folded(measured: &Measured, plan: &Plan) -> Chart {
     Chart {
         title: "Planned and measured".into(),
         description: "Each block is a layer on a rank: transfers, forward, backward, gradient sum and step together, as plans count \
-            them. Measured are medians on rank 0, which runs all layers; a layer begins on all of its ranks when the one before ended."
+            them. Measured are means over the iterations of middle length, on rank 0, which runs all layers; a layer begins on all of its ranks when the one before ended."
             .into(),
         x: Axis::new("time since the iteration began", "ms").from_zero(),
         y: Axis::new("rank", ""),

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::measured::{LayerTimes, median, medians};
+use super::measured::{LayerTimes, median, middle};
 use super::page;
 use super::plan::Plan;
 use super::timeline::Timeline;
@@ -69,7 +69,7 @@ impl Measured {
         model: String,
     ) -> Self {
         let us = |share: f64| quantile(lengths_s, share).unwrap_or(0.0) * 1e6;
-        let layers = plan.layers.iter().zip(medians(times)).map(|(planned, times)| MeasuredLayer {
+        let layers = plan.layers.iter().zip(middle(times)).map(|(planned, times)| MeasuredLayer {
             name: planned.name.clone(),
             gpus: planned.gpus,
             planned_us: planned.all_us(),

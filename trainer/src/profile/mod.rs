@@ -22,7 +22,7 @@ use evenstep_c10d::Group;
 use evenstep_protocol::{BurstLayer, BurstProfile};
 
 use crate::burst::course::{self, WARM_UP};
-use crate::burst::measured::{by_layer, medians};
+use crate::burst::measured::{by_layer, middle};
 use crate::burst::{Executor, LayerTimes, Plan};
 use crate::cli::{InvalidArgs, SeatArgs, TaskArgs};
 use crate::crew::Ended;
@@ -147,7 +147,7 @@ impl<'a> Bench<'a> {
         let done = course::train(&mut executor, &self.data, task, repeats, || {})?;
         let times =
             done.iter().skip(WARM_UP).map(|iteration| by_layer(&iteration.moments, plan.layers.len()));
-        Ok(medians(&times.collect::<Vec<_>>()))
+        Ok(middle(&times.collect::<Vec<_>>()))
     }
 
     /// The layers, without what they cost.
