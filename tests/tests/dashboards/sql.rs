@@ -54,7 +54,8 @@ fn every_question_answers() {
                 Err(wrong) => panic!("{}: {wrong}", question.place),
             });
             if list(&question.part["targets"]).iter().any(|target| target["format"] == "time_series") {
-                assert!(is_a_series(&rows[0]), "{}: {}", question.place, rows[0]);
+                // The first seconds of a job may have no forecast yet.
+                assert!(rows.iter().any(|row| is_a_series(row)), "{}: {}", question.place, rows[0]);
             }
         }
     }
