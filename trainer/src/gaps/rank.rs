@@ -141,21 +141,28 @@ impl Table<'_> {
         Ok(Told { turns, background: beside, parameters })
     }
 
-    /// So many iterations, each in seconds. They begin on all ranks together.
+    /// So many iterations, each in seconds. They begin on all ranks together, and the turn is over when all are done: whoever is done
+    /// before, or has no part in the plan, has its core for other work until then.
     fn turn(
         &self,
         meet: &Group,
         course: &mut Course,
         iterations: u64,
-        attendant: Option<&mut Attendant>,
+        mut attendant: Option<&mut Attendant>,
     ) -> Result<Vec<f64>> {
         meet.barrier().context("waiting for the others to begin")?;
         let mut nobody = ();
-        let observer: &mut dyn Observer = match attendant {
+        let observer: &mut dyn Observer = match attendant.as_deref_mut() {
             Some(attendant) => attendant,
             None => &mut nobody,
         };
-        (0..iterations).map(|_| course.iterate(self.data, observer)).collect()
+        let iterations_s: Vec<f64> =
+            (0..iterations).map(|_| course.iterate(self.data, observer)).collect::<Result<_>>()?;
+        if let Some(attendant) = attendant {
+            attendant.leaves();
+        }
+        meet.barrier().context("waiting for the others to end their turn")?;
+        Ok(iterations_s)
     }
 
     fn course(&self, name: &str, plan: &Plan) -> Result<Course> {
