@@ -145,7 +145,7 @@ fn table(measured: &Measured) -> Table {
     };
     Table {
         title: "Layers".into(),
-        description: "Medians on rank 0; what it waits for others is in transfers and sums.".into(),
+        description: "On rank 0; what it waits for others is in transfers and sums.".into(),
         columns: [
             "layer",
             "GPUs",
