@@ -1,6 +1,6 @@
 //! The predictor: telemetry in, forecasts and batch allocations out, over HTTP.
 //!
-//! Modules follow the way of the data: [`http`] takes requests apart, [`book`] keeps the hot state of each job and asks
+//! Modules follow the way of the data: [`http`] takes requests apart, [`jobs`] keeps the hot state of each job and asks
 //! the pure core, [`store`] makes things durable before an answer leaves. Beside the service, [`backtest`] judges forecasts
 //! on what was recorded, and [`simulate`] ways of sharing out the batch; [`offline`] is what the two have in common. [`burst`]
 //! answers how many GPUs each layer of a model should get, over HTTP and on the command line ([`plan_command`]). [`store_command`]
@@ -13,7 +13,7 @@ pub mod config;
 
 pub mod http;
 
-pub mod book;
+pub mod jobs;
 
 pub mod store;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Context;
 use evenstep_protocol::{JobId, WorkerReport};
 
-use crate::book::inputs;
+use crate::jobs::inputs;
 use crate::offline::columns::{Readings, Trace};
 use crate::offline::table::ROWS_MAX;
 use crate::store;
