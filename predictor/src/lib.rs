@@ -1,6 +1,6 @@
 //! The predictor: telemetry in, forecasts and batch allocations out, over HTTP.
 //!
-//! Modules follow the way of the data: [`http`] takes requests apart, [`book`] keeps the hot state of each job and asks
+//! Modules follow the way of the data: [`http`] takes requests apart, [`jobs`] keeps the hot state of each job and asks
 //! the pure core, [`store`] makes things durable before an answer leaves. [`store_command`]
 //! checks, exports, moves and backs up a store; [`top`] shows running jobs in a terminal. Burst-parallel plans are made by
 //! `evenstep-burst`, backtests and simulations by `evenstep-lab`.
@@ -12,7 +12,7 @@ pub mod config;
 
 pub mod http;
 
-pub mod book;
+pub mod jobs;
 
 pub mod store;
 

@@ -13,7 +13,7 @@ use super::live::Live;
 use super::optimizer;
 use super::refit::RefitRecord;
 use super::state::JobState;
-use super::{BookError, LOOK_AHEAD_MAX};
+use super::{JobError, LOOK_AHEAD_MAX};
 use crate::clock::Clock;
 use crate::store::{Change, MemberEvent, MemberEventKind, RollUp, Store, StoreError};
 
@@ -34,7 +34,7 @@ pub struct Job {
 
 /// What became of a request for an allocation.
 #[derive(Debug)]
-pub struct Asked {
+pub struct Allocated {
     /// The answer.
     pub answer: Answer,
     /// Whether it was planned for this request; else somebody had asked before.
@@ -107,20 +107,20 @@ impl Job {
     /// Answers an iteration: as it was answered before, or newly planned and durable.
     ///
     /// # Errors
-    /// Any [`BookError`]; then nothing was taken of the request.
-    #[tracing::instrument(name = "book.allocate", level = "debug", skip_all, fields(job_id = %self.id, iteration = request.iteration))]
-    pub async fn allocate(&self, request: &AllocateRequest) -> Result<Asked, BookError> {
+    /// Any [`JobError`]; then nothing was taken of the request.
+    #[tracing::instrument(name = "jobs.allocate", level = "debug", skip_all, fields(job_id = %self.id, iteration = request.iteration))]
+    pub async fn allocate(&self, request: &AllocateRequest) -> Result<Allocated, JobError> {
         if let Some(answer) = self.published().answer(request) {
-            return answer.map(|answer| Asked { answer, is_new: false });
+            return answer.map(|answer| Allocated { answer, is_new: false });
         }
         match self.plan(request).await {
             // An earlier request went away while its answer was being written: now it is there to be read.
-            Err(BookError::Store(StoreError::Taken)) => self.plan(request).await,
+            Err(JobError::Store(StoreError::Taken)) => self.plan(request).await,
             outcome => outcome,
         }
     }
 
-    async fn plan(&self, request: &AllocateRequest) -> Result<Asked, BookError> {
+    async fn plan(&self, request: &AllocateRequest) -> Result<Allocated, JobError> {
         let mut taken = self.take().await?;
         if let Err(error) = self.check(&taken.state, request) {
             taken.put_back();
@@ -168,14 +168,14 @@ impl Job {
         drop(published);
         self.live.asked(&self.id, planned, &reports, taken.now_unix_ms);
         taken.put_back();
-        Ok(Asked { answer, is_new })
+        Ok(Allocated { answer, is_new })
     }
 
     /// Refuses what cannot be answered, before anything is changed.
-    fn check(&self, state: &JobState, request: &AllocateRequest) -> Result<(), BookError> {
+    fn check(&self, state: &JobState, request: &AllocateRequest) -> Result<(), JobError> {
         let current = state.members.generation();
         if request.generation != current {
-            return Err(BookError::StaleGeneration {
+            return Err(JobError::StaleGeneration {
                 job_id: self.id.clone(),
                 asked: request.generation,
                 current,
@@ -183,25 +183,25 @@ impl Job {
         }
         let (live, needed) = (state.members.live().count() as u64, state.spec.min_workers.max(1));
         if live < needed {
-            return Err(BookError::Paused { job_id: self.id.clone(), live, needed });
+            return Err(JobError::Paused { job_id: self.id.clone(), live, needed });
         }
         let global_batch = state.global_batch();
         // A job that grows and shrinks says how much is left of the epoch: its global batch may have changed meanwhile.
         let too_many = request.global_batch.filter(|samples| *samples > global_batch);
         if let Some(samples) = too_many.filter(|_| state.spec.per_worker_batch.is_none()) {
-            return Err(BookError::Invalid(format!(
+            return Err(JobError::Invalid(format!(
                 "global_batch: {samples} is more than the job's {global_batch}; only the ragged end of an epoch asks for another"
             )));
         }
         check_costs(state, request)?;
         if let Some(report) = request.reports.iter().find(|report| !state.members.knows(&report.worker)) {
             let worker = report.worker.to_string();
-            return Err(BookError::UnknownWorker { job_id: self.id.clone(), worker });
+            return Err(JobError::UnknownWorker { job_id: self.id.clone(), worker });
         }
         let reported = request.reports.iter().map(|report| report.iteration + 1).max().unwrap_or(0);
         let newest = state.next_iteration.max(reported);
         if state.next_iteration > 0 && request.iteration > newest + LOOK_AHEAD_MAX {
-            return Err(BookError::Invalid(format!(
+            return Err(JobError::Invalid(format!(
                 "iteration: {} is more than {LOOK_AHEAD_MAX} ahead of {newest}, the first that was neither answered nor reported",
                 request.iteration
             )));
@@ -211,7 +211,7 @@ impl Job {
 
     /// The answer that an iteration has already, in memory or in the store. One whose workers have since departed is
     /// void: nobody can have carried it out, and the iteration is planned again.
-    async fn known_answer(&self, state: &JobState, iteration: u64) -> Result<Option<Answer>, BookError> {
+    async fn known_answer(&self, state: &JobState, iteration: u64) -> Result<Option<Answer>, JobError> {
         if let Some(answer) = self.published().valid(iteration) {
             return Ok(Some(answer.clone()));
         }
@@ -228,10 +228,10 @@ impl Job {
 
     /// Refuses an iteration whose answer may have been let go by age. Looked up after the answer was not found, so that nothing
     /// goes in between.
-    async fn check_kept(&self, iteration: u64) -> Result<(), BookError> {
+    async fn check_kept(&self, iteration: u64) -> Result<(), JobError> {
         let kept_from = self.store.kept_from(&self.id).await?;
         if iteration < kept_from {
-            return Err(BookError::Gone { job_id: self.id.clone(), iteration, kept_from });
+            return Err(JobError::Gone { job_id: self.id.clone(), iteration, kept_from });
         }
         Ok(())
     }
@@ -254,15 +254,15 @@ impl Job {
         &self,
         state: &mut JobState,
         request: &AllocateRequest,
-    ) -> Result<(Answer, AllocateAnswer), BookError> {
+    ) -> Result<(Answer, AllocateAnswer), JobError> {
         let planned = decide(state, &self.id, request).map_err(|undecided| match undecided {
             Undecided::Unplannable(Unplannable::Infeasible(source)) => {
-                BookError::Infeasible { job_id: self.id.clone(), source }
+                JobError::Infeasible { job_id: self.id.clone(), source }
             }
             Undecided::Unplannable(Unplannable::Sizes(error)) => {
-                BookError::Invalid(format!("allowed_sizes of job {}: {error}", self.id))
+                JobError::Invalid(format!("allowed_sizes of job {}: {error}", self.id))
             }
-            Undecided::LearningRate(error) => BookError::Invalid(error.to_string()),
+            Undecided::LearningRate(error) => JobError::Invalid(error.to_string()),
         })?;
         state.next_iteration = state.next_iteration.max(request.iteration + 1);
         let bytes = serde_json::to_string(&planned)
@@ -273,21 +273,21 @@ impl Job {
     /// The answer that an iteration has, for the other ranks; never plans.
     ///
     /// # Errors
-    /// [`BookError::NotAnswered`], or what the store says.
-    pub async fn answered(&self, iteration: u64) -> Result<Answer, BookError> {
+    /// [`JobError::NotAnswered`], or what the store says.
+    pub async fn answered(&self, iteration: u64) -> Result<Answer, JobError> {
         if let Some(answer) = self.published().latest(iteration) {
             return Ok(answer.clone());
         }
         let Some(stored) = self.store.answer(&self.id, iteration).await? else {
             self.check_kept(iteration).await?;
-            return Err(BookError::NotAnswered { job_id: self.id.clone(), iteration });
+            return Err(JobError::NotAnswered { job_id: self.id.clone(), iteration });
         };
         Ok(Answer { generation: stored.generation, bytes: stored.answer.into() })
     }
 
     /// Lets the oldest iterations go. The state is out meanwhile, as for every change: whoever asks next knows what is gone, or
     /// reads it from the store.
-    pub(super) async fn let_go(&self, roll_up: &RollUp) -> Result<(), BookError> {
+    pub(super) async fn roll_up(&self, roll_up: &RollUp) -> Result<(), JobError> {
         let mut slot = self.state.lock().await;
         let state = slot.take();
         let change = Change::RollUp(Arc::new(roll_up.clone()));
@@ -300,11 +300,11 @@ impl Job {
     }
 
     /// Changes the job's wishes, from the next unanswered iteration on.
-    pub(super) async fn put(&self, spec: JobSpec) -> Result<JobView, BookError> {
+    pub(super) async fn put(&self, spec: JobSpec) -> Result<JobView, JobError> {
         let mut taken = self.take().await?;
         let rule_changes = optimizer::rule(&spec) != optimizer::rule(&taken.state.spec);
         if taken.state.next_iteration > 0 && rule_changes {
-            let error = BookError::Conflict(format!(
+            let error = JobError::Conflict(format!(
                 "rule: job {} was answered by {:?} with its settings already; take a new job id",
                 self.id, taken.state.spec.rule
             ));
@@ -316,7 +316,7 @@ impl Job {
                 Ok(begins) => begins,
                 Err(error) => {
                     taken.put_back();
-                    return Err(BookError::Invalid(error.to_string()));
+                    return Err(JobError::Invalid(error.to_string()));
                 }
             };
             let change = Change::PutJob { job_id: self.id.clone(), spec: spec.clone().into() };
@@ -335,7 +335,7 @@ impl Job {
     }
 
     /// Removes workers whose lease ran out.
-    pub(super) async fn expire_leases(&self) -> Result<(), BookError> {
+    pub(super) async fn expire_leases(&self) -> Result<(), JobError> {
         if !self.is_loaded() {
             return Ok(());
         }
@@ -345,7 +345,7 @@ impl Job {
 
     /// Deletes the job: whoever asks next finds none. Where it is cut off halfway none of its iterations is planned again,
     /// and asking once more goes on.
-    pub(super) async fn delete(&self) -> Result<(), BookError> {
+    pub(super) async fn delete(&self) -> Result<(), JobError> {
         let taken = self.take().await?;
         let trim = || vec![Change::TrimJob { job_id: self.id.clone() }];
         while self.store.write(trim(), taken.now_unix_ms).await? > 0 {}
@@ -355,7 +355,7 @@ impl Job {
     }
 
     /// Takes the state out: reads it from the store where it is not in memory, and removes workers whose lease ran out.
-    pub(super) async fn take(&self) -> Result<Taken<'_>, BookError> {
+    pub(super) async fn take(&self) -> Result<Taken<'_>, JobError> {
         let mut slot = self.state.lock().await;
         let now_unix_ms = self.clock.now_unix_ms();
         let state = match slot.take() {
@@ -375,7 +375,7 @@ impl Job {
         Ok(taken)
     }
 
-    async fn load(&self, now_unix_ms: i64) -> Result<JobState, BookError> {
+    async fn load(&self, now_unix_ms: i64) -> Result<JobState, JobError> {
         // A request that went away may have left its write in the queue. An empty one behind it comes back when that
         // is done, so that all of it is read or none.
         self.store.write(Vec::new(), now_unix_ms).await?;
@@ -384,7 +384,7 @@ impl Job {
             fresh.see(&report.worker, report.iteration);
         })
         .await?;
-        let state = state.ok_or_else(|| BookError::UnknownJob(self.id.clone()))?;
+        let state = state.ok_or_else(|| JobError::UnknownJob(self.id.clone()))?;
         fresh.loaded = true;
         fresh.generation = state.members.generation();
         fresh.departed_generation = state.members.departed_generation();
@@ -411,17 +411,17 @@ impl Job {
 }
 
 /// Refuses costs that do not go with the iteration, or are missing where the job counts by them.
-fn check_costs(state: &JobState, request: &AllocateRequest) -> Result<(), BookError> {
+fn check_costs(state: &JobState, request: &AllocateRequest) -> Result<(), JobError> {
     let costs = request.cost_per_sample.len() as u64;
     let whole = state.global_batch();
     let samples = request.global_batch.map_or(whole, |samples| samples.min(whole));
     if costs > 0 && costs != samples {
-        return Err(BookError::Invalid(format!(
+        return Err(JobError::Invalid(format!(
             "cost_per_sample: {costs} costs for the {samples} samples of the iteration; there must be one for each"
         )));
     }
     if costs == 0 && state.models.counts_cost() {
-        return Err(BookError::Invalid(
+        return Err(JobError::Invalid(
             "cost_per_sample: the reports of this job carry cost, so each request must carry it too".into(),
         ));
     }

@@ -1,4 +1,4 @@
-//! The book: the hot state of every job. It asks the pure core and has the store keep what was decided.
+//! The job registry and the hot state of each job. Plans come from the pure core; the store keeps what was decided.
 //!
 //! A job's state has one owner at a time. It is taken out while a change is under way and put back once the change is
 //! durable; where that fails, or the request goes away halfway, the state is read back from the store on the next
@@ -8,13 +8,13 @@ mod answers;
 mod background;
 mod bounds;
 mod decide;
-mod heard;
 mod hedge;
 mod history;
 mod job;
 mod live;
 mod membership;
 mod models;
+mod nodes;
 mod optimizer;
 mod parts;
 mod refit;
@@ -38,12 +38,12 @@ use evenstep_protocol::{
 use crate::clock::Clock;
 use crate::store::{Change, Owner, Store, StoreError, TelemetryRows};
 
-use heard::Heard;
 use live::JobFamilies;
+use nodes::NodesSeen;
 use state::JobState;
 
 pub use answers::Answer;
-pub use job::{Asked, Job};
+pub use job::{Allocated, Job};
 pub use live::{Cursor, News};
 pub use models::{FORMAT as MODELS_FORMAT, inputs, learned_of_device, learned_of_job};
 pub use refit::Pool;
@@ -56,9 +56,9 @@ pub const WORKERS_MAX: usize = 65_536;
 /// How far ahead of the first unanswered iteration one may ask.
 pub const LOOK_AHEAD_MAX: u64 = 64;
 
-/// Why the book says no.
+/// Why a request about a job fails.
 #[derive(Debug, thiserror::Error)]
-pub enum BookError {
+pub enum JobError {
     /// No job of this name.
     #[error("job {0} is unknown: PUT /v1/jobs/{0} first")]
     UnknownJob(JobId),
@@ -147,23 +147,23 @@ pub enum BookError {
 
 /// The jobs of this predictor.
 #[derive(Debug)]
-pub struct Book {
+pub struct Jobs {
     store: Store,
     clock: Clock,
     jobs: RwLock<BTreeMap<JobId, Arc<Job>>>,
-    heard: Heard,
+    nodes_seen: NodesSeen,
     /// Held alone while the jobs are given up: whoever asks then hears that it is over when it is, and not before.
     resigning: tokio::sync::RwLock<()>,
 }
 
-impl Book {
-    /// A book over what the store holds; a job is read when somebody asks for it.
+impl Jobs {
+    /// A registry over what the store holds; a job is read from it when the first request for it arrives.
     pub fn new(store: Store, clock: Clock) -> Self {
         Self {
             store,
             clock,
             jobs: RwLock::default(),
-            heard: Heard::default(),
+            nodes_seen: NodesSeen::default(),
             resigning: tokio::sync::RwLock::default(),
         }
     }
@@ -176,8 +176,8 @@ impl Book {
     /// A job by name: one of ours, or free until now.
     ///
     /// # Errors
-    /// [`BookError::UnknownJob`], [`BookError::Elsewhere`] where another predictor owns it, or what the store says.
-    pub async fn job(&self, job_id: &JobId) -> Result<Arc<Job>, BookError> {
+    /// [`JobError::UnknownJob`], [`JobError::Elsewhere`] where another predictor owns it, or what the store says.
+    pub async fn job(&self, job_id: &JobId) -> Result<Arc<Job>, JobError> {
         let _not_now = self.resigning.read().await;
         let registration = self.store.registration()?;
         if let Some(job) = self.known(job_id, registration) {
@@ -187,8 +187,8 @@ impl Book {
         let Some(Owner::Us(registration)) = owner else {
             self.write().remove(job_id);
             return Err(match owner {
-                Some(Owner::Other { url }) => BookError::Elsewhere { job_id: job_id.clone(), url },
-                _ => BookError::UnknownJob(job_id.clone()),
+                Some(Owner::Other { url }) => JobError::Elsewhere { job_id: job_id.clone(), url },
+                _ => JobError::UnknownJob(job_id.clone()),
             });
         };
         let mut jobs = self.write();
@@ -216,7 +216,7 @@ impl Book {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn views(&self) -> Result<Vec<JobView>, BookError> {
+    pub async fn views(&self) -> Result<Vec<JobView>, JobError> {
         let registration = self.store.registration()?;
         let mut views = Vec::new();
         for job_id in self.store.job_ids().await? {
@@ -228,7 +228,7 @@ impl Book {
             match view {
                 Ok(view) => views.extend(view),
                 // Deleted while we looked.
-                Err(BookError::UnknownJob(_)) => {}
+                Err(JobError::UnknownJob(_)) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -236,7 +236,7 @@ impl Book {
     }
 
     /// A job as the store has it; nothing is kept of it.
-    async fn glance(&self, job_id: &JobId) -> Result<Option<JobView>, BookError> {
+    async fn glance(&self, job_id: &JobId) -> Result<Option<JobView>, JobError> {
         let state = JobState::load(&self.store, job_id, self.clock.now_unix_ms(), |_| {}).await?;
         Ok(state.map(|state| state.view(job_id)))
     }
@@ -244,14 +244,14 @@ impl Book {
     /// Creates a job or changes its wishes; true where it is new.
     ///
     /// # Errors
-    /// [`BookError::Conflict`] where the learning-rate rule of a job that was answered would change.
-    pub async fn put_job(&self, job_id: &JobId, spec: JobSpec) -> Result<(JobView, bool), BookError> {
+    /// [`JobError::Conflict`] where the learning-rate rule of a job that was answered would change.
+    pub async fn put_job(&self, job_id: &JobId, spec: JobSpec) -> Result<(JobView, bool), JobError> {
         match self.job(job_id).await {
-            Err(BookError::UnknownJob(_)) => {}
+            Err(JobError::UnknownJob(_)) => {}
             job => return Ok((job?.put(spec).await?, false)),
         }
         if self.store.job_count().await? >= JOBS_MAX {
-            return Err(BookError::Conflict(format!("{JOBS_MAX} jobs are kept already: delete one")));
+            return Err(JobError::Conflict(format!("{JOBS_MAX} jobs are kept already: delete one")));
         }
         let change = Change::CreateJob { job_id: job_id.clone(), spec: spec.clone().into() };
         let is_new = self.store.write(vec![change], self.clock.now_unix_ms()).await? == 1;
@@ -263,8 +263,8 @@ impl Book {
     /// Deletes a job and all its history.
     ///
     /// # Errors
-    /// [`BookError::UnknownJob`], or what the store says.
-    pub async fn delete_job(&self, job_id: &JobId) -> Result<(), BookError> {
+    /// [`JobError::UnknownJob`], or what the store says.
+    pub async fn delete_job(&self, job_id: &JobId) -> Result<(), JobError> {
         let job = self.job(job_id).await?;
         job.delete().await?;
         self.write().remove(job_id);
@@ -315,13 +315,13 @@ impl Book {
     ///
     /// # Errors
     /// What the store says; then nothing was stored.
-    pub async fn telemetry(&self, rows: TelemetryRows) -> Result<TelemetryAnswer, BookError> {
+    pub async fn telemetry(&self, rows: TelemetryRows) -> Result<TelemetryAnswer, JobError> {
         let (node, boot_id) = (rows.node().clone(), rows.boot_id().to_owned());
         let (count, next_sequence) = (rows.len() as u64, rows.next_sequence());
         let latest = rows.rows().map(|row| row.at_unix_ms).max();
         let stored = self.store.write(vec![Change::Telemetry(rows)], self.clock.now_unix_ms()).await?;
         if let Some(at_unix_ms) = latest {
-            self.heard.hear(&node, at_unix_ms);
+            self.nodes_seen.saw(&node, at_unix_ms);
         }
         Ok(TelemetryAnswer { node, boot_id, next_sequence, stored, duplicates: count - stored })
     }
@@ -330,9 +330,9 @@ impl Book {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn recall_nodes(&self) -> Result<(), BookError> {
+    pub async fn load_nodes(&self) -> Result<(), JobError> {
         for (node, at_unix_ms) in self.store.nodes_heard().await? {
-            self.heard.hear(&node, at_unix_ms);
+            self.nodes_seen.saw(&node, at_unix_ms);
         }
         Ok(())
     }
@@ -341,7 +341,7 @@ impl Book {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn live(&self) -> Result<LiveView, BookError> {
+    pub async fn live(&self) -> Result<LiveView, JobError> {
         let registration = self.store.registration()?;
         let line = |(job_id, url): (JobId, Option<String>)| match self.known(&job_id, registration) {
             Some(job) if url.is_none() => job.live().line(&job_id),
@@ -349,7 +349,7 @@ impl Book {
         };
         let jobs = self.store.owners().await?.into_iter().map(line).collect();
         let now_unix_ms = self.clock.now_unix_ms();
-        Ok(LiveView { now_unix_ms, jobs, nodes: self.heard.lines(now_unix_ms) })
+        Ok(LiveView { now_unix_ms, jobs, nodes: self.nodes_seen.lines(now_unix_ms) })
     }
 
     /// Whether a job is still ours, and still there.
@@ -365,15 +365,15 @@ impl Book {
         for job in self.jobs() {
             of_jobs.add(job.id(), job.live());
         }
-        let mut heard = Family::gauge(
+        let mut last_sample = Family::gauge(
             "evenstep_node_last_sample_timestamp_seconds",
             "When the latest sample of a node was taken, by its clock.",
         );
-        for line in self.heard.lines(self.clock.now_unix_ms()) {
-            heard.say([("node", line.node.as_str())], line.at_unix_ms as f64 / 1e3);
+        for line in self.nodes_seen.lines(self.clock.now_unix_ms()) {
+            last_sample.say([("node", line.node.as_str())], line.at_unix_ms as f64 / 1e3);
         }
         let mut families = of_jobs.done();
-        families.extend(heard.done());
+        families.extend(last_sample.done());
         families
     }
 
@@ -381,7 +381,7 @@ impl Book {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn nodes(&self) -> Result<Vec<NodeView>, BookError> {
+    pub async fn nodes(&self) -> Result<Vec<NodeView>, JobError> {
         Ok(self.store.nodes().await?)
     }
 
@@ -389,7 +389,7 @@ impl Book {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn node_samples(&self, node: &NodeId, limit: u64) -> Result<Vec<NodeSample>, BookError> {
+    pub async fn node_samples(&self, node: &NodeId, limit: u64) -> Result<Vec<NodeSample>, JobError> {
         Ok(self.store.node_samples(node, limit).await?)
     }
 
@@ -397,7 +397,7 @@ impl Book {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn check(&self) -> Result<(), BookError> {
+    pub async fn check(&self) -> Result<(), JobError> {
         Ok(self.store.check().await?)
     }
 }

@@ -4,7 +4,7 @@ use evenstep_protocol::{JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerId,
 
 use super::job::{Job, Taken};
 use super::state::WorkerState;
-use super::{BookError, WORKERS_MAX};
+use super::{JobError, WORKERS_MAX};
 use crate::store::{Change, MemberEvent, MemberEventKind, StoreError};
 
 impl Job {
@@ -12,19 +12,19 @@ impl Job {
     ///
     /// # Errors
     /// Where the job is full, the worker has to wait because it flaps, or the store says no.
-    pub async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, BookError> {
+    pub async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, JobError> {
         match self.try_join(request.clone()).await {
-            Err(BookError::Store(StoreError::Taken)) => self.try_join(request).await,
+            Err(JobError::Store(StoreError::Taken)) => self.try_join(request).await,
             outcome => outcome,
         }
     }
 
-    async fn try_join(&self, request: JoinRequest) -> Result<JoinAnswer, BookError> {
+    async fn try_join(&self, request: JoinRequest) -> Result<JoinAnswer, JobError> {
         let mut taken = self.take().await?;
         let worker = request.worker.clone();
         if !taken.state.members.knows(&worker) && taken.state.workers.len() >= WORKERS_MAX {
             taken.put_back();
-            return Err(BookError::Conflict(format!(
+            return Err(JobError::Conflict(format!(
                 "job {} has {WORKERS_MAX} workers, the most there can be",
                 self.id()
             )));
@@ -34,7 +34,7 @@ impl Job {
             Ok(joined) => joined,
             Err(source) => {
                 taken.put_back();
-                return Err(BookError::Cooling { job_id: self.id().clone(), worker, source });
+                return Err(JobError::Cooling { job_id: self.id().clone(), worker, source });
             }
         };
         let before = taken.state.workers.get(&worker).map(|worker| &worker.request);
@@ -59,15 +59,15 @@ impl Job {
     /// A worker leaves, from the next iteration on.
     ///
     /// # Errors
-    /// [`BookError::UnknownWorker`], or what the store says.
-    pub async fn leave(&self, worker: &WorkerId) -> Result<JoinAnswer, BookError> {
+    /// [`JobError::UnknownWorker`], or what the store says.
+    pub async fn leave(&self, worker: &WorkerId) -> Result<JoinAnswer, JobError> {
         match self.try_leave(worker).await {
-            Err(BookError::Store(StoreError::Taken)) => self.try_leave(worker).await,
+            Err(JobError::Store(StoreError::Taken)) => self.try_leave(worker).await,
             outcome => outcome,
         }
     }
 
-    async fn try_leave(&self, worker: &WorkerId) -> Result<JoinAnswer, BookError> {
+    async fn try_leave(&self, worker: &WorkerId) -> Result<JoinAnswer, JobError> {
         let mut taken = self.take_with(worker).await?;
         if taken.state.members.leave(worker, taken.now_unix_ms) {
             let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Left };
@@ -80,20 +80,20 @@ impl Job {
     /// Reporting the same again changes nothing.
     ///
     /// # Errors
-    /// [`BookError::UnknownWorker`], [`BookError::Invalid`] where the iteration was never answered, or what the store says.
-    pub async fn out_of_memory(&self, worker: &WorkerId, report: &OomReport) -> Result<OomAnswer, BookError> {
+    /// [`JobError::UnknownWorker`], [`JobError::Invalid`] where the iteration was never answered, or what the store says.
+    pub async fn out_of_memory(&self, worker: &WorkerId, report: &OomReport) -> Result<OomAnswer, JobError> {
         match self.try_out_of_memory(worker, report).await {
-            Err(BookError::Store(StoreError::Taken)) => self.try_out_of_memory(worker, report).await,
+            Err(JobError::Store(StoreError::Taken)) => self.try_out_of_memory(worker, report).await,
             outcome => outcome,
         }
     }
 
-    async fn try_out_of_memory(&self, worker: &WorkerId, report: &OomReport) -> Result<OomAnswer, BookError> {
+    async fn try_out_of_memory(&self, worker: &WorkerId, report: &OomReport) -> Result<OomAnswer, JobError> {
         let mut taken = self.take_with(worker).await?;
         let next = taken.state.next_iteration;
         if report.iteration >= next {
             taken.put_back();
-            return Err(BookError::Invalid(format!(
+            return Err(JobError::Invalid(format!(
                 "iteration: {} of job {} was not answered yet; {next} comes next",
                 report.iteration,
                 self.id()
@@ -130,12 +130,12 @@ impl Job {
     /// What an operator wants of a worker from the next unanswered iteration on; `None` lifts it.
     ///
     /// # Errors
-    /// [`BookError::UnknownWorker`], [`BookError::Invalid`] where a pin is no size of the job, or what the store says.
+    /// [`JobError::UnknownWorker`], [`JobError::Invalid`] where a pin is no size of the job, or what the store says.
     pub async fn set_override(
         &self,
         worker: &WorkerId,
         wanted: Option<WorkerOverride>,
-    ) -> Result<(), BookError> {
+    ) -> Result<(), JobError> {
         let mut taken = self.take_with(worker).await?;
         let spec = &taken.state.spec;
         let pinned = wanted.as_ref().and_then(|wanted| wanted.pinned_local_batch);
@@ -153,7 +153,7 @@ impl Job {
                 format!("must be one of allowed_sizes, {:?}", spec.allowed_sizes)
             };
             taken.put_back();
-            return Err(BookError::Invalid(format!("pinned_local_batch: {pinned} {rule}")));
+            return Err(JobError::Invalid(format!("pinned_local_batch: {pinned} {rule}")));
         }
         let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Override(wanted.clone()) };
         self.write_membership(&taken, vec![event], false).await?;
@@ -166,11 +166,11 @@ impl Job {
     }
 
     /// Takes the state out to change something about a worker that once joined.
-    async fn take_with(&self, worker: &WorkerId) -> Result<Taken<'_>, BookError> {
+    async fn take_with(&self, worker: &WorkerId) -> Result<Taken<'_>, JobError> {
         let taken = self.take().await?;
         if !taken.state.members.knows(worker) {
             taken.put_back();
-            return Err(BookError::UnknownWorker { job_id: self.id().clone(), worker: worker.to_string() });
+            return Err(JobError::UnknownWorker { job_id: self.id().clone(), worker: worker.to_string() });
         }
         Ok(taken)
     }
@@ -181,7 +181,7 @@ impl Job {
         taken: &Taken<'_>,
         events: Vec<MemberEvent>,
         rose: bool,
-    ) -> Result<(), BookError> {
+    ) -> Result<(), JobError> {
         let generation = taken.state.members.generation();
         let change = Change::Membership {
             job_id: self.id().clone(),

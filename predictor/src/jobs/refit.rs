@@ -13,7 +13,7 @@ use evenstep_observability::metrics::{collect, counters, histogram};
 use evenstep_protocol::{RefitView, WorkerId};
 use tokio::sync::Semaphore;
 
-use super::BookError;
+use super::JobError;
 use super::job::Job;
 use super::models::{FORMAT, Models, trainings};
 use crate::store::{Change, StoreError};
@@ -103,7 +103,7 @@ impl RefitRecord {
 impl Job {
     /// Fits networks where workers have shown enough that is new, and stores what the models have learned since the last
     /// time. The job is held only to look and to install: requests never wait for a fit.
-    pub(super) async fn refit(&self, pool: &Pool) -> Result<(), BookError> {
+    pub(super) async fn refit(&self, pool: &Pool) -> Result<(), JobError> {
         if !self.is_loaded() {
             return Ok(());
         }
@@ -152,7 +152,7 @@ impl Job {
         pool: &Pool,
         models: Models,
         devices: BTreeMap<String, Vec<WorkerId>>,
-    ) -> Result<(), BookError> {
+    ) -> Result<(), JobError> {
         let job_id = self.id().clone();
         let encode = move || -> Result<Vec<Change>, postcard::Error> {
             let state = postcard::to_allocvec(&models)?;

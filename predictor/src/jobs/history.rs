@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenstep_protocol::{AllocateAnswer, HistoryView, WorkerHistory, WorkerId};
 
-use super::BookError;
+use super::JobError;
 use super::job::Job;
 use crate::store::{Measured, Thinned};
 
@@ -20,7 +20,7 @@ impl Job {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn history(&self, since_s: u64, points: u64) -> Result<HistoryView, BookError> {
+    pub async fn history(&self, since_s: u64, points: u64) -> Result<HistoryView, JobError> {
         // Known once the job is in memory.
         let workers = self.view().await?.live_workers.max(1);
         let points = points.min((SHARES_MAX / workers).max(POINTS_MIN));

@@ -1,4 +1,4 @@
-//! When each node was heard of last.
+//! When the newest sample of each node was taken.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,11 +12,11 @@ const NODES_MAX: usize = 20_000;
 
 /// The nodes of the last day.
 #[derive(Debug, Default)]
-pub struct Heard(Mutex<BTreeMap<NodeId, i64>>);
+pub struct NodesSeen(Mutex<BTreeMap<NodeId, i64>>);
 
-impl Heard {
+impl NodesSeen {
     /// A sample of a node, taken at this time by its clock.
-    pub fn hear(&self, node: &NodeId, at_unix_ms: i64) {
+    pub fn saw(&self, node: &NodeId, at_unix_ms: i64) {
         let mut nodes = self.lock();
         if let Some(latest) = nodes.get_mut(node) {
             *latest = at_unix_ms.max(*latest);
@@ -46,11 +46,11 @@ mod tests {
 
     #[test]
     fn whoever_is_silent_for_a_day_is_not_shown() {
-        let heard = Heard::default();
+        let seen = NodesSeen::default();
         let [a, b] = ["a", "b"].map(|node| NodeId::new(node).unwrap());
-        heard.hear(&a, 1_000);
-        heard.hear(&b, 90_000_000);
-        heard.hear(&b, 80_000_000);
-        assert_eq!(heard.lines(90_000_000), [NodeLine { node: b, at_unix_ms: 90_000_000 }]);
+        seen.saw(&a, 1_000);
+        seen.saw(&b, 90_000_000);
+        seen.saw(&b, 80_000_000);
+        assert_eq!(seen.lines(90_000_000), [NodeLine { node: b, at_unix_ms: 90_000_000 }]);
     }
 }

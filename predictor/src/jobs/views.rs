@@ -12,7 +12,7 @@ use evenstep_protocol::{
 
 use super::job::Job;
 use super::state::JobState;
-use super::{BookError, words};
+use super::{JobError, words};
 use crate::store::StoredAnswer;
 
 /// Workers on like devices that a worker is held against, at least.
@@ -23,7 +23,7 @@ impl Job {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn view(&self) -> Result<JobView, BookError> {
+    pub async fn view(&self) -> Result<JobView, JobError> {
         self.look(|state| state.view(self.id())).await
     }
 
@@ -31,7 +31,7 @@ impl Job {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn workers(&self) -> Result<WorkersView, BookError> {
+    pub async fn workers(&self) -> Result<WorkersView, JobError> {
         let counts = self.store().report_counts(self.id()).await?;
         self.look(|state| state.workers_view(self.id(), &counts)).await
     }
@@ -40,7 +40,7 @@ impl Job {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn forecast(&self) -> Result<ForecastView, BookError> {
+    pub async fn forecast(&self) -> Result<ForecastView, JobError> {
         self.look(|state| state.forecast_view(self.id(), self.refits().view())).await
     }
 
@@ -48,7 +48,7 @@ impl Job {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn allocations(&self, from: u64, limit: u64) -> Result<Vec<AllocateAnswer>, BookError> {
+    pub async fn allocations(&self, from: u64, limit: u64) -> Result<Vec<AllocateAnswer>, JobError> {
         let stored = self.store().answers(self.id(), from, limit).await?;
         Ok(stored.iter().map(StoredAnswer::parse).collect::<Result<_, _>>()?)
     }
@@ -62,7 +62,7 @@ impl Job {
         worker: Option<&WorkerId>,
         from: u64,
         limit: u64,
-    ) -> Result<SpeedsView, BookError> {
+    ) -> Result<SpeedsView, JobError> {
         let answers = self.allocations(from, limit).await?;
         let predicted: BTreeMap<(u64, &WorkerId), &Allocation> = answers
             .iter()
@@ -93,7 +93,7 @@ impl Job {
         Ok(SpeedsView { job_id: self.id().clone(), speeds })
     }
 
-    async fn look<T>(&self, look: impl FnOnce(&JobState) -> T) -> Result<T, BookError> {
+    async fn look<T>(&self, look: impl FnOnce(&JobState) -> T) -> Result<T, JobError> {
         let taken = self.take().await?;
         let seen = look(&taken.state);
         taken.put_back();

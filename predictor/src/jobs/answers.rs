@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenstep_protocol::{AllocateRequest, WorkerId, WorkerReport};
 
-use super::BookError;
+use super::JobError;
 
 /// Answers kept in memory per job; older ones are read from the store.
 const ANSWERS_KEPT: usize = 256;
@@ -34,7 +34,7 @@ impl Published {
     /// The answer to a request that needs nothing new: its iteration is answered and its reports are known.
     ///
     /// `None` where somebody must plan, or look into the store.
-    pub fn answer(&self, request: &AllocateRequest) -> Option<Result<Answer, BookError>> {
+    pub fn answer(&self, request: &AllocateRequest) -> Option<Result<Answer, JobError>> {
         if !self.loaded || request.generation != self.generation {
             return None;
         }
