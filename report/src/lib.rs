@@ -23,6 +23,9 @@
 //!
 //! [`Report::of_chart`] is a page with one chart, for pictures of it.
 //!
+//! Beside the page are the other results of a command: [`text`] for a terminal, [`output`] for files and standard output, [`values`] for
+//! the bounds of its flags.
+//!
 //! # What a reader may rely on
 //! - A reading that is missing (NaN, infinite, or past [`MAX_MAGNITUDE`]) breaks its line; it is never drawn as zero.
 //!   A chart without one reading says "no data".
@@ -36,6 +39,10 @@
 //! # How charts are drawn
 //! A chart is written as data, and the page carries the modules that draw it: uPlot and those of the folder `charts`, which the
 //! service's own page uses too. `src/page` adds what only reports have: bars, spans in lanes, points and rules.
+
+pub mod output;
+pub mod text;
+pub mod values;
 
 mod chart;
 mod number;
