@@ -115,7 +115,8 @@ impl<'a> Data<'a> {
                     data.points(names.number(name), drawn.copied().collect());
                 }
                 Mark::Band { name, points } => {
-                    let range = |a: f64, b: f64| (plottable(a) && plottable(b)).then_some((a.min(b), a.max(b)));
+                    let range =
+                        |a: f64, b: f64| (plottable(a) && plottable(b)).then_some((a.min(b), a.max(b)));
                     let ranges = ordered(points.iter().map(|(x, a, b)| (*x, range(*a, *b))));
                     data.band(names.number(name), &series::band(&ranges));
                 }
@@ -176,7 +177,8 @@ impl<'a> Data<'a> {
     fn band(&mut self, name: usize, runs: &[Run<(f64, f64)>]) {
         let (x, ranges) = columns(runs);
         if !x.is_empty() {
-            let end = |of: fn((f64, f64)) -> f64| ranges.iter().map(|range| range.map(of).map(Rounded)).collect();
+            let end =
+                |of: fn((f64, f64)) -> f64| ranges.iter().map(|range| range.map(of).map(Rounded)).collect();
             let (lower, upper) = (end(|range| range.0), end(|range| range.1));
             let x = self.x(x);
             self.marks.push(Drawn::Band { name, x, lower, upper });

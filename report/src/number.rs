@@ -65,7 +65,10 @@ mod tests {
 
     #[test]
     fn numbers_are_written_short() {
-        assert_eq!([1204.0, 0.1 + 0.2, -18.612_345_6, 1e-9].map(written), ["1204", "0.3", "-18.6123", "1e-9"]);
+        assert_eq!(
+            [1204.0, 0.1 + 0.2, -18.612_345_6, 1e-9].map(written),
+            ["1204", "0.3", "-18.6123", "1e-9"]
+        );
     }
 
     proptest! {

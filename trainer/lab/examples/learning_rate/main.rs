@@ -59,7 +59,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let rates = &options.learning_rates;
         return Err(format!("--drawn {}: must be one of --learning-rates {rates:?}", options.drawn).into());
     }
-    let folder = options.report.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+    let folder =
+        options.report.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         // Better now than after the training.
         return Err(format!("{}: there is no such folder to write the report to", folder.display()).into());
