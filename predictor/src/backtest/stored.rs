@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
 use evenstep_protocol::{JobId, WorkerReport};
+use evenstep_store as store;
 
 use crate::book::inputs;
 use crate::offline::columns::{Readings, Trace};
 use crate::offline::table::ROWS_MAX;
-use crate::store;
 
 /// Reads the reports of a job and sorts them by worker.
 ///

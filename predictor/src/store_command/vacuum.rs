@@ -3,7 +3,7 @@
 use super::args::VacuumArgs;
 use super::words::{address, of_store, size};
 use crate::offline::output::put_text;
-use crate::store;
+use evenstep_store as store;
 
 /// Runs it, and says what it has brought.
 pub(super) async fn run(args: &VacuumArgs) -> anyhow::Result<()> {

@@ -2,8 +2,8 @@
 
 use super::Checked;
 use crate::offline::text::{aligned, line};
-use crate::store::tables::Backend;
 use crate::store_command::words::{counted, size};
+use evenstep_store::tables::Backend;
 
 pub fn of(checked: &Checked) -> String {
     let mut text = String::new();
