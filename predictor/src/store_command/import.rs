@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::args::ImportArgs;
 use super::progress;
 use super::words::{address, counted, of_store};
-use crate::offline::output::put_text;
+use evenstep_report::output::put_text;
 
 /// Moves a store and says what was moved.
 pub(super) async fn run(args: &ImportArgs) -> anyhow::Result<()> {

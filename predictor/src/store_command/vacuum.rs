@@ -2,7 +2,7 @@
 
 use super::args::VacuumArgs;
 use super::words::{address, of_store, size};
-use crate::offline::output::put_text;
+use evenstep_report::output::put_text;
 use evenstep_store as store;
 
 /// Runs it, and says what it has brought.

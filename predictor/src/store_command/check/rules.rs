@@ -9,7 +9,7 @@ use evenstep_protocol::{
 use evenstep_store::tables::{Cell, Table};
 use serde::de::DeserializeOwned;
 
-use crate::book::{MODELS_FORMAT, learned_of_device, learned_of_job};
+use crate::jobs::{MODELS_FORMAT, learned_of_device, learned_of_job};
 
 /// What is told of a row that is not as usual.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! What was found, for people.
 
 use super::Checked;
-use crate::offline::text::{aligned, line};
 use crate::store_command::words::{counted, size};
+use evenstep_report::text::{aligned, line};
 use evenstep_store::tables::Backend;
 
 pub fn of(checked: &Checked) -> String {
