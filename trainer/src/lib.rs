@@ -2,7 +2,6 @@
 
 mod append;
 mod arm;
-pub mod ask;
 pub mod background;
 mod batch;
 mod board;
