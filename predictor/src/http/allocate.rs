@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, InQuery, Json, readings, seconds, within};
 use super::problem::Refusal;
-use crate::book::{Answer, Asked, WORKERS_MAX};
+use crate::jobs::{Allocated, Answer, WORKERS_MAX};
 
 /// Samples whose costs one request may carry.
 const COSTS_MAX: u64 = 65_536;
@@ -49,9 +49,9 @@ async fn ask(State(api): State<Api>, Json(request): Json<AllocateRequest>) -> Re
     Ok(respond(&asked?.answer, started))
 }
 
-async fn allocate(api: &Api, request: &AllocateRequest) -> Result<Asked, Refusal> {
+async fn allocate(api: &Api, request: &AllocateRequest) -> Result<Allocated, Refusal> {
     check(request)?;
-    Ok(api.book.job(&request.job_id).await?.allocate(request).await?)
+    Ok(api.jobs.job(&request.job_id).await?.allocate(request).await?)
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -77,14 +77,14 @@ struct Which {
 async fn answered(State(api): State<Api>, InQuery(which): InQuery<Which>) -> Result<Response, Refusal> {
     let started = Instant::now();
     within("iteration", which.iteration, 0..=INTEGER_MAX)?;
-    let answer = api.book.job(&which.job_id).await?.answered(which.iteration).await?;
+    let answer = api.jobs.job(&which.job_id).await?.answered(which.iteration).await?;
     Ok(respond(&answer, started))
 }
 
 fn respond(answer: &Answer, started: Instant) -> Response {
     let timing = format!("allocate;dur={:.3}", started.elapsed().as_secs_f64() * 1e3);
     let mut response =
-        ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], answer.bytes.to_string())
+        ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], answer.bytes.clone())
             .into_response();
     if let Ok(timing) = HeaderValue::from_str(&timing) {
         response.headers_mut().insert(HeaderName::from_static("server-timing"), timing);

@@ -4,6 +4,7 @@ use std::fmt::{Arguments, Display};
 
 use axum::extract::State;
 use evenstep_protocol::{NodeId, NodeSample, Problem, ProcessSample, TelemetryAnswer, TelemetryBatch};
+use evenstep_store::TelemetryRows;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa_axum::router::OpenApiRouter;
@@ -12,7 +13,6 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, Text, locate, readings, seconds, within};
 use super::problem::Refusal;
-use crate::store::TelemetryRows;
 
 /// Samples in one batch.
 const SAMPLES_MAX: u64 = 1000;
@@ -36,7 +36,7 @@ pub fn router() -> OpenApiRouter<Api> {
     )
 )]
 async fn post(State(api): State<Api>, Text(text): Text) -> Result<axum::Json<TelemetryAnswer>, Refusal> {
-    let answer = api.book.telemetry(read(text)?).await?;
+    let answer = api.jobs.telemetry(read(text)?).await?;
     api.meter.stored(answer.stored);
     Ok(axum::Json(answer))
 }
