@@ -60,7 +60,8 @@ fn plan(iteration: u64) -> (Plan, u64) {
     }))
     .unwrap();
     let workers: Vec<WorkerId> = (0..WORKERS).map(worker).collect();
-    let requested = Requested { workers: &workers, global_batch: samples, generation: 1, follows_workers: false };
+    let requested =
+        Requested { workers: &workers, global_batch: samples, generation: 1, follows_workers: false };
     (Plan::from_answer(&answer, &requested).unwrap(), samples)
 }
 

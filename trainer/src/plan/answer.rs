@@ -141,7 +141,8 @@ fn tail(answer: &AllocateAnswer, told: &[Option<&Allocation>]) -> Result<Option<
 #[cfg(test)]
 mod tests {
     use evenstep_protocol::{
-        BackgroundBudget, Decision, DecisionKind, JobId, LearningRateRule, OptimizerInstruction, Tail as Told, WorkerId,
+        BackgroundBudget, Decision, DecisionKind, JobId, LearningRateRule, OptimizerInstruction,
+        Tail as Told, WorkerId,
     };
 
     use super::*;
