@@ -12,7 +12,7 @@ use crate::forecast::Loss;
 use crate::forecast::average::Ema;
 use crate::hedge::learner::Parts;
 use crate::hedge::{ClaimCost, Hedged, Took};
-use crate::plan::{Calm, Objective};
+use crate::plan::Objective;
 use crate::series::Observation;
 
 /// Ways of sharing out the global batch.
@@ -96,8 +96,8 @@ pub struct Settings {
     pub warmup: usize,
     /// Factor of [`PolicyName::Ema`], in (0, 1].
     pub ema: f64,
-    /// What keeps evenstep's shares from changing.
-    pub calm: Calm,
+    /// Evenstep holds its shares while new ones would shorten the expected step by less than this share.
+    pub min_gain: f64,
     /// What its plans minimise.
     pub objective: Objective,
     /// What the weights of evenstep's mix are trained on.
