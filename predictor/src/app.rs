@@ -1,4 +1,4 @@
-//! The service: opens the store and the book, serves, and goes down cleanly.
+//! The service: opens the store and the job registry, serves, and goes down cleanly.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::book::{Book, Pool};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::http::{Api, Meter, Plans, Streams, Token, router};
+use crate::jobs::{Jobs, Pool};
 use crate::metrics;
 use crate::retention::{self, Keep, Record};
 use crate::store::{Address, Sharing, Store};
@@ -30,7 +30,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct App {
     listener: TcpListener,
     address: SocketAddr,
-    book: Arc<Book>,
+    jobs: Arc<Jobs>,
     writer: JoinHandle<()>,
     refit_interval: Duration,
     refit_threads: usize,
@@ -68,7 +68,7 @@ impl App {
         Ok(Self {
             listener,
             address,
-            book: Arc::new(Book::new(store, clock.clone())),
+            jobs: Arc::new(Jobs::new(store, clock.clone())),
             writer,
             refit_interval: Duration::from_secs(config.refit_interval_s),
             refit_threads: config.refit_threads,
@@ -99,14 +99,14 @@ impl App {
         let (drained, mut drain_begun) = watch::channel(false);
         let record = Record::new(&self.keep);
         let (pool, meter) = (Pool::new(self.refit_threads), Meter::default());
-        let gather = metrics::gather(&self.book, &pool, &meter);
+        let gather = metrics::gather(&self.jobs, &pool, &meter);
         let mut otlp = self.otlp;
         if let Some(otlp) = &mut otlp {
             let clock = self.clock.clone();
             otlp.export(gather.clone(), move || clock.now_unix_ms())?;
         }
         let api = Api {
-            book: self.book.clone(),
+            jobs: self.jobs.clone(),
             retention: record.clone(),
             streams: Streams::new(draining.clone()),
             draining,
@@ -117,15 +117,15 @@ impl App {
             plans: Plans::default(),
             reports: self.reports,
         };
-        if let Err(error) = self.book.recall_nodes().await {
+        if let Err(error) = self.jobs.load_nodes().await {
             tracing::warn!(%error, "nodes that fell silent before now are not known");
         }
-        let retention = tokio::spawn(retention::run(self.book.clone(), self.clock, self.keep, record));
-        let leases = tokio::spawn(watch_leases(self.book.clone()));
-        let lease = self.book.clone();
+        let retention = tokio::spawn(retention::run(self.jobs.clone(), self.clock, self.keep, record));
+        let leases = tokio::spawn(watch_leases(self.jobs.clone()));
+        let lease = self.jobs.clone();
         let lease = tokio::spawn(async move { lease.keep_lease().await });
-        let refits = tokio::spawn(refit(self.book.clone(), self.refit_interval, pool));
-        let leaving = self.book.clone();
+        let refits = tokio::spawn(refit(self.jobs.clone(), self.refit_interval, pool));
+        let leaving = self.jobs.clone();
         let stopping = async move {
             stop.await;
             tracing::info!("stopping: finishing what was begun");
@@ -151,8 +151,8 @@ impl App {
         if let Some(otlp) = otlp {
             drop(tokio::task::spawn_blocking(|| otlp.end()).await);
         }
-        // With the last book the last sender of the writer's queue goes: it commits what waits and closes the file.
-        drop(self.book);
+        // With the last registry the last sender of the writer's queue goes: it commits what waits and closes the file.
+        drop(self.jobs);
         if tokio::time::timeout(DRAIN_TIMEOUT, self.writer).await.is_err() {
             tracing::warn!("the store did not close in time; what was answered is durable all the same");
         }
@@ -160,19 +160,19 @@ impl App {
     }
 }
 
-async fn refit(book: Arc<Book>, every: Duration, pool: Pool) {
+async fn refit(jobs: Arc<Jobs>, every: Duration, pool: Pool) {
     let mut tick = tokio::time::interval(every);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        book.refit(&pool).await;
+        jobs.refit(&pool).await;
     }
 }
 
-async fn watch_leases(book: Arc<Book>) {
+async fn watch_leases(jobs: Arc<Jobs>) {
     let mut tick = tokio::time::interval(LEASE_TICK);
     loop {
         tick.tick().await;
-        book.expire_leases().await;
+        jobs.expire_leases().await;
     }
 }

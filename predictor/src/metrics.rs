@@ -6,18 +6,18 @@ use evenstep_observability::Gather;
 use evenstep_observability::metrics::prometheus::process_collector::ProcessCollector;
 use evenstep_observability::metrics::{Family, collect};
 
-use crate::book::{Book, Pool};
 use crate::http::Meter;
+use crate::jobs::{Jobs, Pool};
 
-/// What gathers them. A book that is gone is not kept alive by whoever exports.
-pub fn gather(book: &Arc<Book>, pool: &Pool, meter: &Meter) -> Gather {
-    let (book, pool, meter): (Weak<Book>, _, _) = (Arc::downgrade(book), pool.clone(), meter.clone());
+/// What gathers them. Exporters do not keep a registry alive that is gone.
+pub fn gather(jobs: &Arc<Jobs>, pool: &Pool, meter: &Meter) -> Gather {
+    let (jobs, pool, meter): (Weak<Jobs>, _, _) = (Arc::downgrade(jobs), pool.clone(), meter.clone());
     let process = ProcessCollector::for_self();
     Arc::new(move || {
         let mut families = [pool.families(), meter.families()].concat();
-        if let Some(book) = book.upgrade() {
-            families.extend(book.families());
-            families.extend(book.store().families());
+        if let Some(jobs) = jobs.upgrade() {
+            families.extend(jobs.families());
+            families.extend(jobs.store().families());
         }
         let mut build = Family::gauge("evenstep_build_info", "What runs.");
         build.say([("version", env!("CARGO_PKG_VERSION"))], 1.0);

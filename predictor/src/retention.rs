@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use evenstep_protocol::{JobId, RetentionView, StoreView};
 
-use crate::book::{Book, BookError, HISTORY_ITERATIONS};
 use crate::clock::Clock;
+use crate::jobs::{HISTORY_ITERATIONS, JobError, Jobs};
 use crate::store::{Change, HOUR_S, MINUTE_S, RollUp, Store, StoreError, begin_of_step};
 
 /// From one look for old rows to the next.
@@ -57,8 +57,8 @@ impl Record {
     ///
     /// # Errors
     /// Where the store cannot be read.
-    pub async fn store_view(&self, book: &Book) -> Result<StoreView, BookError> {
-        let (store, retention) = (book.store(), self.lock().clone());
+    pub async fn store_view(&self, jobs: &Jobs) -> Result<StoreView, JobError> {
+        let (store, retention) = (jobs.store(), self.lock().clone());
         let room = store.room().await?;
         Ok(StoreView {
             backend: store.backend().to_owned(),
@@ -90,16 +90,16 @@ impl Record {
 }
 
 /// Lets old rows go, for as long as it is polled.
-pub async fn run(book: Arc<Book>, clock: Clock, keep: Keep, record: Record) {
-    let store = book.store().clone();
-    let retention = Retention { book, store, clock, keep, record };
+pub async fn run(jobs: Arc<Jobs>, clock: Clock, keep: Keep, record: Record) {
+    let store = jobs.store().clone();
+    let retention = Retention { jobs, store, clock, keep, record };
     let mut tick = tokio::time::interval(LOOK_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
         let failure = match retention.look().await {
             // Another predictor is at it, or has been.
-            Ok(()) | Err(BookError::Store(StoreError::Taken)) => None,
+            Ok(()) | Err(JobError::Store(StoreError::Taken)) => None,
             Err(error) => {
                 tracing::warn!(%error, "retention broke off; it goes on at the next look");
                 Some("the log says why".to_owned())
@@ -112,7 +112,7 @@ pub async fn run(book: Arc<Book>, clock: Clock, keep: Keep, record: Record) {
 }
 
 struct Retention {
-    book: Arc<Book>,
+    jobs: Arc<Jobs>,
     store: Store,
     clock: Clock,
     keep: Keep,
@@ -122,7 +122,7 @@ struct Retention {
 impl Retention {
     /// Lets everything go that is old now. Age is counted from what was stored last, where that is before the clock: a clock
     /// that jumps ahead makes nothing old that is new. Samples have the clocks of their nodes, answers ours.
-    async fn look(&self) -> Result<(), BookError> {
+    async fn look(&self) -> Result<(), JobError> {
         let now_unix_ms = self.clock.now_unix_ms();
         let [minutes_s, hours_s] = [self.keep.minutes_s, self.keep.hours_s];
         if let Some([_, newest_unix_ms]) = self.store.samples_span_unix_ms().await? {
@@ -140,7 +140,7 @@ impl Retention {
         self.stay_below_bound().await
     }
 
-    async fn samples(&self, before_unix_ms: i64, early: bool) -> Result<u64, BookError> {
+    async fn samples(&self, before_unix_ms: i64, early: bool) -> Result<u64, JobError> {
         let mut rows = 0;
         while let Some(roll_up) = self.store.old_samples(before_unix_ms).await? {
             rows += self.write(roll_up, early).await?;
@@ -148,16 +148,16 @@ impl Retention {
         Ok(rows)
     }
 
-    async fn iterations(&self, job_id: &JobId, before_unix_ms: i64, early: bool) -> Result<u64, BookError> {
+    async fn iterations(&self, job_id: &JobId, before_unix_ms: i64, early: bool) -> Result<u64, JobError> {
         let mut rows = 0;
         while let Some(roll_up) =
             self.store.old_iterations(job_id, before_unix_ms, HISTORY_ITERATIONS).await?
         {
             let started = Instant::now();
-            match self.book.let_go(job_id, &roll_up).await {
+            match self.jobs.roll_up(job_id, &roll_up).await {
                 Ok(()) => {}
                 // Its owner lets its history go; a job that was deleted has none.
-                Err(BookError::Elsewhere { .. } | BookError::UnknownJob(_)) => return Ok(rows),
+                Err(JobError::Elsewhere { .. } | JobError::UnknownJob(_)) => return Ok(rows),
                 Err(error) => return Err(error),
             }
             rows += roll_up.rows();
@@ -166,7 +166,7 @@ impl Retention {
         Ok(rows)
     }
 
-    async fn node_steps(&self, minutes_unix_ms: i64, hours_unix_ms: i64) -> Result<(), BookError> {
+    async fn node_steps(&self, minutes_unix_ms: i64, hours_unix_ms: i64) -> Result<(), JobError> {
         for (step_s, before_unix_ms) in [(MINUTE_S, minutes_unix_ms), (HOUR_S, hours_unix_ms)] {
             while let Some(roll_up) = self.store.old_node_steps(step_s, before_unix_ms).await? {
                 self.write(roll_up, false).await?;
@@ -180,7 +180,7 @@ impl Retention {
         job_id: &JobId,
         minutes_unix_ms: i64,
         hours_unix_ms: i64,
-    ) -> Result<(), BookError> {
+    ) -> Result<(), JobError> {
         for (step_s, before_unix_ms) in [(MINUTE_S, minutes_unix_ms), (HOUR_S, hours_unix_ms)] {
             while let Some(roll_up) = self.store.old_worker_steps(job_id, step_s, before_unix_ms).await? {
                 self.write(roll_up, false).await?;
@@ -189,7 +189,7 @@ impl Retention {
         Ok(())
     }
 
-    async fn write(&self, roll_up: RollUp, early: bool) -> Result<u64, BookError> {
+    async fn write(&self, roll_up: RollUp, early: bool) -> Result<u64, JobError> {
         let (started, rows) = (Instant::now(), roll_up.rows());
         let change = Change::RollUp(Arc::new(roll_up.clone()));
         self.store.write(vec![change], self.clock.now_unix_ms()).await?;
@@ -204,7 +204,7 @@ impl Retention {
     }
 
     /// Where the store is above its bound, lets the oldest raw rows go until it is not.
-    async fn stay_below_bound(&self) -> Result<(), BookError> {
+    async fn stay_below_bound(&self) -> Result<(), JobError> {
         let Some(bound) = self.keep.bytes else { return Ok(()) };
         let mut used = self.store.room().await?.used_bytes;
         if used <= bound {

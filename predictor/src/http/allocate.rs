@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, InQuery, Json, readings, seconds, within};
 use super::problem::Refusal;
-use crate::book::{Answer, Asked, WORKERS_MAX};
+use crate::jobs::{Allocated, Answer, WORKERS_MAX};
 
 /// Samples whose costs one request may carry.
 const COSTS_MAX: u64 = 65_536;
@@ -49,9 +49,9 @@ async fn ask(State(api): State<Api>, Json(request): Json<AllocateRequest>) -> Re
     Ok(respond(&asked?.answer, started))
 }
 
-async fn allocate(api: &Api, request: &AllocateRequest) -> Result<Asked, Refusal> {
+async fn allocate(api: &Api, request: &AllocateRequest) -> Result<Allocated, Refusal> {
     check(request)?;
-    Ok(api.book.job(&request.job_id).await?.allocate(request).await?)
+    Ok(api.jobs.job(&request.job_id).await?.allocate(request).await?)
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -77,7 +77,7 @@ struct Which {
 async fn answered(State(api): State<Api>, InQuery(which): InQuery<Which>) -> Result<Response, Refusal> {
     let started = Instant::now();
     within("iteration", which.iteration, 0..=INTEGER_MAX)?;
-    let answer = api.book.job(&which.job_id).await?.answered(which.iteration).await?;
+    let answer = api.jobs.job(&which.job_id).await?.answered(which.iteration).await?;
     Ok(respond(&answer, started))
 }
 

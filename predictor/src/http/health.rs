@@ -29,6 +29,6 @@ async fn readyz(State(api): State<Api>) -> Result<&'static str, Refusal> {
         let detail = "the service is going down: it finishes what it has begun";
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "Going down", detail));
     }
-    api.book.check().await?;
+    api.jobs.check().await?;
     Ok("ready\n")
 }

@@ -10,7 +10,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, InPath, Json, within};
 use super::problem::Refusal;
-use crate::book::WORKERS_MAX;
+use crate::jobs::WORKERS_MAX;
 
 /// The largest global batch.
 const GLOBAL_BATCH_MAX: u64 = 1 << 31;
@@ -44,7 +44,7 @@ async fn put(
     Json(spec): Json<JobSpec>,
 ) -> Result<(StatusCode, axum::Json<JobView>), Refusal> {
     check(&spec)?;
-    let (view, new) = api.book.put_job(&job_id, spec).await?;
+    let (view, new) = api.jobs.put_job(&job_id, spec).await?;
     Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, axum::Json(view)))
 }
 
@@ -54,7 +54,7 @@ async fn put(
     responses((status = 200, description = "The job", body = JobView), (status = 404, description = "Unknown job", body = Problem))
 )]
 async fn get(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<axum::Json<JobView>, Refusal> {
-    Ok(axum::Json(api.book.job(&job_id).await?.view().await?))
+    Ok(axum::Json(api.jobs.job(&job_id).await?.view().await?))
 }
 
 /// Delete a job and all its history.
@@ -63,14 +63,14 @@ async fn get(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<ax
     responses((status = 204, description = "It is gone"), (status = 404, description = "Unknown job", body = Problem))
 )]
 async fn delete(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<StatusCode, Refusal> {
-    api.book.delete_job(&job_id).await?;
+    api.jobs.delete_job(&job_id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// All jobs.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", responses((status = 200, description = "The jobs", body = JobsView)))]
 async fn list(State(api): State<Api>) -> Result<axum::Json<JobsView>, Refusal> {
-    Ok(axum::Json(JobsView { jobs: api.book.views().await? }))
+    Ok(axum::Json(JobsView { jobs: api.jobs.views().await? }))
 }
 
 fn check(spec: &JobSpec) -> Result<(), Refusal> {

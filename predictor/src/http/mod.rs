@@ -36,7 +36,7 @@ use tower::ServiceBuilder;
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::book::Book;
+use crate::jobs::Jobs;
 use crate::retention::Record;
 use admission::{Others, Telemetry};
 pub use live::Streams;
@@ -55,7 +55,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct Api {
     /// The hot state.
-    pub book: Arc<Book>,
+    pub jobs: Arc<Jobs>,
     /// What retention does.
     pub retention: Record,
     /// True once the service is going down: not ready any more, and streams end.

@@ -23,7 +23,7 @@ pub fn router() -> OpenApiRouter<Api> {
 /// Every node that ever sent telemetry, with its latest sample.
 #[utoipa::path(get, path = "/v1/nodes", tag = "telemetry", responses((status = 200, description = "The nodes", body = NodesView)))]
 async fn list(State(api): State<Api>) -> Result<axum::Json<NodesView>, Refusal> {
-    Ok(axum::Json(NodesView { nodes: api.book.nodes().await? }))
+    Ok(axum::Json(NodesView { nodes: api.jobs.nodes().await? }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -47,6 +47,6 @@ async fn samples(
 ) -> Result<axum::Json<SamplesView>, Refusal> {
     let limit = latest.limit.unwrap_or(LIMIT_DEFAULT);
     within("limit", limit, 1..=LIMIT_MAX)?;
-    let samples = api.book.node_samples(&node, limit).await?;
+    let samples = api.jobs.node_samples(&node, limit).await?;
     Ok(axum::Json(SamplesView { node, samples }))
 }

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::Json;
 use super::problem::Refusal;
-use crate::burst::{PlanError, plan, relative_speeds};
+use evenstep_burst::{PlanError, plan, relative_speeds};
 
 /// Plans under way at once. They are seconds of arithmetic at most, and `/allocate` needs processors too.
 const PLANS_MAX: usize = 2;
@@ -83,7 +83,7 @@ async fn workers(api: &Api, job_id: &JobId, request: &mut BurstRequest) -> Resul
     if request.speeds.is_some() {
         return Err(Refusal::invalid("speeds: must be left out where job_id says whose speeds they are"));
     }
-    let forecast = api.book.job(job_id).await?.forecast().await?;
+    let forecast = api.jobs.job(job_id).await?.forecast().await?;
     if forecast.workers.is_empty() {
         return Err(Refusal::invalid(format!("job_id: job {job_id} has no live workers to plan for")));
     }

@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use evenstep_protocol::{PROBLEM_CONTENT_TYPE, Problem};
 
-use crate::book::BookError;
+use crate::jobs::JobError;
 use crate::store::{Fault, StoreError};
 
 /// Seconds after which a paused job or a busy store is worth another try.
@@ -68,41 +68,39 @@ impl Refusal {
     }
 }
 
-impl From<BookError> for Refusal {
-    fn from(error: BookError) -> Self {
+impl From<JobError> for Refusal {
+    fn from(error: JobError) -> Self {
         let detail = error.to_string();
         match error {
-            BookError::UnknownJob(_) => {
-                Self::new(StatusCode::NOT_FOUND, "unknown-job", "Unknown job", detail)
-            }
-            BookError::Elsewhere { url, .. } => {
+            JobError::UnknownJob(_) => Self::new(StatusCode::NOT_FOUND, "unknown-job", "Unknown job", detail),
+            JobError::Elsewhere { url, .. } => {
                 let status = StatusCode::TEMPORARY_REDIRECT;
                 let mut refusal = Self::new(status, "elsewhere", "Another predictor serves this job", detail);
                 refusal.elsewhere = Some(Elsewhere(url));
                 refusal
             }
-            BookError::UnknownWorker { .. } => {
+            JobError::UnknownWorker { .. } => {
                 Self::new(StatusCode::NOT_FOUND, "unknown-worker", "Unknown worker", detail)
             }
-            BookError::NotAnswered { .. } => {
+            JobError::NotAnswered { .. } => {
                 Self::new(StatusCode::NOT_FOUND, "not-answered", "Iteration not answered", detail)
             }
-            BookError::Gone { .. } => Self::new(StatusCode::GONE, "gone", "No longer kept", detail),
-            BookError::StaleGeneration { current, .. } => {
+            JobError::Gone { .. } => Self::new(StatusCode::GONE, "gone", "No longer kept", detail),
+            JobError::StaleGeneration { current, .. } => {
                 let mut refusal =
                     Self::new(StatusCode::CONFLICT, "stale-generation", "Stale generation", detail);
                 refusal.problem.current_generation = Some(current);
                 refusal
             }
-            BookError::Paused { .. } => {
+            JobError::Paused { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "paused", "Too few workers", detail).retry()
             }
-            BookError::Cooling { source, .. } => {
+            JobError::Cooling { source, .. } => {
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 let seconds = u64::try_from(source.wait_ms).unwrap_or_default().div_ceil(1000);
                 Self::new(status, "cooling-down", "Came and went too often", detail).retry_after(seconds)
             }
-            BookError::Infeasible { source, .. } => {
+            JobError::Infeasible { source, .. } => {
                 let status = StatusCode::UNPROCESSABLE_ENTITY;
                 let mut refusal =
                     Self::new(status, "infeasible", "The bounds cannot hold the global batch", detail);
@@ -111,11 +109,11 @@ impl From<BookError> for Refusal {
                 refusal.problem.sum_of_caps = source.caps;
                 refusal
             }
-            BookError::Invalid(_) => Self::invalid(detail),
-            BookError::Conflict(_) => {
+            JobError::Invalid(_) => Self::invalid(detail),
+            JobError::Conflict(_) => {
                 Self::new(StatusCode::CONFLICT, "conflict", "Contradicts what was answered or kept", detail)
             }
-            BookError::Store(error) => error.into(),
+            JobError::Store(error) => error.into(),
         }
     }
 }

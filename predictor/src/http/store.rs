@@ -18,5 +18,5 @@ pub fn router() -> OpenApiRouter<Api> {
     responses((status = 200, description = "The store", body = StoreView), (status = 503, description = "The store failed", body = Problem))
 )]
 async fn get(State(api): State<Api>) -> Result<axum::Json<StoreView>, Refusal> {
-    Ok(axum::Json(api.retention.store_view(&api.book).await?))
+    Ok(axum::Json(api.retention.store_view(&api.jobs).await?))
 }

@@ -36,7 +36,7 @@ pub fn router() -> OpenApiRouter<Api> {
     )
 )]
 async fn post(State(api): State<Api>, Text(text): Text) -> Result<axum::Json<TelemetryAnswer>, Refusal> {
-    let answer = api.book.telemetry(read(text)?).await?;
+    let answer = api.jobs.telemetry(read(text)?).await?;
     api.meter.stored(answer.stored);
     Ok(axum::Json(answer))
 }

@@ -29,7 +29,7 @@ async fn forecast(
     State(api): State<Api>,
     InPath(job_id): InPath<JobId>,
 ) -> Result<axum::Json<ForecastView>, Refusal> {
-    Ok(axum::Json(api.book.job(&job_id).await?.forecast().await?))
+    Ok(axum::Json(api.jobs.job(&job_id).await?.forecast().await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -67,7 +67,7 @@ async fn allocations(
     InPath(job_id): InPath<JobId>,
     InQuery(span): InQuery<Span>,
 ) -> Result<axum::Json<Vec<AllocateAnswer>>, Refusal> {
-    let job = api.book.job(&job_id).await?;
+    let job = api.jobs.job(&job_id).await?;
     let (from, limit) = span.bounds(job.view().await?.next_iteration)?;
     Ok(axum::Json(job.allocations(from, limit).await?))
 }
@@ -83,7 +83,7 @@ async fn speeds(
     InPath(job_id): InPath<JobId>,
     InQuery(span): InQuery<Span>,
 ) -> Result<axum::Json<SpeedsView>, Refusal> {
-    let job = api.book.job(&job_id).await?;
+    let job = api.jobs.job(&job_id).await?;
     let (from, limit) = span.bounds(job.view().await?.next_iteration)?;
     Ok(axum::Json(job.speeds(span.worker.as_ref(), from, limit).await?))
 }

@@ -51,7 +51,7 @@ async fn join(
     if let Some(device) = request.device.as_ref().filter(|device| device.contains('\0')) {
         return Err(Refusal::invalid(format!("device: {device:?} must not contain the character 0")));
     }
-    Ok(axum::Json(api.book.job(&job_id).await?.join(request).await?))
+    Ok(axum::Json(api.jobs.job(&job_id).await?.join(request).await?))
 }
 
 /// Every worker that ever joined.
@@ -64,7 +64,7 @@ async fn list(
     State(api): State<Api>,
     InPath(job_id): InPath<JobId>,
 ) -> Result<axum::Json<WorkersView>, Refusal> {
-    Ok(axum::Json(api.book.job(&job_id).await?.workers().await?))
+    Ok(axum::Json(api.jobs.job(&job_id).await?.workers().await?))
 }
 
 /// A worker leaves, from the next iteration on. Leaving again changes nothing.
@@ -83,7 +83,7 @@ async fn leave(
     State(api): State<Api>,
     InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
 ) -> Result<axum::Json<JoinAnswer>, Refusal> {
-    Ok(axum::Json(api.book.job(&job_id).await?.leave(&worker).await?))
+    Ok(axum::Json(api.jobs.job(&job_id).await?.leave(&worker).await?))
 }
 
 /// A worker ran out of memory. It is capped below that batch from now on; what was answered is void, and asked for again in the
@@ -108,7 +108,7 @@ async fn out_of_memory(
 ) -> Result<axum::Json<OomAnswer>, Refusal> {
     within("iteration", report.iteration, 0..=INTEGER_MAX)?;
     within("local_batch", report.local_batch, 2..=INTEGER_MAX)?;
-    Ok(axum::Json(api.book.job(&job_id).await?.out_of_memory(&worker, &report).await?))
+    Ok(axum::Json(api.jobs.job(&job_id).await?.out_of_memory(&worker, &report).await?))
 }
 
 /// Pin, pause or bound a worker, from the next unanswered iteration on.
@@ -137,7 +137,7 @@ async fn set_override(
     if wanted.paused && wanted.pinned_local_batch.is_some() {
         return Err(Refusal::invalid("paused: a worker with a pinned_local_batch cannot be paused as well"));
     }
-    api.book.job(&job_id).await?.set_override(&worker, Some(wanted)).await?;
+    api.jobs.job(&job_id).await?.set_override(&worker, Some(wanted)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -159,6 +159,6 @@ async fn lift_override(
     State(api): State<Api>,
     InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
 ) -> Result<StatusCode, Refusal> {
-    api.book.job(&job_id).await?.set_override(&worker, None).await?;
+    api.jobs.job(&job_id).await?.set_override(&worker, None).await?;
     Ok(StatusCode::NO_CONTENT)
 }

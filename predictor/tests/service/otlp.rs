@@ -105,10 +105,10 @@ fn a_request_is_one_trace_from_http_to_the_commit() {
         names.join(" > ")
     });
     let lines: Vec<String> = lines.collect();
-    let whole = "http > book.allocate > store.write > store.commit";
+    let whole = "http > jobs.allocate > store.write > store.commit";
     assert_eq!(lines.iter().filter(|line| *line == whole).count(), 3, "{lines:?}");
     let plans = spans.iter().filter(|span| span.name == "core.plan");
     assert!(
-        plans.clone().count() == 3 && plans.clone().all(|plan| parent(plan).unwrap().name == "book.allocate")
+        plans.clone().count() == 3 && plans.clone().all(|plan| parent(plan).unwrap().name == "jobs.allocate")
     );
 }

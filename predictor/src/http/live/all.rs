@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::{ALIVE_EVERY, Api, RETRY_AFTER, Refusal, Streams, event, events};
-use crate::book::{Book, BookError};
+use crate::jobs::{JobError, Jobs};
 
 /// The time from look to look.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ pub async fn follow(
     let mut looks = interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let follower =
-        Follower { book: api.book, streams: api.streams, looks, said: None, begins: true, _place: place };
+        Follower { jobs: api.jobs, streams: api.streams, looks, said: None, begins: true, _place: place };
     Ok(events(stream::unfold(follower, |mut follower| async {
         let event = follower.next().await?;
         Some((Ok(event), follower))
@@ -46,14 +46,14 @@ pub struct Feed(Mutex<Option<(Instant, u64, Arc<LiveView>)>>);
 
 impl Feed {
     /// The view, not older than a look, with a number that rises where anything but the time changed.
-    async fn look(&self, book: &Book) -> Result<(u64, Arc<LiveView>), BookError> {
+    async fn look(&self, jobs: &Jobs) -> Result<(u64, Arc<LiveView>), JobError> {
         let mut latest = self.0.lock().await;
         if let Some((at, number, view)) = &*latest
             && at.elapsed() < LOOK_EVERY
         {
             return Ok((*number, view.clone()));
         }
-        let view = Arc::new(book.live().await?);
+        let view = Arc::new(jobs.live().await?);
         let number = match &*latest {
             Some((_, number, before)) if (&before.jobs, &before.nodes) == (&view.jobs, &view.nodes) => {
                 *number
@@ -67,7 +67,7 @@ impl Feed {
 }
 
 struct Follower {
-    book: Arc<Book>,
+    jobs: Arc<Jobs>,
     streams: Streams,
     looks: Interval,
     /// What was said last, and when.
@@ -87,7 +87,7 @@ impl Follower {
                 _ = self.looks.tick() => {}
                 () = self.streams.ended() => return None,
             }
-            let looked = self.streams.feed.look(&self.book).await;
+            let looked = self.streams.feed.look(&self.jobs).await;
             // The store is away: whoever follows sees that the view is old, and the next look may be better.
             let Ok((number, view)) = looked else { continue };
             let is_known = self.said.is_some_and(|(said, at)| said == number && at.elapsed() < ALIVE_EVERY);

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{ALIVE_EVERY, Api, InPath, RETRY_AFTER, Refusal, Streams, event, events};
-use crate::book::{Book, Cursor, Job};
+use crate::jobs::{Cursor, Job, Jobs};
 
 /// The time from step to step, at least: nobody sees more, and of short steps the newest says most.
 const STEP_EVERY: Duration = Duration::from_millis(100);
@@ -35,14 +35,14 @@ pub async fn follow(
     State(api): State<Api>,
     InPath(job_id): InPath<JobId>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refusal> {
-    let job = api.book.job(&job_id).await?;
+    let job = api.jobs.job(&job_id).await?;
     // In memory from here on: what is to be followed must be there.
     job.view().await?;
     let place = api.streams.enter()?;
     let mut changes = job.live().watch();
     changes.mark_changed();
     let follower = Follower {
-        book: api.book,
+        jobs: api.jobs,
         cursor: job.live().cursor(),
         job,
         changes,
@@ -59,7 +59,7 @@ pub async fn follow(
 }
 
 struct Follower {
-    book: Arc<Book>,
+    jobs: Arc<Jobs>,
     job: Arc<Job>,
     changes: watch::Receiver<()>,
     cursor: Cursor,
@@ -94,7 +94,7 @@ impl Follower {
     }
 
     fn look(&mut self) {
-        if !self.book.has(&self.job) {
+        if !self.jobs.has(&self.job) {
             self.waiting.push_back(event("gone", &json!({})));
             self.is_over = true;
             return;

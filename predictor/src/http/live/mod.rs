@@ -114,7 +114,7 @@ async fn history(
     let (since_s, points) = (stretch.since_s.unwrap_or(3600), stretch.points.unwrap_or(600));
     within("since_s", since_s, 1..=SINCE_S_MAX)?;
     within("points", points, 1..=POINTS_MAX)?;
-    Ok(axum::Json(api.book.job(&job_id).await?.history(since_s, points).await?))
+    Ok(axum::Json(api.jobs.job(&job_id).await?.history(since_s, points).await?))
 }
 
 /// What happened to a job lately, in plain words. Steps that changed nothing are not in it.
@@ -123,6 +123,6 @@ async fn history(
     responses((status = 200, description = "The log", body = LogView), (status = 404, description = "Unknown job", body = Problem))
 )]
 async fn log(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<axum::Json<LogView>, Refusal> {
-    let entries = api.book.job(&job_id).await?.live().log();
+    let entries = api.jobs.job(&job_id).await?.live().log();
     Ok(axum::Json(LogView { job_id, entries }))
 }

@@ -9,7 +9,7 @@ use evenstep_protocol::{
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::book::{MODELS_FORMAT, learned_of_device, learned_of_job};
+use crate::jobs::{MODELS_FORMAT, learned_of_device, learned_of_job};
 use crate::store::tables::{Cell, Table};
 
 /// What is told of a row that is not as usual.

@@ -1,0 +1,146 @@
+//! A stretch of a job's past in columns, thin enough for a chart.
+
+use std::collections::BTreeMap;
+
+use evenstep_protocol::{AllocateAnswer, HistoryView, WorkerHistory, WorkerId};
+
+use super::JobError;
+use super::job::Job;
+use crate::store::{Measured, Thinned};
+
+/// Shares in one answer: wide jobs get fewer iterations.
+const SHARES_MAX: u64 = 32_768;
+/// Iterations in one answer, at least.
+const POINTS_MIN: u64 = 8;
+/// Digits that a chart can show.
+const DIGITS: usize = 4;
+
+impl Job {
+    /// The last `since_s` seconds in at most `points` iterations, evenly picked.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn history(&self, since_s: u64, points: u64) -> Result<HistoryView, JobError> {
+        // Known once the job is in memory.
+        let workers = self.view().await?.live_workers.max(1);
+        let points = points.min((SHARES_MAX / workers).max(POINTS_MIN));
+        let since_ms = i64::try_from(since_s.saturating_mul(1000)).unwrap_or(i64::MAX);
+        let since = self.now_unix_ms().saturating_sub(since_ms);
+        let iterations = self.store().iterations_since(self.id(), since).await?;
+        let every = (iterations.end - iterations.start).div_ceil(points).max(1);
+        let wanted = Thinned { iterations, every };
+        let mut columns = Columns::default();
+        for (at_unix_ms, stored) in self.store().thinned_answers(self.id(), &wanted).await? {
+            columns.answer(at_unix_ms, &stored.parse()?);
+        }
+        for report in self.store().thinned_reports(self.id(), &wanted).await? {
+            columns.report(&report);
+        }
+        Ok(columns.view(self, every))
+    }
+}
+
+/// One worker's share of an iteration.
+#[derive(Debug, Clone, Default)]
+struct Cell {
+    local_batch: Option<u64>,
+    predicted: Option<f64>,
+    lower: Option<f64>,
+    upper: Option<f64>,
+    actual: Option<f64>,
+    compute_time_s: Option<f64>,
+    barrier_wait_s: Option<f64>,
+}
+
+#[derive(Debug, Default)]
+struct Columns {
+    iterations: Vec<u64>,
+    at_unix_ms: Vec<i64>,
+    step_time_s: Vec<Option<f64>>,
+    predicted_step_time_s: Vec<Option<f64>>,
+    even_step_time_s: Vec<Option<f64>>,
+    lr_multiplier: Vec<Option<f64>>,
+    workers: BTreeMap<WorkerId, Vec<Cell>>,
+}
+
+impl Columns {
+    fn answer(&mut self, at_unix_ms: i64, answer: &AllocateAnswer) {
+        let at = self.iterations.len();
+        self.iterations.push(answer.iteration);
+        self.at_unix_ms.push(at_unix_ms);
+        self.step_time_s.push(None);
+        self.predicted_step_time_s.push(answer.decision.predicted_step_time_s.map(rounded));
+        self.even_step_time_s.push(answer.decision.even_step_time_s.map(rounded));
+        self.lr_multiplier.push(Some(rounded(answer.optimizer.lr_multiplier)));
+        for share in &answer.allocations {
+            let cells = self.workers.entry(share.worker.clone()).or_default();
+            cells.resize(at + 1, Cell::default());
+            if let Some(cell) = cells.last_mut() {
+                cell.local_batch = Some(share.local_batch);
+                cell.predicted = share.predicted_speed_samples_per_s.map(rounded);
+                cell.lower = share.speed_lower_samples_per_s.map(rounded);
+                cell.upper = share.speed_upper_samples_per_s.map(rounded);
+            }
+        }
+    }
+
+    /// A report of an iteration whose answer is there.
+    fn report(&mut self, report: &Measured) {
+        let Ok(at) = self.iterations.binary_search(&report.iteration) else { return };
+        let waiting_s = report.barrier_wait_s.unwrap_or(0.0) + report.loader_wait_s.unwrap_or(0.0);
+        let took_s = rounded(report.compute_time_s + waiting_s);
+        let longest = &mut self.step_time_s[at];
+        *longest = Some(longest.map_or(took_s, |longest: f64| longest.max(took_s)));
+        let Some(cell) = self.workers.get_mut(&report.worker).and_then(|cells| cells.get_mut(at)) else {
+            return;
+        };
+        let shows_speed = report.local_batch > 0 && report.compute_time_s > 0.0;
+        cell.actual = shows_speed.then(|| rounded(report.local_batch as f64 / report.compute_time_s));
+        cell.compute_time_s = Some(rounded(report.compute_time_s));
+        cell.barrier_wait_s = report.barrier_wait_s.map(rounded);
+    }
+
+    fn view(self, job: &Job, every: u64) -> HistoryView {
+        let length = self.iterations.len();
+        let worker = |(worker, mut cells): (WorkerId, Vec<Cell>)| {
+            cells.resize(length, Cell::default());
+            let column = |of: fn(&Cell) -> Option<f64>| cells.iter().map(of).collect();
+            WorkerHistory {
+                worker,
+                local_batch: cells.iter().map(|cell| cell.local_batch).collect(),
+                predicted_samples_per_s: column(|cell| cell.predicted),
+                lower_samples_per_s: column(|cell| cell.lower),
+                upper_samples_per_s: column(|cell| cell.upper),
+                actual_samples_per_s: column(|cell| cell.actual),
+                compute_time_s: column(|cell| cell.compute_time_s),
+                barrier_wait_s: column(|cell| cell.barrier_wait_s),
+            }
+        };
+        HistoryView {
+            job_id: job.id().clone(),
+            every,
+            iterations: self.iterations,
+            at_unix_ms: self.at_unix_ms,
+            step_time_s: self.step_time_s,
+            predicted_step_time_s: self.predicted_step_time_s,
+            even_step_time_s: self.even_step_time_s,
+            lr_multiplier: self.lr_multiplier,
+            workers: self.workers.into_iter().map(worker).collect(),
+        }
+    }
+}
+
+/// To four significant digits, so that it takes few bytes.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.*e}", DIGITS - 1).parse().unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn four_digits_are_left() {
+        assert_eq!([1234.567, 0.000_123_456, -9.999_96, 0.0].map(rounded), [1235.0, 0.000_123_5, -10.0, 0.0]);
+    }
+}

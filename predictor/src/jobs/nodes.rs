@@ -1,0 +1,56 @@
+//! When the newest sample of each node was taken.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use evenstep_protocol::{NodeId, NodeLine};
+
+/// A node that was silent for longer is not shown any more, in milliseconds: a day.
+const SILENCE_MAX_MS: i64 = 86_400_000;
+/// Nodes remembered; more are not shown.
+const NODES_MAX: usize = 20_000;
+
+/// The nodes of the last day.
+#[derive(Debug, Default)]
+pub struct NodesSeen(Mutex<BTreeMap<NodeId, i64>>);
+
+impl NodesSeen {
+    /// A sample of a node, taken at this time by its clock.
+    pub fn saw(&self, node: &NodeId, at_unix_ms: i64) {
+        let mut nodes = self.lock();
+        if let Some(latest) = nodes.get_mut(node) {
+            *latest = at_unix_ms.max(*latest);
+        } else if nodes.len() < NODES_MAX {
+            nodes.insert(node.clone(), at_unix_ms);
+        }
+    }
+
+    /// All of them, by id.
+    pub fn lines(&self, now_unix_ms: i64) -> Vec<NodeLine> {
+        let mut nodes = self.lock();
+        nodes.retain(|_, at_unix_ms| now_unix_ms.saturating_sub(*at_unix_ms) <= SILENCE_MAX_MS);
+        nodes
+            .iter()
+            .map(|(node, at_unix_ms)| NodeLine { node: node.clone(), at_unix_ms: *at_unix_ms })
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, i64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_silent_for_a_day_is_not_shown() {
+        let seen = NodesSeen::default();
+        let [a, b] = ["a", "b"].map(|node| NodeId::new(node).unwrap());
+        seen.saw(&a, 1_000);
+        seen.saw(&b, 90_000_000);
+        seen.saw(&b, 80_000_000);
+        assert_eq!(seen.lines(90_000_000), [NodeLine { node: b, at_unix_ms: 90_000_000 }]);
+    }
+}
