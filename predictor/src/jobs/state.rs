@@ -10,12 +10,12 @@ use evenstep_protocol::{
     AllocateAnswer, Decision, JobId, JobSpec, JoinRequest, LearningRateRule, WorkerId, WorkerOverride,
     WorkerReport,
 };
+use evenstep_store::{Store, StoreError, StoredWorker};
 
 use super::hedge::LastTail;
 use super::models::{Circumstances, FORMAT, Models};
 use super::optimizer;
 use super::worker_model::ProfilePart;
-use crate::store::{Store, StoreError, StoredWorker};
 
 /// Iterations whose reports are replayed through the models when a job is read from the store. Without stored models this is
 /// all they learn from: at a forgetting factor of .9985 what is older would have a fifth of the weight of the newest, or less.

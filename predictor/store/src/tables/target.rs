@@ -5,8 +5,8 @@ use std::fs::File;
 use sqlx::{AssertSqlSafe, PgConnection, SqliteConnection};
 
 use super::{Cell, Kind, Row, Rows, Table, discover, quoted, snapshot};
-use crate::store::database::{self, Connection, Either, rows as fetch, run};
-use crate::store::{Address, StoreError, lock, schema};
+use crate::database::{self, Connection, Either, rows as fetch, run};
+use crate::{Address, StoreError, lock, schema};
 
 /// Values that one statement of SQLite carries, of the 32,766 that it takes.
 const VALUES_MAX: usize = 16_384;

@@ -3,8 +3,8 @@
 use sqlx::{PgConnection, SqliteConnection};
 
 use super::{Column, Kind, OF_THE_MOMENT, TABLES, Table};
-use crate::store::StoreError;
-use crate::store::database::{Connection, Either};
+use crate::StoreError;
+use crate::database::{Connection, Either};
 
 /// A column as a database describes it: its name, its type, and its place in the primary key, from 1; 0 where it has none.
 type Described = (String, String, i64);

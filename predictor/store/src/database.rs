@@ -12,7 +12,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{ConnectOptions, Connection as _, PgConnection, SqliteConnection};
 
-use super::{Address, StoreError};
+use crate::{Address, StoreError};
 
 /// Connections for reading.
 const READERS: u32 = 4;
@@ -33,8 +33,8 @@ const POSTGRES_LIMITS: [(&str, &str); 2] =
 macro_rules! on {
     ($either:expr, $c:ident => $body:expr) => {
         match $either {
-            $crate::store::database::Either::Sqlite($c) => $body,
-            $crate::store::database::Either::Postgres($c) => $body,
+            $crate::database::Either::Sqlite($c) => $body,
+            $crate::database::Either::Postgres($c) => $body,
         }
     };
 }
@@ -42,7 +42,7 @@ macro_rules! on {
 /// Executes a statement on a connection; the number of rows that it touched.
 macro_rules! run {
     ($connection:expr, $sql:expr $(, $argument:expr)* $(,)?) => {
-        $crate::store::database::on!(&mut *$connection, c => {
+        $crate::database::on!(&mut *$connection, c => {
             sqlx::query($sql)$(.bind($argument))*.execute(&mut *c).await.map(|done| done.rows_affected())
         })
     };
@@ -51,7 +51,7 @@ macro_rules! run {
 /// Rows of a query on a pool or connection, as values of a type.
 macro_rules! rows {
     ($either:expr, $row:ty, $sql:expr $(, $argument:expr)* $(,)?) => {
-        $crate::store::database::on!($either, c => {
+        $crate::database::on!($either, c => {
             sqlx::query_as::<_, $row>($sql)$(.bind($argument))*.fetch_all(c).await
         })
     };
@@ -60,31 +60,31 @@ macro_rules! rows {
 /// The first column of the first row, where there is one.
 macro_rules! scalar {
     ($either:expr, $value:ty, $sql:expr $(, $argument:expr)* $(,)?) => {
-        $crate::store::database::on!($either, c => {
+        $crate::database::on!($either, c => {
             sqlx::query_scalar::<_, $value>($sql)$(.bind($argument))*.fetch_optional(c).await
         })
     };
 }
 
-pub(super) use {on, rows, run, scalar};
+pub(crate) use {on, rows, run, scalar};
 
 /// The same thing of SQLite or of PostgreSQL.
 #[derive(Debug, Clone)]
-pub(super) enum Either<S, P> {
+pub(crate) enum Either<S, P> {
     Sqlite(S),
     Postgres(P),
 }
 
 /// A connection.
-pub(super) type Connection = Either<SqliteConnection, PgConnection>;
+pub(crate) type Connection = Either<SqliteConnection, PgConnection>;
 /// Connections for reading.
-pub(super) type Readers = Either<SqlitePool, PgPool>;
+pub(crate) type Readers = Either<SqlitePool, PgPool>;
 
 /// Opens a connection that commits durably.
 ///
 /// SQLite: WAL, and a sync at every commit, so that an answered allocation outlives a power cut and not only a crash of
 /// the process. PostgreSQL: whatever the server is set to, `synchronous_commit` is on for us.
-pub(super) async fn connect(address: &Address) -> Result<Connection, StoreError> {
+pub(crate) async fn connect(address: &Address) -> Result<Connection, StoreError> {
     Ok(match address {
         Address::Sqlite(file) => Either::Sqlite(sqlite(file).create_if_missing(true).connect().await?),
         Address::Postgres(options) => Either::Postgres(postgres(options).connect().await?),
@@ -92,7 +92,7 @@ pub(super) async fn connect(address: &Address) -> Result<Connection, StoreError>
 }
 
 /// Opens a connection that reads what is there, and can do nothing else.
-pub(super) async fn connect_to_read(address: &Address) -> Result<Connection, StoreError> {
+pub(crate) async fn connect_to_read(address: &Address) -> Result<Connection, StoreError> {
     Ok(match address {
         Address::Sqlite(file) => {
             let options =
@@ -107,14 +107,14 @@ pub(super) async fn connect_to_read(address: &Address) -> Result<Connection, Sto
 }
 
 /// Connections for leases, opened when they are needed; none where the database is not shared.
-pub(super) fn lease_connections(address: &Address) -> Option<PgPool> {
+pub(crate) fn lease_connections(address: &Address) -> Option<PgPool> {
     let Address::Postgres(options) = address else { return None };
     let pool = PgPoolOptions::new().max_connections(LEASE_CONNECTIONS).acquire_timeout(ACQUIRE_TIMEOUT);
     Some(pool.connect_lazy_with(postgres(options)))
 }
 
 /// Connections for reading, opened when they are needed. What a transaction reads is of one moment.
-pub(super) fn readers(address: &Address) -> Readers {
+pub(crate) fn readers(address: &Address) -> Readers {
     match address {
         Address::Sqlite(file) => {
             let pool = SqlitePoolOptions::new().max_connections(READERS).acquire_timeout(ACQUIRE_TIMEOUT);
@@ -128,7 +128,7 @@ pub(super) fn readers(address: &Address) -> Readers {
 }
 
 /// Closes a connection; SQLite's with a checkpoint, so that the file stands alone.
-pub(super) async fn close(mut connection: Connection) {
+pub(crate) async fn close(mut connection: Connection) {
     if let Either::Sqlite(connection) = &mut connection
         && let Err(error) = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await
     {

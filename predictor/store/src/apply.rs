@@ -1,9 +1,9 @@
 //! One write after the other, and one change after the other.
 
-use super::database::{Connection, run};
-use super::rows::{self, AllocationRow, ReportRow};
-use super::writer::Write;
-use super::{Change, MemberEvent, MemberEventKind, StoreError, integer, json, roll_up, schema};
+use crate::database::{Connection, run};
+use crate::rows::{self, AllocationRow, ReportRow};
+use crate::writer::Write;
+use crate::{Change, MemberEvent, MemberEventKind, StoreError, integer, json, roll_up, schema};
 
 /// Kinds of devices whose models are kept: those that learned last.
 const DEVICES_MAX: i64 = 1000;
@@ -12,7 +12,7 @@ const DEVICES_MAX: i64 = 1000;
 const TRIM_ROWS: i64 = 10_000;
 
 /// Applies a write; the number of rows that it touched.
-pub(super) async fn write(connection: &mut Connection, write: &Write) -> Result<u64, StoreError> {
+pub(crate) async fn write(connection: &mut Connection, write: &Write) -> Result<u64, StoreError> {
     let mut rows = 0;
     for one in &write.changes {
         rows += change(connection, one, write.at_unix_ms).await?;
@@ -21,7 +21,7 @@ pub(super) async fn write(connection: &mut Connection, write: &Write) -> Result<
 }
 
 /// Applies a change; the number of rows that it touched, of telemetry the number that were new.
-pub(super) async fn change(
+pub(crate) async fn change(
     connection: &mut Connection,
     change: &Change,
     at_unix_ms: i64,
@@ -62,6 +62,7 @@ pub(super) async fn change(
         }
         Change::Allocation { job_id, iteration, generation, answer } => {
             let (iteration, generation) = (*iteration, *generation);
+            let answer = rows::text(answer)?;
             let row = AllocationRow { job_id: job_id.as_str(), iteration, generation, at_unix_ms, answer };
             rows::insert_allocations(connection, &[row]).await
         }

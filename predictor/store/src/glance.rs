@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use evenstep_protocol::{JobId, NodeId, WorkerId};
 
-use super::database::{rows, scalar};
-use super::read::id;
-use super::{Store, StoreError, StoredAnswer, integer};
+use crate::database::{rows, scalar};
+use crate::read::id;
+use crate::{Store, StoreError, StoredAnswer, integer};
 
 /// Every so-manieth iteration of a stretch.
 #[derive(Debug, Clone)]
@@ -120,7 +120,7 @@ impl Store {
         )?;
         let answer = |(iteration, generation, at_unix_ms, answer): (i64, i64, i64, String)| {
             let (iteration, generation) = (iteration.cast_unsigned(), generation.cast_unsigned());
-            (at_unix_ms, StoredAnswer { iteration, generation, answer })
+            (at_unix_ms, StoredAnswer { iteration, generation, answer: answer.into() })
         };
         Ok(answers.into_iter().map(answer).collect())
     }

@@ -6,8 +6,8 @@ use evenstep_protocol::WorkerReport;
 use serde::Serialize;
 use sqlx::{AssertSqlSafe, PgConnection, SqliteConnection};
 
-use super::database::{Connection, Either, run, scalar};
-use super::{StoreError, TelemetryRows, integer, json};
+use crate::database::{Connection, Either, run, scalar};
+use crate::{StoreError, TelemetryRows, integer, json};
 
 /// Samples in one statement of SQLite.
 const VALUES_MAX: usize = 1000;
@@ -16,7 +16,7 @@ const COPY_MESSAGE_BYTES: usize = 256 * 1024;
 
 /// A report with what the table needs beside it.
 #[derive(Debug, Serialize)]
-pub(super) struct ReportRow<'a> {
+pub(crate) struct ReportRow<'a> {
     pub job_id: &'a str,
     pub at_unix_ms: i64,
     pub report: &'a WorkerReport,
@@ -24,7 +24,7 @@ pub(super) struct ReportRow<'a> {
 
 /// An answer with what the table needs beside it.
 #[derive(Debug, Serialize)]
-pub(super) struct AllocationRow<'a> {
+pub(crate) struct AllocationRow<'a> {
     pub job_id: &'a str,
     pub iteration: u64,
     pub generation: u64,
@@ -33,7 +33,7 @@ pub(super) struct AllocationRow<'a> {
 }
 
 /// Inserts reports; those stored before stay as they are.
-pub(super) async fn insert_reports(
+pub(crate) async fn insert_reports(
     connection: &mut Connection,
     reports: &[ReportRow<'_>],
 ) -> Result<u64, StoreError> {
@@ -77,7 +77,7 @@ pub(super) async fn insert_reports(
 }
 
 /// Inserts answers. Fails with [`StoreError::Taken`] where one of them is there.
-pub(super) async fn insert_allocations(
+pub(crate) async fn insert_allocations(
     connection: &mut Connection,
     allocations: &[AllocationRow<'_>],
 ) -> Result<u64, StoreError> {
@@ -113,7 +113,7 @@ pub(super) async fn insert_allocations(
 }
 
 /// Inserts samples of which none is there yet. Fails with [`StoreError::Taken`] where one is.
-pub(super) async fn insert_new_samples(
+pub(crate) async fn insert_new_samples(
     connection: &mut Connection,
     batches: &[&TelemetryRows],
 ) -> Result<(), StoreError> {
@@ -139,7 +139,7 @@ pub(super) async fn insert_new_samples(
 }
 
 /// Inserts the samples of a batch that are not there yet; how many those are.
-pub(super) async fn insert_missing_samples(
+pub(crate) async fn insert_missing_samples(
     connection: &mut Connection,
     batch: &TelemetryRows,
 ) -> Result<u64, StoreError> {
@@ -301,6 +301,14 @@ async fn count_samples(connection: &mut Connection, nodes: &BTreeMap<&str, u64>)
     };
     run!(connection, sql, json(nodes)?)?;
     Ok(())
+}
+
+/// The text that is stored of an answer.
+pub(crate) fn text(answer: &[u8]) -> Result<&str, StoreError> {
+    std::str::from_utf8(answer).map_err(|error| StoreError::Corrupt {
+        what: "answer",
+        source: <serde_json::Error as serde::ser::Error>::custom(error),
+    })
 }
 
 fn column<'a, T>(rows: &'a [AllocationRow<'_>], of: impl Fn(&'a AllocationRow<'_>) -> T) -> Vec<T> {

@@ -6,17 +6,17 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::database::{Connection, Either, rows, run};
-use super::retention::{RollUp, SampleKey};
-use super::summary::{NodeStep, NodeSums, WorkerStep, WorkerSums, node_sums, ranges};
-use super::{StoreError, integer};
+use crate::database::{Connection, Either, rows, run};
+use crate::retention::{RollUp, SampleKey};
+use crate::summary::{NodeStep, NodeSums, WorkerStep, WorkerSums, node_sums, ranges};
+use crate::{StoreError, integer};
 
 /// Held while summaries of nodes are merged on PostgreSQL, where several predictors may be at it: any number that is ours alone.
 const NODES_LOCK: i64 = 0x65_76_65_6e_73_74_65_70;
 
 /// Lets rows go and keeps what they come to; the rows that went. Fails with [`StoreError::Taken`] where one of them is gone
 /// already, or another predictor is at it.
-pub(super) async fn apply(connection: &mut Connection, roll_up: &RollUp) -> Result<u64, StoreError> {
+pub(crate) async fn apply(connection: &mut Connection, roll_up: &RollUp) -> Result<u64, StoreError> {
     let gone = match roll_up {
         RollUp::Samples { samples, minutes } => {
             one_at_a_time(connection).await?;

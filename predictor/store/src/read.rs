@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::database::{on, rows, scalar};
-use super::{Store, StoreError, integer};
+use bytes::Bytes;
+
+use crate::database::{on, rows, scalar};
+use crate::{Store, StoreError, integer};
 use evenstep_protocol::{
     AllocateAnswer, InvalidId, JobId, JobSpec, JoinRequest, NodeId, NodeSample, NodeView, TailReport,
     WorkerOverride, WorkerReport,
@@ -57,7 +59,7 @@ pub struct StoredAnswer {
     /// The generation it was planned in.
     pub generation: u64,
     /// The answer, byte for byte.
-    pub answer: String,
+    pub answer: Bytes,
 }
 
 impl StoredAnswer {
@@ -66,7 +68,7 @@ impl StoredAnswer {
     /// # Errors
     /// Where it cannot be understood.
     pub fn parse(&self) -> Result<AllocateAnswer, StoreError> {
-        json(&self.answer, "answer")
+        serde_json::from_slice(&self.answer).map_err(|source| StoreError::Corrupt { what: "answer", source })
     }
 }
 
@@ -91,7 +93,7 @@ struct WorkerRow {
 /// A report as it is read. The columns with defaults came later: a database of an earlier schema, read offline and left as
 /// it is, does not have them.
 #[derive(sqlx::FromRow)]
-pub(super) struct ReportRow {
+pub(crate) struct ReportRow {
     pub iteration: i64,
     worker: String,
     local_batch: i64,
@@ -316,7 +318,7 @@ impl Store {
         let answer = |(iteration, generation, answer): (i64, i64, String)| StoredAnswer {
             iteration: iteration.cast_unsigned(),
             generation: generation.cast_unsigned(),
-            answer,
+            answer: answer.into(),
         };
         Ok(answers.into_iter().map(answer).collect())
     }
@@ -395,7 +397,7 @@ impl ReportRow {
     }
 }
 
-pub(super) fn id<T: TryFrom<String, Error = InvalidId>>(text: String) -> Result<T, StoreError> {
+pub(crate) fn id<T: TryFrom<String, Error = InvalidId>>(text: String) -> Result<T, StoreError> {
     T::try_from(text).map_err(|error| StoreError::Corrupt {
         what: "id",
         source: <serde_json::Error as serde::de::Error>::custom(error),

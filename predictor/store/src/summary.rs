@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{AllocateAnswer, NodeSample, Readings, WorkerId, WorkerReport};
 use serde::{Deserialize, Serialize};
 
-use super::StoreError;
+use crate::StoreError;
 
 /// A minute, in seconds.
 pub const MINUTE_S: i64 = 60;
@@ -85,7 +85,7 @@ impl NodeSums {
 }
 
 /// Summed up samples as the store has them.
-pub(super) fn node_sums(samples: i64, readings: &str) -> Result<NodeSums, StoreError> {
+pub(crate) fn node_sums(samples: i64, readings: &str) -> Result<NodeSums, StoreError> {
     let readings =
         serde_json::from_str(readings).map_err(|source| StoreError::Corrupt { what: "summary", source })?;
     Ok(NodeSums { samples: samples.cast_unsigned(), readings })

@@ -11,8 +11,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::target::nobody_serves;
 use super::{Cell, Kind, Row, Table, discover, quoted};
-use crate::store::database::{Connection, Either, connect_to_read, on, run, scalar};
-use crate::store::{Address, StoreError, lock, schema};
+use crate::database::{Connection, Either, connect_to_read, on, run, scalar};
+use crate::{Address, StoreError, lock, schema};
 
 /// Bytes of rows that are taken from a table at once, about; a row that is larger comes alone.
 const PAGE_BYTES: usize = 4 << 20;
@@ -155,7 +155,7 @@ pub(super) fn backend(connection: &Connection) -> Backend {
 }
 
 /// What commands do may take longer than what a service may.
-pub(in crate::store) async fn unhurried(connection: &mut Connection) -> Result<(), StoreError> {
+pub(crate) async fn unhurried(connection: &mut Connection) -> Result<(), StoreError> {
     if let Either::Postgres(connection) = connection {
         let sql = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0";
         sqlx::raw_sql(sql).execute(connection).await?;
@@ -164,7 +164,7 @@ pub(in crate::store) async fn unhurried(connection: &mut Connection) -> Result<(
 }
 
 /// Bytes of a store on disk.
-pub(in crate::store) async fn bytes(
+pub(crate) async fn bytes(
     connection: &mut Connection,
     file: Option<&std::path::Path>,
 ) -> Result<u64, StoreError> {

@@ -13,10 +13,10 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::{Instrument, Span};
 
-use super::database::{self, Connection, Either, on};
-use super::lease::{Held, Lease};
-use super::meter::Meter;
-use super::{Address, Change, StoreError, apply, bulk};
+use crate::database::{self, Connection, Either, on};
+use crate::lease::{Held, Lease};
+use crate::meter::Meter;
+use crate::{Address, Change, StoreError, apply, bulk};
 
 /// Writes in one commit.
 const GROUP_MAX: usize = 128;
@@ -30,7 +30,7 @@ const COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A write on its way to the writer.
 #[derive(Debug)]
-pub(super) struct Write {
+pub(crate) struct Write {
     pub changes: Vec<Change>,
     pub at_unix_ms: i64,
     /// The registration that it was decided in; `None` where anybody may make it.
@@ -45,7 +45,7 @@ pub(super) struct Write {
 
 /// What waits. Writes that a training job waits for come first.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     pub urgent: mpsc::Receiver<Write>,
     pub bulk: mpsc::Receiver<Write>,
 }
@@ -81,7 +81,7 @@ impl Queue {
 
 /// The writer's side of a store.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(crate) struct Writer {
     pub address: Address,
     /// `None` after a failure.
     pub connection: Option<Connection>,

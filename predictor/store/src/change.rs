@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerId, WorkerOverride, WorkerReport};
 
-use super::{RollUp, TelemetryRows};
+use crate::{RollUp, TelemetryRows};
 
 /// One change; a transaction makes several, all or none.
 #[derive(Debug, Clone)]
@@ -38,7 +39,7 @@ pub enum Change {
     Membership {
         /// The job.
         job_id: JobId,
-        /// The generation that this change builds on. Fails with [`super::StoreError::Taken`] where another came in between.
+        /// The generation that this change builds on. Fails with [`crate::StoreError::Taken`] where another came in between.
         replaces: u64,
         /// Its generation now.
         generation: u64,
@@ -52,9 +53,9 @@ pub enum Change {
         /// The job.
         job_id: JobId,
         /// One for each worker and iteration; those stored before stay as they are.
-        reports: Vec<WorkerReport>,
+        reports: Arc<[WorkerReport]>,
     },
-    /// An iteration is answered. Fails with [`super::StoreError::Taken`] where it was answered in this generation before.
+    /// An iteration is answered. Fails with [`crate::StoreError::Taken`] where it was answered in this generation before.
     Allocation {
         /// The job.
         job_id: JobId,
@@ -62,8 +63,8 @@ pub enum Change {
         iteration: u64,
         /// The generation it was planned in.
         generation: u64,
-        /// The answer, byte for byte.
-        answer: String,
+        /// The answer (JSON), byte for byte.
+        answer: Bytes,
     },
     /// Where the learning-rate rule of a job stands, in the place of what was stored before.
     LearningRate {
@@ -92,7 +93,7 @@ pub enum Change {
     },
     /// An agent's samples; those stored before stay as they are.
     Telemetry(TelemetryRows),
-    /// Old rows go, and what they come to is kept. Fails with [`super::StoreError::Taken`] where one of them is gone already.
+    /// Old rows go, and what they come to is kept. Fails with [`crate::StoreError::Taken`] where one of them is gone already.
     RollUp(Arc<RollUp>),
     /// Nothing, written durably: it shows whether the store takes writes.
     Probe,
@@ -107,7 +108,7 @@ const CHANGE_BYTES: usize = 1024;
 
 impl Change {
     /// What it takes in memory while it waits, roughly.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let more = match self {
             Self::Reports { reports, .. } => reports.len() * REPORT_BYTES,
             Self::Allocation { answer, .. } => answer.len(),
@@ -122,7 +123,7 @@ impl Change {
     }
 
     /// Whether nobody's training waits for it.
-    pub(super) fn can_wait(&self) -> bool {
+    pub(crate) fn can_wait(&self) -> bool {
         match self {
             // A job is held while its iterations go.
             Self::RollUp(roll_up) => !matches!(**roll_up, RollUp::Iterations { .. }),

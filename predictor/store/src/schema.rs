@@ -2,17 +2,17 @@
 
 use sqlx::migrate::Migrator;
 
-use super::database::{Connection, Either, run, scalar};
-use super::{StoreError, timescale};
+use crate::database::{Connection, Either, run, scalar};
+use crate::{StoreError, timescale};
 
-static SQLITE: Migrator = sqlx::migrate!("../migrations/sqlite");
-static POSTGRES: Migrator = sqlx::migrate!("../migrations/postgres");
+static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
+static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
 
 /// The schema that a database of ours has.
-pub(super) const NEWEST: &str = "SELECT max(version) FROM _sqlx_migrations";
+pub(crate) const NEWEST: &str = "SELECT max(version) FROM _sqlx_migrations";
 
 /// The newest schema that this binary knows for a database.
-pub(super) fn known(connection: &Connection) -> i64 {
+pub(crate) fn known(connection: &Connection) -> i64 {
     let migrator = match connection {
         Either::Sqlite(_) => &SQLITE,
         Either::Postgres(_) => &POSTGRES,
@@ -24,7 +24,7 @@ pub(super) fn known(connection: &Connection) -> i64 {
 ///
 /// # Errors
 /// Where the database cannot be read.
-pub(super) async fn found(connection: &mut Connection) -> Result<Option<i64>, StoreError> {
+pub(crate) async fn found(connection: &mut Connection) -> Result<Option<i64>, StoreError> {
     let table = match connection {
         Either::Sqlite(_) => "SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'",
         Either::Postgres(_) => "SELECT count(to_regclass('_sqlx_migrations'))",
@@ -39,7 +39,7 @@ pub(super) async fn found(connection: &mut Connection) -> Result<Option<i64>, St
 ///
 /// # Errors
 /// [`StoreError::Newer`], or where the database cannot be read.
-pub(super) async fn check(connection: &mut Connection) -> Result<(), StoreError> {
+pub(crate) async fn check(connection: &mut Connection) -> Result<(), StoreError> {
     let known = known(connection);
     match found(connection).await? {
         Some(found) if found > known => Err(StoreError::Newer { found, known }),
@@ -51,7 +51,7 @@ pub(super) async fn check(connection: &mut Connection) -> Result<(), StoreError>
 ///
 /// # Errors
 /// [`StoreError::Newer`], or where a migration fails; then it is as it was.
-pub(super) async fn update(connection: &mut Connection) -> Result<(), StoreError> {
+pub(crate) async fn update(connection: &mut Connection) -> Result<(), StoreError> {
     check(connection).await?;
     match connection {
         Either::Sqlite(connection) => SQLITE.run(connection).await?,
@@ -64,7 +64,7 @@ pub(super) async fn update(connection: &mut Connection) -> Result<(), StoreError
 }
 
 /// A write that changes nothing and still needs everything that writes need.
-pub(super) async fn probe(connection: &mut Connection) -> Result<u64, StoreError> {
+pub(crate) async fn probe(connection: &mut Connection) -> Result<u64, StoreError> {
     let sql = match connection {
         // Ours to use, and unused: setting it writes a page.
         Either::Sqlite(_) => "PRAGMA user_version = 0",

@@ -1,21 +1,21 @@
 //! All writes of a group at one go: a statement for all rows of a kind, whatever their number. On PostgreSQL, where every
 //! statement is a round trip, this is what group commit gains most from.
 
-use super::database::Connection;
-use super::rows::{self, AllocationRow, ReportRow};
-use super::writer::Write;
-use super::{Change, StoreError, apply};
+use crate::database::Connection;
+use crate::rows::{self, AllocationRow, ReportRow};
+use crate::writer::Write;
+use crate::{Change, StoreError, apply};
 
 /// A row of a group cannot be taken.
 #[derive(Debug)]
-pub(super) struct Refused;
+pub(crate) struct Refused;
 
 /// Applies a group inside the transaction that is open. `Ok(Err(_))` where a row cannot be taken: then the transaction has
 /// to be rolled back, and the writes be applied one by one. The rows that each write brought, else.
 ///
 /// # Errors
 /// Where the database fails.
-pub(super) async fn apply(
+pub(crate) async fn apply(
     connection: &mut Connection,
     group: &[Write],
 ) -> Result<Result<Vec<u64>, Refused>, StoreError> {
@@ -46,7 +46,7 @@ async fn try_apply(connection: &mut Connection, group: &[Write]) -> Result<Vec<u
                         iteration: *iteration,
                         generation: *generation,
                         at_unix_ms,
-                        answer,
+                        answer: rows::text(answer)?,
                     });
                 }
                 Change::Telemetry(batch) => {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use sqlx::postgres::PgConnectOptions;
 
-use super::StoreError;
+use crate::StoreError;
 
 /// An address as `--store` takes it. Shown without the password.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ pub enum Address {
 
 impl Address {
     /// The file of an SQLite store.
-    pub(super) fn file(&self) -> Option<&Path> {
+    pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Self::Sqlite(file) => Some(file),
             Self::Postgres(_) => None,

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 
 use evenstep_protocol::{AllocateAnswer, JobId, JobSpec, NodeSample, WorkerReport};
 
-use super::database::rows;
-use super::read::ReportRow;
-use super::summary::{
+use crate::database::rows;
+use crate::read::ReportRow;
+use crate::summary::{
     HOUR_S, MINUTE_S, NodeStep, NodeSums, WorkerStep, WorkerSums, begin_of_step, node_sums, predicted_time_s,
 };
-use super::{Store, StoreError, integer};
+use crate::{Store, StoreError, integer};
 
 /// Rows that one roll-up stands for: it holds up the writer for some milliseconds.
 const SLICE_ROWS: usize = 1000;
@@ -66,10 +66,10 @@ pub enum RollUp {
 /// Which sample, and when it was taken.
 #[derive(Debug, Clone)]
 pub struct SampleKey {
-    pub(super) node: String,
-    pub(super) boot_id: String,
-    pub(super) sequence: i64,
-    pub(super) at_unix_ms: i64,
+    pub(crate) node: String,
+    pub(crate) boot_id: String,
+    pub(crate) sequence: i64,
+    pub(crate) at_unix_ms: i64,
 }
 
 impl RollUp {
@@ -273,7 +273,7 @@ impl Store {
         let jobs = rows!(&self.readers, (String, String), "SELECT job_id, spec FROM job ORDER BY job_id")?;
         let keep = |(job_id, spec): (String, String)| {
             let spec: JobSpec = read(&spec, "job")?;
-            Ok((super::read::id(job_id)?, spec.keep_s))
+            Ok((crate::read::id(job_id)?, spec.keep_s))
         };
         jobs.into_iter().map(keep).collect()
     }

@@ -2,7 +2,7 @@
 
 use sqlx::PgConnection;
 
-use super::StoreError;
+use crate::StoreError;
 
 /// Safe to run again.
 const ARRANGE: &str = include_str!("../../../migrations/timescale/node_sample.sql");
@@ -11,7 +11,7 @@ const ARRANGE: &str = include_str!("../../../migrations/timescale/node_sample.sq
 ///
 /// # Errors
 /// Where it is there and says no.
-pub(super) async fn arrange(connection: &mut PgConnection) -> Result<(), StoreError> {
+pub(crate) async fn arrange(connection: &mut PgConnection) -> Result<(), StoreError> {
     let is_there: bool =
         sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'timescaledb')")
             .fetch_one(&mut *connection)

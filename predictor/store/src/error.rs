@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{QUEUE_BYTES_MAX, QUEUE_MAX};
+use crate::{QUEUE_BYTES_MAX, QUEUE_MAX};
 
 /// Why something could not be kept or read. Unless it says otherwise nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -146,7 +146,7 @@ impl StoreError {
     }
 
     /// The same again for the next one in a group that failed.
-    pub(super) fn again(&self) -> Self {
+    pub(crate) fn again(&self) -> Self {
         match self {
             Self::Fenced => Self::Fenced,
             Self::Silent => Self::Silent,
@@ -155,7 +155,7 @@ impl StoreError {
     }
 
     /// Whether it lies in what was to be written: other writes may succeed.
-    pub(super) fn is_of_the_write(&self) -> bool {
+    pub(crate) fn is_of_the_write(&self) -> bool {
         match self {
             Self::Taken | Self::Corrupt { .. } => true,
             Self::Database(sqlx::Error::Database(error)) => {

@@ -19,8 +19,8 @@ use evenstep_protocol::JobId;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::database::scalar;
-use super::{Store, StoreError};
+use crate::database::scalar;
+use crate::{Store, StoreError};
 
 /// Renewals in the time of one lease.
 const RENEWALS: u32 = 4;
@@ -50,7 +50,7 @@ pub struct Sharing {
 
 /// The lease of this predictor.
 #[derive(Debug)]
-pub(super) struct Lease {
+pub(crate) struct Lease {
     /// How, and over which connections: renewals never wait for readers. `None` where no other predictor can be.
     shared: Option<(Sharing, PgPool)>,
     held: RwLock<Held>,
@@ -60,7 +60,7 @@ pub(super) struct Lease {
 
 /// A registration, and until when it is good for answers.
 #[derive(Debug, Clone)]
-pub(super) struct Held {
+pub(crate) struct Held {
     pub number: u64,
     pub instance: String,
     until: Option<Instant>,
@@ -118,7 +118,7 @@ impl Store {
     }
 
     /// This predictor's name in the database.
-    pub(super) fn instance(&self) -> Result<String, StoreError> {
+    pub(crate) fn instance(&self) -> Result<String, StoreError> {
         self.lease.held(|held| held.instance.clone())
     }
 
@@ -163,7 +163,7 @@ impl Store {
     ///
     /// # Errors
     /// Where the database cannot be reached; the lease goes on until it is over.
-    pub(super) async fn renew(&self) -> Result<(), StoreError> {
+    pub(crate) async fn renew(&self) -> Result<(), StoreError> {
         let Some((sharing, pool)) = &self.lease.shared else { return Ok(()) };
         if self.lease.given_up.load(Ordering::Relaxed) {
             return Ok(());

@@ -3,9 +3,9 @@
 use evenstep_protocol::LevelView;
 use sqlx::{PgPool, SqlitePool};
 
-use super::database::{Either, rows, scalar};
-use super::summary::{HOUR_S, MINUTE_S};
-use super::{Store, StoreError, schema};
+use crate::database::{Either, rows, scalar};
+use crate::summary::{HOUR_S, MINUTE_S};
+use crate::{Store, StoreError, schema};
 
 /// What a row of PostgreSQL takes beside its columns, in bytes, with its place in the indexes: roughly.
 const POSTGRES_ROW_BYTES: f64 = 120.0;

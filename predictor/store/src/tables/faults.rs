@@ -3,8 +3,8 @@
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::snapshot::Snapshot;
-use crate::store::StoreError;
-use crate::store::database::{Either, rows};
+use crate::StoreError;
+use crate::database::{Either, rows};
 
 /// Something wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use evenstep_protocol::{JobId, WorkerReport};
 use sqlx::Connection as _;
 
-use super::database::{connect_to_read, on, rows};
-use super::read::{ReportRow, StoredReport};
-use super::{Address, StoreError, schema};
+use crate::database::{connect_to_read, on, rows};
+use crate::read::{ReportRow, StoredReport};
+use crate::{Address, StoreError, schema};
 
 /// The reports of a job by iteration, the oldest first; at most one more than `limit`, to tell that there are more.
 ///

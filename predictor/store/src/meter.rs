@@ -4,7 +4,7 @@ use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_observability::metrics::prometheus::{Histogram, IntCounterVec};
 use evenstep_observability::metrics::{Family, collect, counters, histogram};
 
-use super::{QUEUE_BYTES_MAX, QUEUE_MAX, Store};
+use crate::{QUEUE_BYTES_MAX, QUEUE_MAX, Store};
 
 /// Durations of commits, in seconds.
 const COMMITS_S: &[f64] =
@@ -12,7 +12,7 @@ const COMMITS_S: &[f64] =
 
 /// What the writer counts.
 #[derive(Debug, Clone)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     /// Groups of writes, from begin to durable, in seconds.
     pub commits: Histogram,
     /// Groups that failed.
