@@ -4,10 +4,10 @@ use linfa::traits::Fit;
 use ndarray::{Array1, Array2};
 use serde::{Deserialize, Serialize};
 
-use super::compose::{Dataset, check, predict_rows, setting};
-use super::scaling::Scaling;
 use super::triangle::Triangle;
-use super::{FitError, Regression};
+use evenstep_core::forecast::fit::{Dataset, FitError, Regression, check, setting};
+use evenstep_core::forecast::scaling::Scaling;
+use evenstep_core::predict_rows;
 
 /// The recipe of an ARX model.
 ///

@@ -1,6 +1,6 @@
 //! Our batch models on published sets, beside the figures published for them.
 //!
-//! `cargo run --release -p evenstep-core --example published_sets -- DATA_DIR [SET]` looks for
+//! `cargo run --release -p evenstep-lab --example published_sets -- DATA_DIR [SET]` looks for
 //! `bouc-wen/boucwen_histeretic_system.csv` and `buck/buck_{id,valid}.csv` (sysidentpy-data),
 //! `silverbox/SNLS80mV.csv` (nonlinearbenchmark.org), `santafe-laser/santafe_laser.csv` and
 //! `mackey-glass/mackey_glass_tau17.csv`, fits on the usual training part of each and prints one table. Sets that are not
@@ -11,9 +11,9 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use evenstep_core::forecast::batch::{
-    Arx, Criterion, Lags, Narx, Polynomial, Recipe, Regression, Settings, System, Terms,
-};
+use evenstep_core::forecast::fit::Regression;
+use evenstep_core::forecast::narx::{Narx, Settings};
+use evenstep_lab::batch::{Arx, Criterion, Lags, Polynomial, Recipe, System, Terms};
 
 /// What one set gives: a line per model.
 type Lines = Result<Vec<Line>, Box<dyn Error>>;

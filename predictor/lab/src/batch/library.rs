@@ -7,9 +7,9 @@ use linfa_linear::LinearRegression;
 use ndarray::{Array1, Array2};
 use serde::{Deserialize, Serialize};
 
-use super::compose::{Dataset, check, predict_rows, setting};
-use super::scaling::Scaling;
-use super::{FitError, Regression};
+use evenstep_core::forecast::fit::{Dataset, FitError, Regression, check, setting};
+use evenstep_core::forecast::scaling::Scaling;
+use evenstep_core::predict_rows;
 
 /// Sweeps over the coefficients after which the elastic net stops, converged or not.
 const SWEEPS_MAX: u32 = 1_000;

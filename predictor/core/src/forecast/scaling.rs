@@ -11,7 +11,7 @@ const UNITS_MAX: f64 = 1e6;
 
 /// Where a column lies, and how wide it is.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Scale {
+pub struct Scale {
     center: f64,
     /// One unit of the scaled column; 0 for a column that says nothing.
     unit: f64,
@@ -62,7 +62,7 @@ fn largest<'a>(values: impl Iterator<Item = &'a f64>) -> f64 {
 
 /// The scales of a fit: one per regressor, and the target's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Scaling {
+pub struct Scaling {
     /// Of the regressors.
     pub columns: Vec<Scale>,
     /// Of the target.

@@ -2,9 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-use evenstep_core::forecast::batch::{
-    Arx, Criterion, Decay, ElasticNet, FitError, FittedNarx, FittedPolynomial, Lags, Narx, Ols, Polynomial,
-    Recipe, Ridge, Settings, System, Terms,
+use evenstep_core::forecast::fit::FitError;
+use evenstep_core::forecast::narx::{Decay, FittedNarx, Narx, Settings};
+use evenstep_lab::batch::{
+    Arx, Criterion, ElasticNet, FittedPolynomial, Lags, Ols, Polynomial, Recipe, Ridge, System, Terms,
 };
 use linfa::Dataset;
 use linfa::prelude::SingleTargetRegression;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ndarray::{Array1, Array2};
 
-use super::Regression;
+use evenstep_core::forecast::fit::Regression;
 
 /// Which past values a model sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,9 +16,8 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::compose::{Dataset, check, predict_rows};
+use super::fit::{Dataset, FitError, Regression, check};
 use super::scaling::Scaling;
-use super::{FitError, Regression};
 use equations::Table;
 use network::Network;
 
@@ -116,4 +115,4 @@ fn middle_mean(values: &mut [f64]) -> f64 {
     middle.iter().sum::<f64>() / middle.len() as f64
 }
 
-predict_rows!(FittedNarx);
+crate::predict_rows!(FittedNarx);

@@ -1,8 +1,7 @@
 //! What a NARX fit may be told, and the two sets of settings that are used.
 
-use super::super::FitError;
-use super::super::compose::setting;
-use super::Decay;
+use super::penalty::Decay;
+use crate::forecast::fit::{FitError, setting};
 
 /// Settings of a NARX fit; [`Narx::new`](super::Narx::new) checks them.
 ///

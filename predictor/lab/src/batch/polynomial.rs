@@ -4,12 +4,12 @@ use linfa::traits::Fit;
 use ndarray::{Array1, Array2};
 use serde::{Deserialize, Serialize};
 
-use super::compose::{Dataset, check, predict_rows, setting};
 use super::frols::{Criterion, select};
 use super::monomials::Monomials;
-use super::scaling::Scaling;
 use super::triangle::Triangle;
-use super::{FitError, Regression};
+use evenstep_core::forecast::fit::{Dataset, FitError, Regression, check, setting};
+use evenstep_core::forecast::scaling::Scaling;
+use evenstep_core::predict_rows;
 
 /// Highest degree.
 pub const DEGREE_MAX: usize = 9;
