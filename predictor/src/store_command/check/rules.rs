@@ -6,8 +6,8 @@ use evenstep_core::learning_rate::Controller;
 use evenstep_protocol::{
     AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, Readings, WorkerId, WorkerOverride,
 };
-use serde::Deserialize;
 use evenstep_store::tables::{Cell, Table};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::jobs::{MODELS_FORMAT, learned_of_device, learned_of_job};
