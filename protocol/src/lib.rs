@@ -7,7 +7,6 @@
 mod allocation;
 mod background;
 mod burst;
-mod calm;
 mod ids;
 mod job;
 mod learning_rate;
@@ -26,7 +25,6 @@ pub use burst::{
     BurstAllReduce, BurstAlternative, BurstFrontPoint, BurstLayer, BurstNetwork, BurstPlan, BurstPlanLayer,
     BurstProfile, BurstRequest, CountChange, InvalidChange,
 };
-pub use calm::Calm;
 pub use ids::{InvalidId, JobId, NodeId, WorkerId};
 pub use job::{Hedge, JobSpec, JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerOverride};
 pub use learning_rate::{LearningRateRule, LearningRateSettings, OptimizerInstruction, Ramp};
