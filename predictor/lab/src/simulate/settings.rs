@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use evenstep_core::forecast::Loss;
 use evenstep_core::hedge::ClaimCost;
-use evenstep_core::plan::{Calm, Objective};
+use evenstep_core::plan::Objective;
 use serde::{Serialize, Serializer};
 
 /// Ways of sharing out the global batch.
@@ -95,8 +95,8 @@ pub struct Settings {
     pub warmup: usize,
     /// Factor of [`PolicyName::Ema`], in (0, 1].
     pub ema: f64,
-    /// What keeps evenstep's shares from changing.
-    pub calm: Calm,
+    /// Evenstep holds its shares while new ones would shorten the expected step by less than this share.
+    pub min_gain: f64,
     /// What its plans minimise.
     pub objective: Objective,
     /// What the weights of evenstep's mix are trained on.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use evenstep_core::forecast::Loss;
 use evenstep_core::hedge::{ClaimCost, POOL_MAX};
-use evenstep_core::plan::{Calm, Objective};
+use evenstep_core::plan::{MIN_GAIN, Objective};
 use evenstep_report::output::STANDARD;
 use evenstep_report::output::check_apart;
 use evenstep_report::values::{between, not_negative, positive, share};
@@ -228,7 +228,7 @@ impl Args {
             quantum: self.quantum,
             warmup: (self.warmup * iterations as f64) as usize,
             ema: self.ema,
-            calm: Calm { min_gain: self.min_gain.unwrap_or(Calm::default().min_gain), ..Calm::default() },
+            min_gain: self.min_gain.unwrap_or(MIN_GAIN),
             objective: match self.split {
                 Split::Expected => Objective::ExpectedMaximum,
                 Split::Certain => Objective::Maximum,
