@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::adascale::{Averages, GradientNorms};
+use super::error::LearningRateError;
+use super::ramp::Ramp;
 use super::rule::{Change, Rule};
-use super::{LearningRateError, Ramp};
 
 /// Iterations asked for that are remembered: at least as many as can be asked for ahead.
 pub const REMEMBERED_MAX: usize = 128;
@@ -132,7 +133,7 @@ impl Controller {
     pub fn void_from(&mut self, iteration: u64) -> Result<(), LearningRateError> {
         let kept = self.given.iter().take_while(|given| given.iteration < iteration).count();
         if kept == 0 && self.forgot {
-            return Err(LearningRateError::Forgotten { iteration });
+            return Err(LearningRateError::Forgotten { iteration, kept: REMEMBERED_MAX });
         }
         self.given.truncate(kept);
         Ok(())
