@@ -32,7 +32,7 @@ pub mod ramp;
 mod rule;
 
 pub use adascale::{GradientNorms, LocalNorm};
-pub use controller::{Controller, Instruction, MomentumForm};
+pub use controller::{Controller, Instruction, MomentumForm, Upcoming};
 pub use ramp::Ramp;
 pub use rule::{Change, RampLength, Rule, legw_multiplier};
 
