@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use evenstep_core::burst::{AllReduce, Cost, Input, Layer, Limit, Memory, Network, Problem, front, plan};
+use evenstep_burst::planner::{AllReduce, Cost, Input, Layer, Limit, Memory, Network, Problem, front, plan};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

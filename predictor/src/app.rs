@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use evenstep_observability::otlp::Otlp;
+use evenstep_store::{Address, Sharing, Store};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -18,7 +19,6 @@ use crate::http::{Api, Meter, Plans, Streams, Token, router};
 use crate::jobs::{Jobs, Pool};
 use crate::metrics;
 use crate::retention::{self, Keep, Record};
-use crate::store::{Address, Sharing, Store};
 
 /// How often leases are looked at, besides at every request.
 const LEASE_TICK: Duration = Duration::from_secs(1);

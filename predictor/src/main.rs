@@ -5,13 +5,14 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use evenstep_burst::command as plan;
+use evenstep_lab::command::{backtest, simulate};
 use evenstep_observability::logs;
 use evenstep_observability::otlp::Otlp;
 use evenstep_predictor::app::App;
-use evenstep_predictor::backtest;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::{Config, Flags};
-use evenstep_predictor::{plan_command, simulate, store_command, top};
+use evenstep_predictor::{store_command, stored_trace, top};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
@@ -29,7 +30,7 @@ enum Command {
     Serve(Box<Flags>),
     Backtest(Box<backtest::Args>),
     Simulate(Box<simulate::Args>),
-    Plan(Box<plan_command::Args>),
+    Plan(Box<plan::Args>),
     Store(store_command::Args),
     Top(top::Args),
 }
@@ -37,9 +38,9 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     match Cli::parse().command {
         Command::Serve(flags) => start(&flags).map(|()| ExitCode::SUCCESS),
-        Command::Backtest(args) => offline(args.check(), || backtest::run(&args)),
+        Command::Backtest(args) => offline(args.check(), || backtest::run(&args, stored_trace::read)),
         Command::Simulate(args) => offline(args.check(), || simulate::run(&args)),
-        Command::Plan(args) => offline(args.check(), || plan_command::run(&args)),
+        Command::Plan(args) => offline(args.check(), || plan::run(&args)),
         Command::Store(args) => offline(args.check(), || store_command::run(&args)),
         Command::Top(args) => offline(Ok(()), || top::run(&args)),
     }

@@ -23,6 +23,9 @@
 //!
 //! [`Chart::to_svg`] writes one chart as a picture of its own, for documents.
 //!
+//! Beside the page are the other results of a command: [`text`] for a terminal, [`output`] for files and standard output, [`values`] for
+//! the bounds of its flags.
+//!
 //! # What a reader may rely on
 //! - A reading that is missing (NaN, infinite, or past [`MAX_MAGNITUDE`]) breaks its line; it is never drawn as zero.
 //!   A chart without one reading says "no data".
@@ -38,6 +41,10 @@
 //! reading has to be cut out by the caller. Working around these is more code than the drawing it would save:
 //! a linear scale, a path and a rectangle. Text is HTML laid over a stretched SVG, so that a chart
 //! fits every width while its labels keep their size.
+
+pub mod output;
+pub mod text;
+pub mod values;
 
 mod chart;
 mod draw;

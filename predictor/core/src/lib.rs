@@ -12,11 +12,8 @@
 //! - [`straggler`]: who is slow for long, and why
 //! - [`membership`]: who takes part: leases and generations
 //! - [`learning_rate`]: how the learning rate follows the global batch
-//! - [`burst`]: how many GPUs each layer of a model gets, where the global batch cannot grow
 //! - [`gate`]: when background work may run beside a job, and how much
 //! - [`job`]: what is known of one job: `observe(reports)` and `decide(iteration)`
-//! - [`backtest`]: what forecasts would have been worth on what was recorded
-//! - [`simulate`]: how long steps would have taken under each way of sharing out the batch
 
 pub mod series;
 
@@ -38,12 +35,6 @@ pub mod membership;
 
 pub mod learning_rate;
 
-pub mod burst;
-
 pub mod gate;
 
 pub mod job;
-
-pub mod backtest;
-
-pub mod simulate;

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::Json;
 use super::problem::Refusal;
-use crate::burst::{PlanError, plan, relative_speeds};
+use evenstep_burst::{PlanError, plan, relative_speeds};
 
 /// Plans under way at once. They are seconds of arithmetic at most, and `/allocate` needs processors too.
 const PLANS_MAX: usize = 2;

@@ -18,7 +18,7 @@ mod simulate;
 
 mod plan;
 
-#[path = "../../core/src/burst/tests/vgg16_table.rs"]
+#[path = "../../burst/src/planner/tests/vgg16_table.rs"]
 mod vgg16_table;
 
 mod store;

@@ -6,10 +6,10 @@ use evenstep_core::learning_rate::Controller;
 use evenstep_protocol::{
     AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, Readings, WorkerId, WorkerOverride,
 };
+use evenstep_store::tables::{Cell, Table};
 use serde::de::DeserializeOwned;
 
 use crate::jobs::{MODELS_FORMAT, learned_of_device, learned_of_job};
-use crate::store::tables::{Cell, Table};
 
 /// What is told of a row that is not as usual.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,70 @@
+//! `plan`: how many GPUs each layer of a model should get. A profile in, a burst-parallel plan out, by the code that answers
+//! `POST /v1/plan/burst`.
+//!
+//! [`args`] is what was asked (`help` explains it); `timeline` says which GPUs are busy when; `text`, `charts` and `page` write the plan for
+//! people.
+
+pub mod args;
+
+mod help;
+
+mod timeline;
+
+mod text;
+
+mod charts;
+
+mod page;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::Context;
+use evenstep_protocol::BurstProfile;
+
+pub use args::Args;
+
+use crate::plan::plan;
+use evenstep_report::output::STANDARD;
+use evenstep_report::output::{self, asked, put, put_figures};
+
+/// The largest profile that is read, in bytes.
+const PROFILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Makes a plan and writes what was asked for. The flags must pass [`Args::check`].
+///
+/// # Errors
+/// Where the profile cannot be used, no plan keeps the rules, or an output cannot be written; no output is written then.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    output::check([&args.json, &args.report].into_iter().flatten())?;
+    let request = args.request(read(&args.profile)?);
+    let plan = plan(&request)?;
+    put_figures(&text::table(&plan), &plan, args.json.as_ref(), &[&args.report])?;
+    if let Some(path) = &args.report {
+        put(path, page::report(&plan, &asked()).to_html().as_bytes())?;
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> anyhow::Result<BurstProfile> {
+    let name = path.display().to_string();
+    let text = if path == Path::new(STANDARD) {
+        text_of(std::io::stdin().lock())
+    } else {
+        File::open(path).map_err(anyhow::Error::from).and_then(text_of)
+    };
+    let text = text.with_context(|| name.clone())?;
+    let mut reader = serde_json::Deserializer::from_str(&text);
+    let profile = serde_path_to_error::deserialize(&mut reader)
+        .map_err(|error| anyhow::anyhow!("{name}: {}: {}", error.path(), error.inner()))?;
+    reader.end().with_context(|| name)?;
+    Ok(profile)
+}
+
+fn text_of(source: impl Read) -> anyhow::Result<String> {
+    let mut text = String::new();
+    source.take(PROFILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    anyhow::ensure!(text.len() as u64 <= PROFILE_BYTES_MAX, "it has over {PROFILE_BYTES_MAX} bytes");
+    Ok(text)
+}

@@ -1,0 +1,67 @@
+//! How much work a plan is, so that none takes minutes: a bound, and how many plans there is time for to find out what limits buy.
+
+use crate::planner::Problem;
+
+use crate::error::PlanError;
+
+/// The most plans that are made to find out what limits buy.
+const FRONT_PLANS_MAX: u64 = 32;
+/// The most ways that one plan looks at: some seconds of work.
+const WAYS_MAX: u64 = 1 << 27;
+/// The most ways that the plans of a front look at together.
+const FRONT_WAYS_MAX: u64 = 1 << 25;
+/// How many times the ways of a plan under a memory cap that does not bind are those under one that does, about.
+const CAPPED: u64 = 8;
+const CAPPED_IN_FRONT: u64 = 64;
+
+/// How many plans a front may have: fewer than two make none.
+///
+/// # Errors
+/// Where a plan would be too much work by itself.
+pub fn front_plans(problem: &Problem) -> Result<usize, PlanError> {
+    let layers = problem.layers.len() as u64;
+    let counts = match &problem.counts {
+        Some(counts) => counts.len() as u64,
+        None => u64::from(problem.speeds.len().max(1).ilog2()) + 1,
+    };
+    // Along a chain each layer is held against the counts of the one before, in a block also against those where it began.
+    let in_blocks = problem.layers.iter().any(|layer| layer.inputs.len() > 1);
+    let ways = layers.saturating_mul(counts.saturating_pow(if in_blocks { 3 } else { 2 }));
+    let times = |capped: u64| ways.saturating_mul(if problem.memory.is_some() { capped } else { 1 });
+    if times(CAPPED) > WAYS_MAX {
+        return Err(PlanError::Invalid(format!(
+            "{layers} layers with {counts} GPU counts each{}: about {} ways to look at, and {WAYS_MAX} are the most; allow fewer counts",
+            if problem.memory.is_some() { " under a memory cap" } else { "" },
+            times(CAPPED)
+        )));
+    }
+    let plans = (FRONT_WAYS_MAX / times(CAPPED_IN_FRONT).max(1)).min(FRONT_PLANS_MAX);
+    Ok(if plans < 2 { 0 } else { plans as usize })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use crate::planner::{Input, Layer, Memory};
+
+    use super::*;
+
+    fn problem(layers: usize, reads: usize, counts: usize) -> Problem {
+        let input = Input { layer: 0, edge_us: None };
+        let layer = Layer { inputs: vec![input; reads], ..Layer::table("any", None, BTreeMap::new()) };
+        Problem { counts: Some((1..=counts).collect()), ..Problem::new(vec![layer; layers], counts, 1) }
+    }
+
+    #[test]
+    fn large_plans_have_smaller_fronts_and_the_largest_are_refused() {
+        let plans = |layers, reads, counts| front_plans(&problem(layers, reads, counts));
+        assert_eq!(plans(500, 1, 11), Ok(32));
+        assert_eq!(plans(4096, 1, 32), Ok(8));
+        assert_eq!(plans(4096, 2, 32), Ok(0), "the plan itself is possible");
+        let memory = Some(Memory { bytes_per_gpu: 1, bytes_per_parameter: 0.0 });
+        assert_eq!(front_plans(&Problem { memory, ..problem(500, 1, 11) }), Ok(8));
+        let error = front_plans(&Problem { memory, ..problem(4096, 2, 32) }).unwrap_err().to_string();
+        assert!(error.contains("4096 layers with 32 GPU counts each under a memory cap"), "{error}");
+    }
+}

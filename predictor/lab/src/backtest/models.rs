@@ -1,0 +1,176 @@
+//! The models of a backtest by name, and what stands behind each.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::recipes::RecipeName;
+use super::refit::{Refits, Refitted};
+use super::rolling::{JobModel, Prediction};
+use evenstep_core::forecast::batch::{FitError, Narx};
+use evenstep_core::forecast::nonlinear::Training;
+use evenstep_core::forecast::{EXPERT_NAMES, ExpertKind, JobForecaster, Loss};
+use evenstep_core::series::{DriverSet, Observation};
+
+/// The mixes. Single experts stand beside them ([`EXPERT_NAMES`]), and batch models ([`RecipeName::ALL`]).
+pub const MIX_NAMES: &str = "mix, mix_step (trained on the step time)";
+
+/// What is compared where no models are named.
+pub const DEFAULT_MODELS: [&str; 7] = ["last", "ema_0.3", "ema_0.6", "arx", "arx_pooled", "mix", "mix_step"];
+
+/// Rows between two fits of a network in the mix, unless said otherwise: as in the service.
+const REFIT_ROWS: usize = 200;
+
+/// The name of a model. It prints as it was written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelName {
+    written: String,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Expert(ExpertKind),
+    Mix(Loss),
+    Batch(RecipeName),
+}
+
+/// No model is called so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no model {name:?}; there are {EXPERT_NAMES}, {MIX_NAMES}, {}", RecipeName::ALL.map(RecipeName::as_str).join(", "))]
+pub struct UnknownModel {
+    name: String,
+}
+
+impl FromStr for ModelName {
+    type Err = UnknownModel;
+
+    fn from_str(written: &str) -> Result<Self, UnknownModel> {
+        let kind = match written {
+            "ma" => Some(Kind::Expert(ExpertKind::MovingAverage(5))),
+            "ema" => Some(Kind::Expert(ExpertKind::Ema(0.3))),
+            "hold" => Some(Kind::Expert(ExpertKind::Hold(0.3))),
+            "mix" => Some(Kind::Mix(Loss::SquaredError)),
+            "mix_step" => Some(Kind::Mix(Loss::StepTime)),
+            _ => RecipeName::find(written)
+                .map(Kind::Batch)
+                .or_else(|| Some(Kind::Expert(written.parse().ok()?))),
+        };
+        let kind = kind.ok_or_else(|| UnknownModel { name: written.into() })?;
+        Ok(Self { written: written.into(), kind })
+    }
+}
+
+impl fmt::Display for ModelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.written)
+    }
+}
+
+/// What a model is set up for.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup<'a> {
+    /// Names of the drivers.
+    pub drivers: &'a [String],
+    /// Rows of warm-up of each worker.
+    pub warmup_rows: &'a [usize],
+    /// How batch models are fitted.
+    pub refits: &'a Refits,
+}
+
+impl ModelName {
+    /// The last value: what every other model is compared with.
+    pub fn last() -> Self {
+        Self { written: "last".into(), kind: Kind::Expert(ExpertKind::Last) }
+    }
+
+    /// Whether it is the last value.
+    pub fn is_last(&self) -> bool {
+        self.kind == Kind::Expert(ExpertKind::Last)
+    }
+
+    /// The batch model of this name, in system identification; there `arx` is fitted by least squares.
+    pub fn recipe(&self) -> Option<RecipeName> {
+        match self.kind {
+            Kind::Batch(recipe) => Some(recipe),
+            Kind::Expert(ExpertKind::Arx) => Some(RecipeName::Arx),
+            _ => None,
+        }
+    }
+
+    /// A fresh model that has seen nothing.
+    ///
+    /// # Errors
+    /// [`FitError::Setting`] where a setting of a batch model is out of range.
+    pub fn build(&self, setup: &Setup<'_>) -> Result<Box<dyn JobModel>, FitError> {
+        let drivers = DriverSet::new(setup.drivers.iter().cloned());
+        Ok(match self.kind {
+            Kind::Expert(kind) => {
+                Box::new(Streaming::new(JobForecaster::with(drivers, vec![kind], Loss::SquaredError), None))
+            }
+            Kind::Mix(loss) => {
+                let roster = ExpertKind::roster(&drivers);
+                Box::new(Streaming::new(JobForecaster::with(drivers, roster, loss), Some(setup)))
+            }
+            Kind::Batch(recipe) => Box::new(Refitted::new(recipe, setup)?),
+        })
+    }
+}
+
+/// The service's own forecaster, of one expert or of all.
+struct Streaming {
+    forecaster: JobForecaster<usize>,
+    /// What the workers did in this iteration: learned together.
+    outcomes: Vec<(usize, Observation)>,
+    /// What networks are fitted to, by worker, as the service does beside its requests; empty where there are none.
+    training: Vec<Training>,
+    refit_rows: usize,
+    rows: Vec<usize>,
+}
+
+impl Streaming {
+    fn new(forecaster: JobForecaster<usize>, networks: Option<&Setup<'_>>) -> Self {
+        let workers = networks.map_or(0, |setup| setup.warmup_rows.len());
+        let training = vec![Training::new(forecaster.drivers()); workers];
+        let refit_rows = networks.and_then(|setup| setup.refits.every).unwrap_or(REFIT_ROWS);
+        Self { forecaster, outcomes: Vec::new(), training, refit_rows, rows: vec![0; workers] }
+    }
+
+    fn refit(&mut self, worker: usize, seen: &Observation) {
+        let Some(training) = self.training.get_mut(worker) else { return };
+        training.observe(seen);
+        self.rows[worker] += 1;
+        if self.rows[worker].is_multiple_of(self.refit_rows)
+            && let Ok(network) = training.fit(&Narx::refit())
+        {
+            self.forecaster.install(&worker, network);
+        }
+    }
+}
+
+impl JobModel for Streaming {
+    fn boundary(&mut self, worker: usize, drivers: &[Option<f64>]) {
+        self.forecaster.boundary(&worker, drivers);
+        if let Some(training) = self.training.get_mut(worker) {
+            training.boundary(drivers);
+        }
+    }
+
+    fn forecast(&mut self, worker: usize, batch: u64) -> Option<Prediction> {
+        let forecast = self.forecaster.forecast(&worker, Some(batch as f64))?;
+        Some(Prediction { speed: forecast.speed, interval: Some((forecast.lower, forecast.upper)) })
+    }
+
+    fn observe(&mut self, worker: usize, batch: u64, compute_time_s: f64) {
+        if let Some(seen) = Observation::new(batch as f64, compute_time_s) {
+            self.outcomes.push((worker, seen));
+        }
+    }
+
+    fn learn(&mut self) {
+        self.forecaster.observe(&self.outcomes);
+        // After the scores: no network is scored on what it was fitted to.
+        for (worker, seen) in std::mem::take(&mut self.outcomes) {
+            self.refit(worker, &seen);
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! Rolling origin: a model walks through a job, forecasts each row from what was known before, then sees it.
+
+use super::{BacktestError, Clock, Job, Row, Series};
+use evenstep_core::forecast::{AdaptiveInterval, COVERAGE};
+
+/// Rows that must follow the warm-up: fewer have no spread to compare an error with.
+pub const TEST_ROWS_MIN: usize = 2;
+
+/// How a job is walked through.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Plan {
+    /// Share of each series that is only learned from, in (0, 1).
+    pub warmup: f64,
+    /// The forecast of row k uses nothing newer than row `k - horizon` and the drivers read right after it; at least 1.
+    pub horizon: usize,
+}
+
+impl Plan {
+    /// Rows of warm-up of a series.
+    ///
+    /// # Errors
+    /// [`BacktestError::TooFewRows`] where it, or what follows it, is too short.
+    pub fn warmup_rows(&self, series: &Series) -> Result<usize, BacktestError> {
+        let rows = series.rows.len();
+        let warmup = self.warmup_of(rows);
+        if warmup < self.horizon || rows < warmup + TEST_ROWS_MIN {
+            let (warmup_min, test_min) = (self.horizon, TEST_ROWS_MIN);
+            return Err(BacktestError::TooFewRows {
+                id: series.id.clone(),
+                rows,
+                warmup,
+                warmup_min,
+                test_min,
+            });
+        }
+        Ok(warmup)
+    }
+
+    /// Rows of warm-up of so many.
+    pub fn warmup_of(&self, rows: usize) -> usize {
+        (rows as f64 * self.warmup) as usize
+    }
+}
+
+/// A forecaster of all workers of a job, as the walk drives it: at each boundary the drivers are read, forecasts are
+/// asked for, and then the row is shown.
+pub trait JobModel {
+    /// Drivers read just before the coming iteration.
+    fn boundary(&mut self, worker: usize, drivers: &[Option<f64>]);
+    /// The speed expected of a coming iteration with this batch; `None` where too little is known.
+    fn forecast(&mut self, worker: usize, batch: u64) -> Option<Prediction>;
+    /// How the iteration went.
+    fn observe(&mut self, worker: usize, batch: u64, compute_time_s: f64);
+    /// All workers of the iteration have been shown: for models that learn from them together.
+    fn learn(&mut self) {}
+    /// Whether its forecasts within the warm-up are provisional: made for step times, and no lesson to its interval.
+    fn is_provisional_in_warmup(&self) -> bool {
+        false
+    }
+    /// Why a worker has no forecasts.
+    fn failure(&self, _worker: usize) -> Option<String> {
+        None
+    }
+}
+
+/// What a model says of a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction {
+    /// Samples per second of compute time.
+    pub speed: f64,
+    /// The model's own interval, where it has one.
+    pub interval: Option<(f64, f64)>,
+}
+
+/// What the walk makes of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// The speed expected.
+    pub speed: f64,
+    /// Lower end of the interval.
+    pub lower: f64,
+    /// Upper end of the interval.
+    pub upper: f64,
+}
+
+/// What a model said of one series.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Track {
+    /// The first row after the warm-up.
+    pub start: usize,
+    /// Forecasts of all rows, those of the warm-up too; `None` where the model gave none.
+    pub points: Vec<Option<Point>>,
+    /// Time spent on learning, over the whole series.
+    pub fit_s: f64,
+    /// Mean time of a forecast in microseconds, its drivers taken included.
+    pub predict_us: f64,
+    /// Why there are rows without a forecast.
+    pub failure: Option<String>,
+}
+
+impl Track {
+    /// Actual and forecast speed of each row; `None` where a row has no forecast: what is left would flatter.
+    pub fn pairs(&self, series: &Series) -> Option<Vec<(f64, f64)>> {
+        self.rows(series).map(|(row, point)| Some((row.speed, point?.speed))).collect()
+    }
+
+    /// Actual speed, forecast and interval of each row; `None` as for [`Track::pairs`].
+    pub fn bands(&self, series: &Series) -> Option<Vec<(f64, f64, f64, f64)>> {
+        let band = |row: &Row, point: Point| (row.speed, point.speed, point.lower, point.upper);
+        self.rows(series).map(|(row, point)| Some(band(row, point?))).collect()
+    }
+
+    fn rows<'a>(&'a self, series: &'a Series) -> impl Iterator<Item = (&'a Row, Option<Point>)> {
+        series.rows.iter().zip(self.points.iter().copied()).skip(self.start)
+    }
+}
+
+/// One series on the way.
+struct Walker {
+    start: usize,
+    /// The forecast of each row, warm-up included.
+    points: Vec<Option<Point>>,
+    interval: AdaptiveInterval,
+    forecasts: usize,
+    fit_s: f64,
+    predict_s: f64,
+    refused: Option<String>,
+}
+
+/// Walks a model through a job. A model that gives no interval of its own, or one that is meant for one step only, gets
+/// an [`AdaptiveInterval`] over the residuals of its forecasts.
+///
+/// # Errors
+/// [`BacktestError::TooFewRows`].
+pub fn roll(
+    job: &Job,
+    model: &mut dyn JobModel,
+    plan: &Plan,
+    clock: Clock<'_>,
+) -> Result<Vec<Track>, BacktestError> {
+    let walker = |series: &Series| {
+        Ok(Walker {
+            start: plan.warmup_rows(series)?,
+            points: vec![None; series.rows.len()],
+            interval: AdaptiveInterval::new(COVERAGE),
+            forecasts: 0,
+            fit_s: 0.0,
+            predict_s: 0.0,
+            refused: None,
+        })
+    };
+    let mut walkers = job.series.iter().map(walker).collect::<Result<Vec<Walker>, BacktestError>>()?;
+    for tick in job.ticks() {
+        // All workers stand at the boundary before any of them computes.
+        for &(worker, at) in &tick {
+            let rows = &job.series[worker].rows;
+            walkers[worker].look_ahead(worker, rows, at, plan.horizon, model, clock);
+        }
+        for &(worker, at) in &tick {
+            walkers[worker].compare_and_learn(worker, &job.series[worker].rows[at], at, model, clock);
+        }
+        let began = clock();
+        model.learn();
+        let each_s = (clock() - began) / tick.len() as f64;
+        for (worker, _) in tick {
+            walkers[worker].fit_s += each_s;
+        }
+    }
+    Ok(walkers.into_iter().enumerate().map(|(worker, walker)| walker.end(model.failure(worker))).collect())
+}
+
+impl Walker {
+    fn look_ahead(
+        &mut self,
+        worker: usize,
+        rows: &[Row],
+        at: usize,
+        horizon: usize,
+        model: &mut dyn JobModel,
+        clock: Clock<'_>,
+    ) {
+        let began = clock();
+        model.boundary(worker, &rows[at].drivers);
+        let target = at + horizon - 1;
+        // The batch of the row to come is a decision, not a measurement: it is known.
+        let forecast = rows.get(target).and_then(|row| model.forecast(worker, row.batch));
+        self.predict_s += clock() - began;
+        self.forecasts += 1;
+        let Some(forecast) = forecast else { return };
+        if !(forecast.speed.is_finite() && forecast.speed > 0.0) {
+            self.refused = Some(format!("row {target} was forecast as {}", forecast.speed));
+            return;
+        }
+        let own = forecast.interval.filter(|_| horizon == 1);
+        let spread = self.interval.half_width().exp();
+        let (lower, upper) = own.unwrap_or((forecast.speed / spread, forecast.speed * spread));
+        self.points[target] = Some(Point { speed: forecast.speed, lower, upper });
+    }
+
+    fn compare_and_learn(
+        &mut self,
+        worker: usize,
+        row: &Row,
+        at: usize,
+        model: &mut dyn JobModel,
+        clock: Clock<'_>,
+    ) {
+        if let Some(point) = self.points[at]
+            && (at >= self.start || !model.is_provisional_in_warmup())
+        {
+            self.interval.score((row.speed / point.speed).ln());
+        }
+        let began = clock();
+        model.observe(worker, row.batch, row.compute_time_s());
+        self.fit_s += clock() - began;
+    }
+
+    fn end(self, failure: Option<String>) -> Track {
+        let counted = &self.points[self.start..];
+        let missing = counted.iter().filter(|point| point.is_none()).count();
+        let why = failure.or(self.refused).unwrap_or_else(|| "the model knew too little".into());
+        Track {
+            start: self.start,
+            failure: (missing > 0)
+                .then(|| format!("no forecast of {missing} of {} rows: {why}", counted.len())),
+            points: self.points,
+            fit_s: self.fit_s,
+            predict_us: 1e6 * self.predict_s / self.forecasts.max(1) as f64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::backtest::{ModelName, Refits, Setup, Tuning};
+
+    /// All batch models walk the same way: one stands for them.
+    const EVERY_KIND: [&str; 6] = ["last", "ma_3", "ema_0.5", "arx", "mix", "ridge"];
+
+    fn job(speeds: &[&[f64]]) -> Job {
+        let row = |(k, speed): (usize, &f64)| Row {
+            tick: k as u64,
+            batch: 8,
+            speed: *speed,
+            drivers: vec![Some((k * 7919 % 13) as f64)],
+        };
+        let series = |speeds: &&[f64]| Series {
+            id: speeds.len().to_string(),
+            rows: speeds.iter().enumerate().map(row).collect(),
+        };
+        Job {
+            trace: "t".into(),
+            drivers: vec!["other_cpu".into()],
+            series: speeds.iter().map(series).collect(),
+        }
+    }
+
+    fn tracks(job: &Job, model: &str, plan: &Plan) -> Vec<Track> {
+        let rows: Vec<usize> = job.series.iter().map(|series| plan.warmup_rows(series).unwrap()).collect();
+        let tuning = Tuning {
+            degree: 2,
+            terms: evenstep_core::forecast::batch::Terms::Automatic,
+            seed: 1,
+            thorough: false,
+        };
+        let refits = Refits {
+            window: None,
+            early: Some(18),
+            every: Some(7),
+            lags_y: 2,
+            lags_u: 1,
+            lag_stride: 1,
+            horizon: plan.horizon,
+            tuning,
+        };
+        let setup = Setup { drivers: &job.drivers, warmup_rows: &rows, refits: &refits };
+        let mut model = model.parse::<ModelName>().unwrap().build(&setup).unwrap();
+        roll(job, model.as_mut(), plan, &|| 0.0).unwrap()
+    }
+
+    fn speeds(track: &Track) -> Vec<Option<f64>> {
+        // To the nearest thousandth: log and back.
+        track.points[track.start..]
+            .iter()
+            .map(|point| Some((point.as_ref()?.speed * 1e3).round() / 1e3))
+            .collect()
+    }
+
+    /// By hand: the last value of each row, and the EMA(.5) of logs, the geometric mean of level and value.
+    #[test]
+    fn simple_models_forecast_what_their_formula_says() {
+        let job = job(&[&[1.0, 4.0, 16.0, 1.0, 2.0]]);
+        let plan = Plan { warmup: 0.4, horizon: 1 };
+        let of = |model| speeds(&tracks(&job, model, &plan)[0]);
+        assert_eq!(of("last"), [Some(4.0), Some(16.0), Some(1.0)]);
+        assert_eq!(of("ema_0.5"), [Some(2.0), Some(5.657), Some(2.378)]);
+        assert_eq!(of("ma_2"), [Some(2.0), Some(8.0), Some(4.0)]);
+        let plan = Plan { warmup: 0.4, horizon: 2 };
+        assert_eq!(speeds(&tracks(&job, "last", &plan)[0]), [Some(1.0), Some(4.0), Some(16.0)]);
+    }
+
+    #[test]
+    fn each_worker_has_its_own_past_and_its_own_warm_up() {
+        let job = job(&[&[1.0, 2.0, 3.0, 4.0], &[10.0, 20.0, 30.0, 40.0, 50.0, 60.0]]);
+        let tracks = tracks(&job, "last", &Plan { warmup: 0.5, horizon: 1 });
+        assert_eq!((tracks[0].start, speeds(&tracks[0])), (2, vec![Some(2.0), Some(3.0)]));
+        assert_eq!((tracks[1].start, speeds(&tracks[1])), (3, vec![Some(30.0), Some(40.0), Some(50.0)]));
+        assert_eq!(tracks[1].pairs(&job.series[1]).unwrap()[2].0, 60.0);
+    }
+
+    /// A model that answers what it is told to.
+    struct Scripted(f64, Option<(f64, f64)>);
+
+    impl JobModel for Scripted {
+        fn boundary(&mut self, _worker: usize, _drivers: &[Option<f64>]) {}
+
+        fn forecast(&mut self, _worker: usize, _batch: u64) -> Option<Prediction> {
+            Some(Prediction { speed: self.0, interval: self.1 })
+        }
+
+        fn observe(&mut self, _worker: usize, _batch: u64, _compute_time_s: f64) {}
+    }
+
+    fn scripted(speed: f64, interval: Option<(f64, f64)>, horizon: usize) -> Track {
+        let halves = AtomicU32::new(0);
+        let clock = || 0.5 * f64::from(halves.fetch_add(1, Ordering::Relaxed));
+        let plan = Plan { warmup: 0.5, horizon };
+        roll(&job(&[&[1.0; 10]]), &mut Scripted(speed, interval), &plan, &clock).unwrap().remove(0)
+    }
+
+    #[test]
+    fn what_is_no_speed_is_no_forecast() {
+        for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let track = scripted(speed, None, 1);
+            assert_eq!(track.points, [None; 10]);
+            assert!(
+                track
+                    .failure
+                    .as_ref()
+                    .unwrap()
+                    .starts_with("no forecast of 5 of 5 rows: row 9 was forecast as")
+            );
+            let job = job(&[&[1.0; 10]]);
+            assert_eq!((track.pairs(&job.series[0]), track.bands(&job.series[0])), (None, None));
+        }
+    }
+
+    /// A model's own interval is kept where it is meant for; else the residuals give one. The clock moves by half a second
+    /// whenever it is read: each row is observed in one, learned in another, and forecast in a third.
+    #[test]
+    fn intervals_and_times() {
+        let own = scripted(2.0, Some((1.0, 3.0)), 1);
+        assert_eq!(own.points[9], Some(Point { speed: 2.0, lower: 1.0, upper: 3.0 }));
+        assert_eq!((own.fit_s, own.predict_us, own.failure), (10.0, 0.5e6, None));
+        let from_residuals = scripted(2.0, None, 1).points[5].unwrap();
+        assert!(from_residuals.lower < 2.0 && from_residuals.upper > 2.0 && from_residuals.lower != 1.0);
+        assert_eq!(scripted(2.0, Some((1.0, 3.0)), 2).points[5], Some(from_residuals));
+    }
+
+    /// Ten residuals of log 2 teach the interval to reach exactly from 1 to 4.
+    #[test]
+    fn an_interval_learns_from_residuals() {
+        let job = job(&[&[1.0; 24]]);
+        let plan = Plan { warmup: 0.5, horizon: 1 };
+        let tracks = roll(&job, &mut Scripted(2.0, None), &plan, &|| 0.0).unwrap();
+        let point = tracks[0].points[23].unwrap();
+        assert!((point.lower - 1.0).abs() < 1e-9 && (point.upper - 4.0).abs() < 1e-9, "{point:?}");
+    }
+
+    #[test]
+    fn too_few_rows_are_counted() {
+        let job = job(&[&[1.0, 2.0, 3.0, 4.0]]);
+        let warmup = |warmup, horizon| Plan { warmup, horizon }.warmup_rows(&job.series[0]);
+        assert_eq!(warmup(0.5, 2), Ok(2));
+        let said = warmup(0.5, 3).unwrap_err().to_string();
+        assert_eq!(
+            said,
+            "4: 4 rows, of which 2 are warm-up: at least 3 rows of warm-up and 2 after it are needed"
+        );
+        assert!(warmup(0.9, 1).is_err() && warmup(0.1, 1).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        /// No model sees what was not known yet: rows from `changed` on may be anything, forecasts of rows up to
+        /// `changed + horizon - 2` stay as they are, and that of row `changed + horizon - 1` where the drivers do.
+        #[test]
+        fn the_future_does_not_reach_back(
+            speeds in prop::collection::vec(50.0f64..150.0, 60..70), changed in 24usize..50, horizon in 1usize..4,
+            drivers_too: bool
+        ) {
+            let plan = Plan { warmup: 0.4, horizon };
+            let one = job(&[&speeds, &speeds[1..]]);
+            let mut other = one.clone();
+            for series in &mut other.series {
+                for row in &mut series.rows[changed..] {
+                    row.speed *= 1.5;
+                    if drivers_too {
+                        row.drivers[0] = Some(99.0);
+                    }
+                }
+                if !drivers_too {
+                    for row in &mut series.rows[changed + 1..] {
+                        row.drivers[0] = None;
+                    }
+                }
+            }
+            let safe = changed + horizon - usize::from(drivers_too);
+            for model in EVERY_KIND {
+                let (ones, others) = (tracks(&one, model, &plan), tracks(&other, model, &plan));
+                for (a, b) in ones.iter().zip(&others) {
+                    prop_assert!(a.failure.is_none(), "{model}: {:?}", a.failure);
+                    let kept = safe.min(a.points.len());
+                    prop_assert_eq!(&a.points[..kept], &b.points[..kept], "{}", model);
+                }
+            }
+        }
+    }
+}

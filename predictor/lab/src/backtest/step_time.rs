@@ -1,0 +1,115 @@
+//! The metric that matters: how long would the steps have taken, had the allocation believed these forecasts?
+//!
+//! At each tick the global batch is split by the forecast speeds; each worker then takes its share at the speed that was
+//! recorded, and the step lasts as long as the slowest. The oracle splits by the recorded speeds themselves. A better
+//! error is hardly a faster step: the maximum over workers is ruled by the misses.
+
+use evenstep_core::allocate::{Infeasible, Share, allocate};
+use evenstep_core::curve::Curve;
+
+/// Share of the steps that lie at or under the "p95".
+const HIGH_QUANTILE: f64 = 0.95;
+
+/// How long a step took, and how long with an oracle.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Step {
+    /// With shares that follow the forecasts, in seconds.
+    pub took_s: f64,
+    /// With shares that follow the speeds as they were, in seconds.
+    pub oracle_s: f64,
+}
+
+impl Step {
+    /// A step whose shares follow `believed` speeds, done at the `actual` ones. All speeds are positive and finite, one for
+    /// each worker.
+    ///
+    /// # Errors
+    /// [`Infeasible`] where there are no workers.
+    pub fn of(actual: &[f64], believed: &[f64], global_batch: u64) -> Result<Self, Infeasible> {
+        let took_s = step_s(actual, believed, global_batch)?;
+        Ok(Self { took_s, oracle_s: step_s(actual, actual, global_batch)? })
+    }
+
+    /// One over the other: 1 is perfect.
+    pub fn over_oracle(&self) -> f64 {
+        self.took_s / self.oracle_s
+    }
+}
+
+fn step_s(actual: &[f64], believed: &[f64], global_batch: u64) -> Result<f64, Infeasible> {
+    let shares: Vec<Share> = believed.iter().map(|speed| Share::new(Curve::at_speed(*speed))).collect();
+    let batches = allocate(&shares, global_batch, 1)?;
+    Ok(batches.iter().zip(actual).map(|(batch, speed)| *batch as f64 / speed).fold(0.0, f64::max))
+}
+
+/// Step times over the oracle's: 1 is perfect.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Regret {
+    /// The mean step time over the oracle's mean; of several jobs the mean over jobs.
+    pub mean_over_oracle: f64,
+    /// 95 % of the steps took at most so much of the oracle's time for them.
+    pub p95_over_oracle: f64,
+}
+
+impl Regret {
+    /// Of the steps of jobs; `None` where a job has none, or there is none.
+    pub fn of(jobs: &[&[Step]]) -> Option<Self> {
+        let total = |steps: &[Step], time: fn(&Step) -> f64| steps.iter().map(time).sum::<f64>();
+        let of_job = |steps: &&[Step]| total(steps, |step| step.took_s) / total(steps, |step| step.oracle_s);
+        let mut sorted: Vec<f64> =
+            jobs.iter().flat_map(|steps| steps.iter().map(Step::over_oracle)).collect();
+        sorted.sort_by(f64::total_cmp);
+        let rank = (HIGH_QUANTILE * sorted.len() as f64).ceil() as usize;
+        Some(Self {
+            mean_over_oracle: jobs.iter().map(of_job).sum::<f64>() / jobs.len() as f64,
+            p95_over_oracle: *sorted
+                .get(rank.max(1) - 1)
+                .filter(|_| jobs.iter().all(|steps| !steps.is_empty()))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// By hand: 90 samples at speeds 10 and 20 take 3 s split 30/60; split evenly, 45/10 = 4.5 s; split the wrong way
+    /// round, 60/10 = 6 s.
+    #[test]
+    fn the_slowest_rules_the_step() {
+        let step = |believed: [f64; 2]| Step::of(&[10.0, 20.0], &believed, 90).unwrap();
+        assert_eq!(step([1.0, 2.0]), Step { took_s: 3.0, oracle_s: 3.0 });
+        assert_eq!(step([7.0, 7.0]), Step { took_s: 4.5, oracle_s: 3.0 });
+        assert_eq!(step([2.0, 1.0]), Step { took_s: 6.0, oracle_s: 3.0 });
+        assert!(Step::of(&[], &[], 90).is_err());
+    }
+
+    /// Long steps count for more in a mean, each step alike in the quantile, each job alike over all.
+    #[test]
+    fn means_and_quantiles() {
+        let step = |took_s: u32, oracle_s: u32| Step { took_s: took_s.into(), oracle_s: oracle_s.into() };
+        let steps = [step(3, 1), step(9, 9)];
+        assert_eq!(Regret::of(&[&steps]), Some(Regret { mean_over_oracle: 1.2, p95_over_oracle: 3.0 }));
+        let many: Vec<Step> = (1..=20).rev().map(|took| step(took, 1)).collect();
+        assert_eq!(Regret::of(&[&many]), Some(Regret { mean_over_oracle: 10.5, p95_over_oracle: 19.0 }));
+        assert_eq!(Regret::of(&[&many[10..]]).unwrap().p95_over_oracle, 10.0);
+        assert_eq!(Regret::of(&[&many, &[step(1, 2)]]).unwrap().mean_over_oracle, 5.5);
+        assert_eq!((Regret::of(&[]), Regret::of(&[&many, &[]])), (None, None));
+    }
+
+    proptest! {
+        /// Nobody beats the oracle, and the unit of the forecasts is no matter.
+        #[test]
+        fn the_oracle_is_the_best(
+            speeds in prop::collection::vec((0.1f64..100.0, 0.1f64..100.0), 1..12), batch in 1u64..2000
+        ) {
+            let (actual, believed): (Vec<f64>, Vec<f64>) = speeds.into_iter().unzip();
+            let ours = Step::of(&actual, &believed, batch).unwrap();
+            prop_assert!(ours.over_oracle() >= 1.0 - 1e-12, "{ours:?}");
+            let scaled: Vec<f64> = believed.iter().map(|speed| speed * 1024.0).collect();
+            prop_assert_eq!(Step::of(&actual, &scaled, batch).unwrap(), ours);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! What a backtest is asked for.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::backtest::models::DEFAULT_MODELS;
+use crate::backtest::recipes::RecipeName;
+use crate::backtest::{ModelName, Tuning};
+use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
+use evenstep_core::forecast::batch::{DEGREE_MAX, Lags, Terms};
+use evenstep_protocol::JobId;
+
+use super::help::{self, EXAMPLES, LONG_ABOUT};
+use super::values::{LAGS_MAX, Rows, rows, terms};
+use crate::command::columns::{ColumnFlags, check_traces};
+use crate::command::{COUNT_MAX, GLOBAL_BATCH_MAX};
+use crate::table::columns::{Choice, Truth};
+use evenstep_report::output::check_apart;
+use evenstep_report::values::{between, share};
+
+/// Flags of `backtest`.
+#[derive(Debug, ClapArgs)]
+#[command(
+    about = "Judge forecasters on recorded traces: error, interval, and the step time they would have given",
+    long_about = LONG_ABOUT,
+    after_long_help = EXAMPLES,
+    group = ArgGroup::new("source").args(["trace", "job"]).required(true),
+    group = ArgGroup::new("identification").args(["train", "test"]).multiple(true),
+    mut_arg("id", |id| id.help(help::ID)),
+    mut_arg("drivers", |drivers| drivers.help(help::DRIVERS)),
+)]
+pub struct Args {
+    /// Tables to read: comma, tab or blank separated; without a header, columns are called by number from 0; - is
+    /// standard input
+    #[arg(long, num_args = 1.., value_name = "FILE", help_heading = "What was recorded")]
+    pub trace: Vec<PathBuf>,
+    /// A job whose reports the store holds
+    #[arg(long, value_name = "ID", help_heading = "What was recorded")]
+    pub job: Option<JobId>,
+    /// The store of that job; it is only read
+    #[arg(
+        long,
+        env = "EVENSTEP_STORE",
+        hide_env_values = true,
+        value_name = "URL",
+        default_value = "sqlite://evenstep.db",
+        help_heading = "What was recorded"
+    )]
+    pub store: String,
+
+    /// Which column is what.
+    #[command(flatten)]
+    pub columns: ColumnFlags,
+
+    /// Models to compare.
+    #[arg(
+        long,
+        help = help::models(),
+        value_name = "MODEL,..",
+        value_delimiter = ',',
+        value_parser = ModelName::from_str,
+        help_heading = "Models"
+    )]
+    pub models: Vec<ModelName>,
+    /// Rows between what is known and what is forecast: the forecast of row k is the one made at row k - N
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(1, COUNT_MAX), help_heading = "Models")]
+    pub horizon: u64,
+    /// Lags of the target that batch models see
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(0, LAGS_MAX), help_heading = "Models")]
+    pub lags_y: u64,
+    /// Lags of each driver that batch models see (beside the reading before the row, in a rolling backtest)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(0, LAGS_MAX), help_heading = "Models")]
+    pub lags_u: u64,
+    /// Rows between one lag and the next
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(1, COUNT_MAX), help_heading = "Models")]
+    pub lag_stride: u64,
+    /// Degree of polynomials
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(1, DEGREE_MAX as u64), help_heading = "Models")]
+    pub degree: u64,
+    /// Terms of polynomials: auto (all where rows abound, else picked, 15 at most), all, or how many are picked
+    #[arg(long, value_name = "TERMS", default_value = "auto", value_parser = terms, help_heading = "Models")]
+    pub terms: Terms,
+    /// Seed of what models draw at random
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Models")]
+    pub seed: u64,
+
+    /// Share of each series that is only learned from
+    #[arg(long, value_name = "SHARE", default_value_t = 0.4, value_parser = share, conflicts_with = "identification", help_heading = "Rolling origin")]
+    pub warmup: f64,
+    /// The latest rows that a fit of a batch model sees [default: all that came before]
+    #[arg(long, value_name = "ROWS", value_parser = between(2, COUNT_MAX), conflicts_with = "identification", help_heading = "Rolling origin")]
+    pub window: Option<u64>,
+    /// Rows between fits of batch models; 0: only after the warm-up
+    #[arg(
+        long,
+        value_name = "ROWS",
+        default_value_t = 100,
+        conflicts_with = "identification",
+        help_heading = "Rolling origin"
+    )]
+    pub refit: u64,
+    /// Samples that a step splits over the workers, for its time [default: 64 for each worker]
+    #[arg(long, value_name = "SAMPLES", value_parser = between(1, GLOBAL_BATCH_MAX), conflicts_with = "identification", help_heading = "Rolling origin")]
+    pub global_batch: Option<u64>,
+
+    /// Rows to fit, from 0, end open [default: those before --test]
+    #[arg(long, value_name = "A..B", value_parser = rows, conflicts_with_all = ["job", "target_time"], help_heading = "System identification")]
+    pub train: Option<Rows>,
+    /// Rows to predict, from 0, end open [default: those after --train]
+    #[arg(long, value_name = "C..D", value_parser = rows, conflicts_with_all = ["job", "target_time"], help_heading = "System identification")]
+    pub test: Option<Rows>,
+    /// Predictions feed on the model's own earlier ones; what lies before the test is measured
+    #[arg(long, requires = "identification", help_heading = "System identification")]
+    pub free_run: bool,
+    /// Whether drivers of the row itself are inputs, beside their lags; auto: where they help on the last fifth of the
+    /// train range
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value = "auto",
+        requires = "identification",
+        help_heading = "System identification"
+    )]
+    pub current: Current,
+    /// The first rows of the test are predicted, but not counted
+    #[arg(
+        long,
+        value_name = "ROWS",
+        default_value_t = 0,
+        requires = "identification",
+        help_heading = "System identification"
+    )]
+    pub skip: u64,
+
+    /// Print JSON instead of the table, or write it to a file beside the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Output")]
+    pub json: Option<PathBuf>,
+    /// Write every forecast: unique_id, ds, y, model, y_hat, lo, hi
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub csv: Option<PathBuf>,
+    /// Write a page with tables and charts that stands alone
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub report: Option<PathBuf>,
+}
+
+/// Whether drivers of the row itself are inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Current {
+    /// Where they help.
+    Auto,
+    /// They are.
+    Yes,
+    /// They are not.
+    No,
+}
+
+/// Models of system identification where none are named.
+const DEFAULT_RECIPES: [&str; 2] = ["last", "arx"];
+
+impl Args {
+    /// Whether systems are identified: a stretch is fitted, another predicted.
+    pub fn identifies(&self) -> bool {
+        self.train.is_some() || self.test.is_some()
+    }
+
+    /// Checks what clap cannot: flags that do not go together.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        self.choice().map_err(|error| error.to_string())?;
+        check_traces(&self.trace)?;
+        let models = self.models();
+        for (at, model) in models.iter().enumerate() {
+            if models[..at].contains(model) {
+                return Err(format!("--models: {model} is there twice"));
+            }
+            if self.identifies() && model.recipe().is_none() && !model.is_last() {
+                let recipes = RecipeName::ALL.map(RecipeName::as_str).join(", ");
+                return Err(format!(
+                    "--models: {model} follows a stream; with --train or --test there are last, arx, {recipes}"
+                ));
+            }
+        }
+        if self.free_run && self.horizon > 1 {
+            return Err("--free-run: each prediction feeds the next, so --horizon must be 1".into());
+        }
+        let no_inputs = !self.identifies()
+            || matches!(self.choice(), Ok(choice) if choice.drivers.is_none())
+            || (self.lags_u == 0 && self.current == Current::No);
+        if self.lags_y == 0 && no_inputs {
+            return Err("--lags-y 0: without lags of the target, lagged drivers are needed".into());
+        }
+        self.check_outputs()
+    }
+
+    fn check_outputs(&self) -> Result<(), String> {
+        let outputs: Vec<&Path> =
+            [&self.json, &self.csv, &self.report].into_iter().flatten().map(PathBuf::as_path).collect();
+        check_apart(&outputs, &self.trace)
+    }
+
+    /// The models to compare.
+    pub fn models(&self) -> Vec<ModelName> {
+        let defaults: &[&str] = if self.identifies() { &DEFAULT_RECIPES } else { &DEFAULT_MODELS };
+        match self.models.is_empty() {
+            true => defaults.iter().filter_map(|name| name.parse().ok()).collect(),
+            false => self.models.clone(),
+        }
+    }
+
+    /// The ranges to fit and to predict of a series with this many rows; one may follow from the other.
+    pub fn ranges(&self, rows: usize) -> (Range<usize>, Range<usize>) {
+        let open = Rows { start: None, end: None };
+        let (train, test) = (self.train.unwrap_or(open), self.test.unwrap_or(open));
+        let before_test = if self.train.is_none() { test.start } else { None };
+        let train_end = train.end.or(before_test).unwrap_or(rows);
+        let after_train = if self.test.is_none() { train_end } else { 0 };
+        (train.start.unwrap_or(0)..train_end, test.start.unwrap_or(after_train)..test.end.unwrap_or(rows))
+    }
+
+    /// What models see, in system identification.
+    pub fn lags(&self) -> Lags {
+        Lags {
+            y: self.lags_y as usize,
+            u: self.lags_u as usize,
+            current: self.current == Current::Yes,
+            stride: self.lag_stride as usize,
+            horizon: self.horizon as usize,
+        }
+    }
+
+    /// Settings of batch models.
+    pub fn tuning(&self) -> Tuning {
+        Tuning {
+            degree: self.degree as usize,
+            terms: self.terms,
+            seed: self.seed,
+            thorough: self.identifies(),
+        }
+    }
+
+    /// Which column is what.
+    ///
+    /// # Errors
+    /// Where a column that nobody could have known is to be an input.
+    pub fn choice(&self) -> Result<Choice, Truth> {
+        self.columns.choice(!self.identifies())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Result<Args, String> {
+        let words = ["backtest", "--trace", "a.csv"].into_iter().chain(line.split_whitespace());
+        let args = Line::try_parse_from(words).map_err(|error| error.to_string())?.args;
+        args.check().map(|()| args)
+    }
+
+    fn said(line: &str, named: &str) {
+        let error = args(line).unwrap_err();
+        assert!(error.contains(named), "{line:?} must name {named:?}: {error}");
+    }
+
+    #[test]
+    fn one_range_follows_from_the_other() {
+        let ranges = |line: &str| args(line).unwrap().ranges(100);
+        assert_eq!(ranges("--train 10..40 --test 60..70"), (10..40, 60..70));
+        assert_eq!(ranges("--train ..40"), (0..40, 40..100));
+        assert_eq!(ranges("--test 60.."), (0..60, 60..100));
+        assert_eq!(ranges("--train 10.. --test ..5"), (10..100, 0..5));
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_said() {
+        said("--models last,mux", "mux");
+        said("--models last,last", "twice");
+        said("--train 0..9 --models mix", "there are last, arx, ols");
+        said("--train 9..9", "empty");
+        said("--train 9", "A..B");
+        said("--train a..b", "A..B");
+        said("--train 0..9 --warmup .3", "--warmup");
+        said("--free-run", "--train");
+        said("--train 0..9 --free-run --horizon 2", "--horizon");
+        said("--train 0..9 --lags-y 0", "lagged drivers");
+        said("--lags-y 0", "lagged drivers");
+        said("--warmup 1", "between 0 and 1");
+        said("--warmup NaN", "between 0 and 1");
+        said("--horizon 0", "--horizon");
+        said("--degree 99", "99");
+        said("--drivers a,truth_b", "truth_b");
+        said("--drivers sign(truth_b)", "truth_b");
+        said("--batch truth_b", "truth_b");
+        said("--target y --target-time z", "--target");
+        said("--job x", "--job");
+        said("--trace a.csv", "given twice");
+        said("--json a.csv", "overwrite");
+        said("--json - --csv -", "two outputs");
+        said("--json o --csv o", "two outputs");
+    }
+
+    #[test]
+    fn drivers_may_be_none() {
+        assert!(args("--drivers=").unwrap().choice().unwrap().drivers.is_none());
+        assert!(args("--train 0..9 --target x").unwrap().choice().unwrap().drivers.is_none());
+        assert!(!args("").unwrap().choice().unwrap().drivers.is_none());
+    }
+}

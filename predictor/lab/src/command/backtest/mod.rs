@@ -1,0 +1,71 @@
+//! `backtest`: recorded traces in, judgement of forecasters out.
+//!
+//! [`args`] is what was asked (`values` parses it, `help` explains it). [`crate::table`] reads tables, `stored` the reports of a job instead. `rolling` and
+//! `identify` run the core's backtests in parallel, `steps` judges by step time. [`results`] is what comes out, as
+//! JSON; `text`, `forecasts` and `page` write it for people and scripts.
+
+pub mod args;
+
+mod values;
+
+mod help;
+
+mod rolling;
+
+mod steps;
+
+mod identify;
+
+pub mod results;
+
+mod text;
+
+mod forecasts;
+
+mod page;
+
+mod charts;
+
+mod output;
+
+use std::time::Instant;
+
+use evenstep_protocol::JobId;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+pub use args::Args;
+
+use results::Results;
+
+use crate::table::columns::Trace;
+use crate::table::{name_series, read_all};
+
+/// Runs a backtest and writes what was asked for. The flags must pass [`Args::check`]. `stored` reads the reports of a job from a
+/// store.
+///
+/// # Errors
+/// Where a trace cannot be used or an output cannot be written; no output is written then.
+pub fn run(args: &Args, stored: impl FnOnce(&str, &JobId) -> anyhow::Result<Trace>) -> anyhow::Result<()> {
+    output::check(args)?;
+    let mut traces = match &args.job {
+        Some(job_id) => vec![stored(&args.store, job_id)?],
+        None => read_all(&args.trace, &args.choice()?)?,
+    };
+    name_series(&mut traces);
+    let results = judge(&traces, args)?;
+    output::write(&results, args)
+}
+
+fn judge(traces: &[Trace], args: &Args) -> anyhow::Result<Results> {
+    let began = Instant::now();
+    let clock = || began.elapsed().as_secs_f64();
+    let units = if args.identifies() { identify::units(traces, args) } else { rolling::units(traces, args) };
+    // Drawn only where standard error is a terminal.
+    let bar = ProgressBar::with_draw_target(Some(units as u64), ProgressDrawTarget::stderr());
+    bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} models on traces, {eta} left")?);
+    let done_one = || bar.inc(1);
+    let run = if args.identifies() { identify::run } else { rolling::run };
+    let results = run(traces, args, &clock, &done_one);
+    bar.finish_and_clear();
+    results
+}

@@ -1,0 +1,181 @@
+//! Results as a page that stands alone.
+
+use evenstep_report::{Cell, Figure, Report, Section, Table};
+
+use super::charts;
+use super::results::{MeanResult, ModelResult, Ratio, Results, SeriesResult, StepTime};
+use super::text::best;
+use evenstep_report::text::number;
+
+/// Series that get a chapter of their own; where there are more, the means must do.
+const CHAPTERS_MAX: usize = 24;
+
+/// The whole page. `asked` is the command line in words.
+pub fn report(results: &Results, asked: &str) -> Report {
+    let mut sections = vec![
+        Section::Text {
+            heading: "What was asked".into(),
+            paragraphs: vec![asked.into(), DEFINITIONS.into()],
+        },
+        Section::Figures(headline(results)),
+    ];
+    if results.series.len() > 1 {
+        sections.push(Section::Table(means(results)));
+    }
+    if results.step_time_even.is_some() {
+        sections.push(Section::Table(step_times(results)));
+        sections.push(Section::Charts(vec![charts::step_times(results)]));
+    }
+    for series in results.series.iter().take(CHAPTERS_MAX) {
+        chapter(series, &mut sections);
+    }
+    if results.series.len() > CHAPTERS_MAX {
+        let left_out = results.series.len() - CHAPTERS_MAX;
+        sections.push(Section::Notice(format!(
+            "{left_out} more series have no chapter here; the means hold them."
+        )));
+    }
+    Report {
+        title: "Backtest".into(),
+        subtitle: format!(
+            "evenstep-predictor {}: {} series",
+            env!("CARGO_PKG_VERSION"),
+            results.series.len()
+        ),
+        sections,
+    }
+}
+
+const DEFINITIONS: &str = "rmse: root mean squared error; /last: over that of the last value; mae: mean absolute error; \
+mape: mean absolute error as a share of the value; rrse: root of the squared error over that of the mean; nmse: its square; coverage: share of \
+rows in their interval, meant to be 0.9; width: of the interval, as a share of the forecast; fit: seconds of learning; \
+predict: microseconds of a forecast.";
+
+fn headline(results: &Results) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    let ranked = results.mean.iter().filter_map(|mean| Some((mean, mean.rmse_rel_last?)));
+    if let Some((mean, relative)) = ranked.min_by(|a, b| a.1.total_cmp(&b.1)) {
+        figures.push(Figure {
+            label: "Smallest error".into(),
+            value: number(Some(relative)),
+            note: format!("{}: rmse over that of the last value, mean over series", mean.model),
+        });
+    }
+    let steps = results.step_time.iter().filter_map(|step| Some((step, step.ratio.mean_over_oracle?)));
+    if let Some((step, mean)) = steps.min_by(|a, b| a.1.total_cmp(&b.1)) {
+        let even = number(results.step_time_even.and_then(|even| even.mean_over_oracle));
+        figures.push(Figure {
+            label: "Shortest steps".into(),
+            value: number(Some(mean)),
+            note: format!("{}: over the oracle's; an even split: {even}", step.model),
+        });
+    }
+    figures
+}
+
+fn cell(value: Option<f64>) -> Cell {
+    // Numbers are rounded to what they say, so that columns of all magnitudes can be read.
+    value.map_or(Cell::Missing, |value| {
+        let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
+        Cell::number(value, (3 - magnitude).clamp(0, 9).unsigned_abs() as usize)
+    })
+}
+
+fn names(columns: &[&str]) -> Vec<String> {
+    columns.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn marked(name: &str, is_best: bool) -> Cell {
+    if is_best { format!("{name} ★").into() } else { name.into() }
+}
+
+fn least(values: impl Iterator<Item = Option<f64>>) -> Option<usize> {
+    let known = values.enumerate().filter_map(|(at, value)| Some((at, value?)));
+    known.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
+}
+
+fn means(results: &Results) -> Table {
+    let best = least(results.mean.iter().map(|mean| mean.rmse_rel_last));
+    let row = |(at, mean): (usize, &MeanResult)| {
+        let numbers = [mean.rmse_rel_last, mean.worst_rel_last, mean.coverage, mean.width];
+        std::iter::once(marked(&mean.model, Some(at) == best)).chain(numbers.map(cell)).collect()
+    };
+    Table {
+        title: "Mean over all series".into(),
+        description: "★ has the smallest error.".into(),
+        columns: names(&["model", "rmse /last", "worst /last", "coverage", "width"]),
+        rows: results.mean.iter().enumerate().map(row).collect(),
+    }
+}
+
+fn step_times(results: &Results) -> Table {
+    let best = least(results.step_time.iter().map(|step| step.ratio.mean_over_oracle));
+    let numbers = |ratio: &Ratio| [cell(ratio.mean_over_oracle), cell(ratio.p95_over_oracle)];
+    let row = |name: Cell, ratio: &Ratio| std::iter::once(name).chain(numbers(ratio)).collect();
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for (at, step) in results.step_time.iter().enumerate() {
+        rows.push(row(marked(&step.model, Some(at) == best), &step.ratio));
+    }
+    rows.extend(results.step_time_even.iter().map(|even| row("even split".into(), even)));
+    for job in &results.step_time_by_trace {
+        let of_job = |step: &StepTime| row(format!("{}: {}", job.trace, step.model).into(), &step.ratio);
+        rows.extend(job.step_time.iter().map(of_job));
+    }
+    Table {
+        title: "Step time over the oracle's".into(),
+        description:
+            "How long steps would have taken, had the global batch been split by these forecasts; the oracle \
+                      knows each speed. ★ has the shortest."
+                .into(),
+        columns: names(&["model", "mean", "95 % are at or under"]),
+        rows,
+    }
+}
+
+fn chapter(series: &SeriesResult, sections: &mut Vec<Section>) {
+    let failures = series
+        .models
+        .iter()
+        .filter_map(|model| Some(format!("{}: {}", model.model, model.failure.as_ref()?)));
+    let count = format!("{} of {} rows count.", series.tested, series.rows);
+    sections.push(Section::Text {
+        heading: format!("{} ({})", series.unique_id, series.trace),
+        paragraphs: std::iter::once(count).chain(failures).collect(),
+    });
+    let best = best(&series.models);
+    let row = |(at, model): (usize, &ModelResult)| {
+        let numbers = [
+            model.rmse,
+            model.rmse_rel_last,
+            model.mae,
+            model.mape,
+            model.rrse,
+            model.nmse,
+            model.coverage,
+            model.width,
+            model.fit_s,
+            model.predict_us,
+        ];
+        std::iter::once(marked(&model.model, Some(at) == best)).chain(numbers.map(cell)).collect()
+    };
+    sections.push(Section::Table(Table {
+        title: "Errors".into(),
+        description: "★ has the smallest error.".into(),
+        columns: names(&[
+            "model",
+            "rmse",
+            "/last",
+            "mae",
+            "mape",
+            "rrse",
+            "nmse",
+            "coverage",
+            "width",
+            "fit (s)",
+            "predict (µs)",
+        ]),
+        rows: series.models.iter().enumerate().map(row).collect(),
+    }));
+    // Each takes the whole width: a series is long.
+    sections.extend(charts::of_series(series).into_iter().map(|chart| Section::Charts(vec![chart])));
+}

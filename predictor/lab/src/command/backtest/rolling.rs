@@ -1,0 +1,135 @@
+//! Rolling origin over all traces, in parallel; the results come in the order that was asked for.
+
+use crate::backtest::{
+    Accuracy, Calibration, Clock, Job, ModelName, Plan, Point, Refits, Series, Setup, Track, roll,
+};
+use anyhow::Context;
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+
+use super::args::Args;
+use super::results::{Estimate, Forecasts, ModelResult, Results, SeriesResult, means};
+use super::steps;
+use crate::table::columns::Trace;
+
+/// Samples of a step for each worker, where nothing else is asked for.
+const BATCH_PER_WORKER: u64 = 64;
+
+/// One trace on its way.
+struct Walk<'a> {
+    trace: &'a Trace,
+    job: Job,
+    warmup_rows: Vec<usize>,
+}
+
+/// Walks every model through every trace.
+///
+/// # Errors
+/// Where a series is too short, or a setting is out of range.
+pub fn run(
+    traces: &[Trace],
+    args: &Args,
+    clock: Clock<'_>,
+    done_one: &(dyn Fn() + Sync),
+) -> anyhow::Result<Results> {
+    let plan = Plan { warmup: args.warmup, horizon: args.horizon as usize };
+    let walks: Vec<Walk<'_>> = traces.iter().map(|trace| walk(trace, &plan)).collect::<Result<_, _>>()?;
+    let models = with_last(args.models());
+    let jobs: Vec<&Job> = walks.iter().map(|walk| &walk.job).collect();
+    let teams = steps::teams(&jobs);
+    let refits = |job: usize| {
+        let team = teams.iter().find(|team| team.contains(&job));
+        refits(args, team.map(|team| steps::first_row(&jobs, team, &plan)))
+    };
+    let units: Vec<(usize, &ModelName)> =
+        (0..walks.len()).flat_map(|walk| models.iter().map(move |model| (walk, model))).collect();
+    let one = |(at, model): &(usize, &ModelName)| -> anyhow::Result<Vec<Track>> {
+        let (walk, refits) = (&walks[*at], refits(*at));
+        let setup = Setup { drivers: &walk.job.drivers, warmup_rows: &walk.warmup_rows, refits: &refits };
+        let mut model = model.build(&setup).with_context(|| model.to_string())?;
+        let tracks = roll(&walk.job, model.as_mut(), &plan, clock)?;
+        done_one();
+        Ok(tracks)
+    };
+    let tracks: Vec<Vec<Track>> = units.par_iter().map(one).collect::<anyhow::Result<_>>()?;
+    // By walk, then model, then worker.
+    let tracks: Vec<&[Vec<Track>]> = tracks.chunks(models.len()).collect();
+    let asked = args.models();
+    let series: Vec<SeriesResult> =
+        walks.iter().zip(&tracks).flat_map(|(walk, tracks)| results(walk, tracks, &asked)).collect();
+    let global_batch = |workers: usize| args.global_batch.unwrap_or(BATCH_PER_WORKER * workers as u64);
+    let steps = steps::judge(&jobs, &tracks, &asked, &plan, global_batch)?;
+    Ok(Results {
+        mean: means(&series),
+        series,
+        step_time: steps.over_all,
+        step_time_even: steps.even,
+        step_time_by_trace: steps.by_trace,
+    })
+}
+
+/// How many walks there are: one for each trace and model.
+pub fn units(traces: &[Trace], args: &Args) -> usize {
+    traces.len() * with_last(args.models()).len()
+}
+
+/// The models, and behind them the last value: everything is compared with it.
+fn with_last(mut models: Vec<ModelName>) -> Vec<ModelName> {
+    models.push(ModelName::last());
+    models
+}
+
+fn refits(args: &Args, early: Option<usize>) -> Refits {
+    Refits {
+        window: args.window.map(|rows| rows as usize),
+        early,
+        every: (args.refit > 0).then_some(args.refit as usize),
+        lags_y: args.lags_y as usize,
+        lags_u: args.lags_u as usize,
+        lag_stride: args.lag_stride as usize,
+        horizon: args.horizon as usize,
+        tuning: args.tuning(),
+    }
+}
+
+fn walk<'a>(trace: &'a Trace, plan: &Plan) -> anyhow::Result<Walk<'a>> {
+    let job = trace.job().without_constant_drivers();
+    let warmup_rows = job.series.iter().map(|series| plan.warmup_rows(series)).collect::<Result<_, _>>();
+    Ok(Walk { trace, job, warmup_rows: warmup_rows.with_context(|| trace.trace.clone())? })
+}
+
+fn results(walk: &Walk<'_>, tracks: &[Vec<Track>], models: &[ModelName]) -> Vec<SeriesResult> {
+    let one = |(worker, series): (usize, &Series)| {
+        let start = walk.warmup_rows[worker];
+        let accuracy = |track: &Track| Accuracy::of(&track.pairs(series)?);
+        let last = accuracy(&tracks[models.len()][worker]);
+        let model = |(name, tracks): (&ModelName, &Vec<Track>)| {
+            let track = &tracks[worker];
+            let calibration = track.bands(series).and_then(|bands| Calibration::of(&bands));
+            ModelResult {
+                fit_s: Some(track.fit_s),
+                predict_us: Some(track.predict_us),
+                failure: track.failure.clone(),
+                ..ModelResult::new(name.to_string(), accuracy(track), last, calibration)
+            }
+        };
+        let estimates = |tracks: &Vec<Track>| {
+            let estimate =
+                |point: Point| Estimate { y_hat: point.speed, interval: Some((point.lower, point.upper)) };
+            tracks[worker].points[start..].iter().map(|point| point.map(estimate)).collect()
+        };
+        SeriesResult {
+            trace: walk.job.trace.clone(),
+            unique_id: series.id.clone(),
+            rows: series.rows.len(),
+            tested: series.rows.len() - start,
+            models: models.iter().zip(tracks).map(model).collect(),
+            forecasts: Forecasts {
+                at: walk.trace.series[worker].at[start..].to_vec(),
+                first_row: start,
+                y: series.rows[start..].iter().map(|row| row.speed).collect(),
+                by_model: tracks[..models.len()].iter().map(estimates).collect(),
+            },
+        }
+    };
+    walk.job.series.iter().enumerate().map(one).collect()
+}

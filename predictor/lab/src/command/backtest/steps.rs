@@ -1,0 +1,132 @@
+//! Which series are workers of one job, and how long their steps would have taken.
+
+use std::collections::BTreeMap;
+
+use crate::backtest::{Job, ModelName, Plan, Regret, Series, Step, Track};
+use anyhow::Context;
+
+use super::results::{Ratio, StepTime, TraceStepTime};
+
+/// Step times of all models.
+#[derive(Debug, Default)]
+pub struct Steps {
+    /// Over all steps.
+    pub over_all: Vec<StepTime>,
+    /// By trace, where there are several jobs.
+    pub by_trace: Vec<TraceStepTime>,
+    /// Of an even split, over all steps.
+    pub even: Option<Ratio>,
+}
+
+/// A worker of a step: its series, and its tracks by model.
+struct Worker<'a> {
+    series: &'a Series,
+    tracks: Vec<&'a Track>,
+}
+
+/// The steps of one job.
+struct JobSteps {
+    trace: String,
+    /// By model; `None` where it has no forecast of some row.
+    by_model: Vec<Option<Vec<Step>>>,
+    even: Vec<Step>,
+}
+
+/// Which traces are jobs: those that hold several series; where none does, all together are one. A lone series is none.
+pub fn teams(jobs: &[&Job]) -> Vec<Vec<usize>> {
+    if jobs.iter().any(|job| job.series.len() > 1) {
+        return (0..jobs.len()).filter(|job| jobs[*job].series.len() > 1).map(|job| vec![job]).collect();
+    }
+    if jobs.len() > 1 { vec![(0..jobs.len()).collect()] } else { Vec::new() }
+}
+
+/// The row from which the steps of a team count: the end of the shortest series' warm-up.
+pub fn first_row(jobs: &[&Job], team: &[usize], plan: &Plan) -> usize {
+    let rows = team.iter().flat_map(|job| jobs[*job].series.iter().map(|series| series.rows.len()));
+    plan.warmup_of(rows.min().unwrap_or(0))
+}
+
+/// Judges by steps. `tracks` are by job, then model, then worker.
+///
+/// # Errors
+/// Where a split is not possible.
+pub fn judge(
+    jobs: &[&Job],
+    tracks: &[&[Vec<Track>]],
+    models: &[ModelName],
+    plan: &Plan,
+    global_batch: impl Fn(usize) -> u64,
+) -> anyhow::Result<Steps> {
+    let steps = teams(jobs)
+        .iter()
+        .map(|team| {
+            let workers: Vec<Worker<'_>> =
+                team.iter().flat_map(|job| workers(jobs[*job], &tracks[*job][..models.len()])).collect();
+            let trace = team.first().map_or("", |job| &jobs[*job].trace);
+            job_steps(trace, &workers, first_row(jobs, team, plan), models.len(), global_batch(workers.len()))
+        })
+        .collect::<anyhow::Result<Vec<JobSteps>>>()?;
+    let even: Vec<&[Step]> = steps.iter().map(|job| job.even.as_slice()).collect();
+    let Some(even) = Regret::of(&even) else { return Ok(Steps::default()) };
+    let several = steps.len() > 1;
+    let by_trace = |job: &JobSteps| TraceStepTime {
+        trace: job.trace.clone(),
+        step_time: step_times(models, std::slice::from_ref(job)),
+    };
+    Ok(Steps {
+        over_all: step_times(models, &steps),
+        by_trace: steps.iter().filter(|_| several).map(by_trace).collect(),
+        even: Some(Some(even).into()),
+    })
+}
+
+fn workers<'a>(job: &'a Job, tracks: &'a [Vec<Track>]) -> Vec<Worker<'a>> {
+    let of = |worker: usize| tracks.iter().map(|tracks| &tracks[worker]).collect();
+    job.series.iter().enumerate().map(|(worker, series)| Worker { series, tracks: of(worker) }).collect()
+}
+
+fn step_times(models: &[ModelName], jobs: &[JobSteps]) -> Vec<StepTime> {
+    let of = |at: usize| -> Option<Regret> {
+        let all: Option<Vec<&[Step]>> = jobs.iter().map(|job| job.by_model[at].as_deref()).collect();
+        Regret::of(&all?)
+    };
+    let one = |(at, model): (usize, &ModelName)| StepTime { model: model.to_string(), ratio: of(at).into() };
+    models.iter().enumerate().map(one).collect()
+}
+
+/// The steps in which every worker has a row, from `first_row` of each on.
+fn job_steps(
+    trace: &str,
+    team: &[Worker<'_>],
+    first_row: usize,
+    models: usize,
+    global_batch: u64,
+) -> anyhow::Result<JobSteps> {
+    // By tick: the rows of the workers, in their order.
+    let mut steps: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for worker in team {
+        for (at, row) in worker.series.rows.iter().enumerate().skip(first_row) {
+            steps.entry(row.tick).or_default().push(at);
+        }
+    }
+    let steps: Vec<Vec<usize>> = steps.into_values().filter(|rows| rows.len() == team.len()).collect();
+    let step = |rows: &[usize], believed: &[f64]| {
+        let actual: Vec<f64> =
+            team.iter().zip(rows).map(|(worker, at)| worker.series.rows[*at].speed).collect();
+        Step::of(&actual, believed, global_batch).with_context(|| format!("a step of {trace}"))
+    };
+    let of_model = |model: usize| -> anyhow::Result<Option<Vec<Step>>> {
+        let believed = |rows: &Vec<usize>| -> Option<Vec<f64>> {
+            team.iter().zip(rows).map(|(worker, at)| Some(worker.tracks[model].points[*at]?.speed)).collect()
+        };
+        let believed: Option<Vec<Vec<f64>>> = steps.iter().map(believed).collect();
+        let Some(believed) = believed else { return Ok(None) };
+        let all = steps.iter().zip(&believed).map(|(rows, believed)| step(rows, believed));
+        all.collect::<anyhow::Result<_>>().map(Some)
+    };
+    Ok(JobSteps {
+        trace: trace.to_owned(),
+        by_model: (0..models).map(of_model).collect::<anyhow::Result<_>>()?,
+        even: steps.iter().map(|rows| step(rows, &vec![1.0; team.len()])).collect::<anyhow::Result<_>>()?,
+    })
+}

@@ -1,0 +1,65 @@
+//! `simulate`: would it be worth it? Recorded workers or a described cluster in, step times under each policy out.
+//!
+//! [`args`] is what was asked (`help` explains it); `source` makes the world; the core walks the policies through it, in
+//! parallel; [`results`] is what comes out, as JSON; `text` and `page` write it for people.
+
+pub mod args;
+
+mod help;
+
+mod source;
+
+pub mod results;
+
+mod text;
+
+mod charts;
+
+mod page;
+
+use crate::simulate::policy::slowest;
+use crate::simulate::{PolicyName, Run, Settings, World, fit_one, walk};
+use evenstep_core::forecast::nonlinear::{FittedExpert, Training};
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+
+pub use args::Args;
+
+use evenstep_report::output::{self, asked, put, put_figures};
+use results::Results;
+
+/// Runs a simulation and writes what was asked for. The flags must pass [`Args::check`].
+///
+/// # Errors
+/// Where a trace or a cluster cannot be used or an output cannot be written; no output is written then.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    output::check([&args.json, &args.report].into_iter().flatten())?;
+    let world = source::world(args)?;
+    let settings = args.settings(world.workers.len(), world.iterations);
+    let runs = walk_all(&world, &args.policies(), &settings)?;
+    let results = Results::new(&world, &settings, args, &runs)?;
+    write(&results, &runs, &world, args)
+}
+
+/// Every policy that was asked for, and those that they are compared with.
+fn walk_all(world: &World, asked: &[PolicyName], settings: &Settings) -> anyhow::Result<Vec<Run>> {
+    let mut policies = asked.to_vec();
+    policies.extend([PolicyName::Even, PolicyName::Oracle]);
+    if slowest(world, settings).is_some() {
+        policies.push(PolicyName::WithoutSlowest);
+    }
+    policies.sort_unstable();
+    policies.dedup();
+    // What takes longest begins first.
+    policies.sort_by_key(|policy| *policy != PolicyName::Evenstep);
+    let fit = |due: &[Training]| -> Vec<Option<FittedExpert>> { due.par_iter().map(fit_one).collect() };
+    let runs = policies.par_iter().map(|policy| walk(world, *policy, settings, &fit));
+    Ok(runs.collect::<Result<_, _>>()?)
+}
+
+fn write(results: &Results, runs: &[Run], world: &World, args: &Args) -> anyhow::Result<()> {
+    put_figures(&text::table(results), results, args.json.as_ref(), &[&args.report])?;
+    if let Some(path) = &args.report {
+        put(path, page::report(results, runs, world, &asked()).to_html().as_bytes())?;
+    }
+    Ok(())
+}

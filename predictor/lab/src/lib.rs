@@ -1,0 +1,14 @@
+//! The lab: judges forecasters and allocation policies offline. The product never depends on it, except for the commands of its binary.
+//!
+//! - [`backtest`]: how accurate forecasts would have been on recorded data
+//! - [`simulate`]: how long steps would have taken under each policy
+//! - [`table`]: recorded tables in files
+//! - [`command`]: the commands `evenstep-predictor backtest` and `simulate`
+
+pub mod backtest;
+
+pub mod simulate;
+
+pub mod table;
+
+pub mod command;

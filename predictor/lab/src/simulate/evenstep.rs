@@ -1,0 +1,211 @@
+//! The service's own way: its forecasts, curves, networks and plans.
+
+use std::collections::VecDeque;
+
+use super::SimulateError;
+use super::policy::{Policy, Report, Settings, Shares};
+use super::world::{BARRIER_WAIT, World};
+use evenstep_core::allocate::{Communication, Scenarios, Share};
+use evenstep_core::curve::CurveLearner;
+use evenstep_core::forecast::batch::Narx;
+use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
+use evenstep_core::forecast::{ExpertKind, JobForecaster};
+use evenstep_core::hedge::learner::Parts;
+use evenstep_core::hedge::{ChunkCost, Hedged, Terms, hedge};
+use evenstep_core::plan::{InForce, Measured, Rules, Sizes, WorkerOutlook, plan};
+use evenstep_core::series::DriverSet;
+
+/// Fits networks, in the order given; where one cannot be fitted there is none.
+pub type Fitter<'a> = &'a (dyn Fn(&[Training]) -> Vec<Option<FittedExpert>> + Sync);
+
+/// Fits one network, as the service does.
+pub fn fit_one(training: &Training) -> Option<FittedExpert> {
+    training.fit(&Narx::refit()).ok()
+}
+
+pub(super) struct Evenstep<'a> {
+    settings: Settings,
+    hedges: bool,
+    drivers: DriverSet,
+    forecaster: JobForecaster<usize>,
+    workers: Vec<Known>,
+    in_force: Option<(Vec<usize>, InForce)>,
+    fitter: Fitter<'a>,
+}
+
+/// What is kept of a worker beside its forecasts.
+#[derive(Clone, Default)]
+struct Known {
+    reported: bool,
+    curve: CurveLearner,
+    /// The most samples of an iteration.
+    largest: u64,
+    /// What chunks cost it.
+    chunks: ChunkCost,
+    fitted_at: u64,
+    /// The latest reports, for the next fit of a network.
+    reports: VecDeque<Kept>,
+}
+
+/// A report, for the next fit of a network.
+#[derive(Clone)]
+struct Kept {
+    parts: Parts,
+    readings: Vec<Option<f64>>,
+}
+
+impl<'a> Evenstep<'a> {
+    pub fn new(world: &World, settings: &Settings, fitter: Fitter<'a>, hedges: bool) -> Self {
+        let drivers = DriverSet::new(world.drivers.iter().map(String::as_str).chain([BARRIER_WAIT]));
+        let roster = ExpertKind::roster(&drivers);
+        Self {
+            settings: settings.clone(),
+            hedges,
+            forecaster: JobForecaster::with(drivers.clone(), roster, settings.loss),
+            drivers,
+            workers: vec![Known::default(); world.workers.len()],
+            in_force: None,
+            fitter,
+        }
+    }
+
+    fn outlook(&self, worker: usize) -> WorkerOutlook {
+        let curve = &self.workers[worker].curve;
+        let measured = self.forecaster.forecast(&worker, None).map(|forecast| Measured {
+            forecast,
+            curve: curve.curve_at(forecast.speed),
+            largest: self.workers[worker].largest,
+        });
+        WorkerOutlook {
+            measured,
+            communication: Communication::default(),
+            floor: self.settings.quantum,
+            cap: None,
+        }
+    }
+
+    fn scenarios(&self, present: &[usize]) -> Scenarios {
+        let residuals: Vec<Vec<f64>> =
+            present.iter().map(|worker| self.forecaster.residuals(worker).collect()).collect();
+        Scenarios::from_residuals(&residuals)
+    }
+
+    fn hedged(
+        &self,
+        present: &[usize],
+        outlooks: &[WorkerOutlook],
+        batches: &[u64],
+        scenarios: &Scenarios,
+    ) -> Option<Hedged> {
+        let shares: Vec<Share> = outlooks.iter().map(WorkerOutlook::share).collect::<Option<_>>()?;
+        let terms = Terms {
+            cost: self.settings.claim,
+            min_chunk: self.settings.min_chunk,
+            quantum: self.settings.quantum,
+            pool_max: self.settings.pool_max,
+        };
+        let costs: Vec<Option<ChunkCost>> =
+            present.iter().map(|worker| Some(self.workers[*worker].chunks)).collect();
+        hedge(batches, &shares, &costs, scenarios, &terms)
+    }
+
+    /// What is known just before the next iteration: the drivers, and how long the worker waited.
+    fn readings(&self, report: &Report<'_>) -> Vec<Option<f64>> {
+        let mut readings = report.drivers.to_vec();
+        readings.resize(self.drivers.len() - 1, None);
+        readings.push(Some(report.barrier_wait_s));
+        readings
+    }
+
+    /// Keeps reports for the networks, and fits those that are due.
+    fn refit(&mut self, reports: &[Report<'_>]) {
+        for report in reports {
+            let readings = self.readings(report);
+            let known = &mut self.workers[report.worker];
+            if known.reports.len() == TRAINING_ROWS_MAX {
+                known.reports.pop_front();
+            }
+            known.reports.push_back(Kept { parts: report.parts(), readings });
+        }
+        let mut due = Vec::new();
+        for (worker, known) in self.workers.iter_mut().enumerate() {
+            let observations = self.forecaster.observations(&worker);
+            if observations >= known.fitted_at + REFIT_OBSERVATIONS {
+                known.fitted_at = observations;
+                due.push(worker);
+            }
+        }
+        if due.is_empty() {
+            return;
+        }
+        let trainings: Vec<Training> =
+            due.iter().map(|worker| self.workers[*worker].training(&self.drivers)).collect();
+        for (worker, network) in due.iter().zip((self.fitter)(&trainings)) {
+            if let Some(network) = network {
+                self.forecaster.install(worker, network);
+            }
+        }
+    }
+}
+
+impl Known {
+    /// What a network learns from, by the curve as it is known now.
+    fn training(&self, drivers: &DriverSet) -> Training {
+        let mut training = Training::new(drivers);
+        for kept in &self.reports {
+            if let Some(seen) = kept.parts.observation(&self.curve) {
+                training.observe(&seen);
+            }
+            training.boundary(&kept.readings);
+        }
+        training
+    }
+}
+
+impl Policy for Evenstep<'_> {
+    fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Shares, SimulateError> {
+        let iteration = iteration as u64;
+        let outlooks: Vec<WorkerOutlook> = present.iter().map(|worker| self.outlook(*worker)).collect();
+        let in_force = self.in_force.as_ref().filter(|(workers, _)| workers == present);
+        let in_force = in_force.map(|(_, in_force)| in_force);
+        let rules = Rules {
+            global_batch: self.settings.global_batch,
+            quantum: self.settings.quantum,
+            sizes: Sizes::Any,
+            objective: self.settings.objective,
+            calm: self.settings.calm,
+        };
+        let scenarios = self.scenarios(present);
+        let plan = plan(iteration, &outlooks, &scenarios, in_force, &rules)?;
+        let in_force = plan.in_force(iteration, in_force);
+        self.in_force = Some((present.to_vec(), in_force));
+        let hedged =
+            self.hedges.then(|| self.hedged(present, &outlooks, &plan.batches, &scenarios)).flatten();
+        Ok(hedged.map_or(Shares::Given(plan.batches), Shares::Hedged))
+    }
+
+    /// As in the service, the first report of a worker is left out: a first iteration allocates, compiles and warms caches.
+    fn learn(&mut self, reports: &[Report<'_>]) {
+        let mut outcomes = Vec::with_capacity(reports.len());
+        let mut news = Vec::with_capacity(reports.len());
+        for report in reports {
+            let known = &mut self.workers[report.worker];
+            if std::mem::replace(&mut known.reported, true) {
+                news.push(report);
+                let parts = report.parts();
+                let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
+                parts.measure(&mut known.curve, forecast);
+                known.chunks.observe(&parts);
+                known.largest = known.largest.max(report.batch);
+                outcomes.extend(parts.observation(&known.curve).map(|seen| (report.worker, seen)));
+            }
+        }
+        self.forecaster.observe(&outcomes);
+        for report in news {
+            self.forecaster.boundary(&report.worker, &self.readings(report));
+        }
+        if self.settings.networks {
+            self.refit(reports);
+        }
+    }
+}

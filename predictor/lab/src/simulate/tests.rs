@@ -1,0 +1,352 @@
+use proptest::prelude::*;
+
+use super::policy::slowest;
+use super::world::{RecordedForm, Worker};
+use super::*;
+use crate::backtest::{Job, Row, Series};
+use evenstep_core::forecast::Loss;
+use evenstep_core::forecast::nonlinear::{FittedExpert, Training};
+use evenstep_core::hedge::{ClaimCost, POOL_MAX};
+use evenstep_core::plan::{Calm, Objective};
+
+fn no_networks(due: &[Training]) -> Vec<Option<FittedExpert>> {
+    due.iter().map(|_| None).collect()
+}
+
+fn settings(global_batch: u64, warmup: usize) -> Settings {
+    Settings {
+        global_batch,
+        quantum: 1,
+        warmup,
+        ema: 0.5,
+        calm: Calm::default(),
+        objective: Objective::default(),
+        loss: Loss::SquaredError,
+        networks: false,
+        claim: ClaimCost { latency_s: 0.0005, busy_s: 0.0001 },
+        min_chunk: 1,
+        pool_max: POOL_MAX,
+        ahead: false,
+    }
+}
+
+/// Workers that were recorded at these speeds, with batches of one sample.
+fn recorded(speeds: &[&[f64]]) -> World {
+    let rows = |speeds: &[f64]| {
+        let row = |(at, speed): (usize, &f64)| Row {
+            tick: at as u64,
+            batch: 1,
+            speed: *speed,
+            drivers: vec![Some(1.0 / speed), Some(at as f64)],
+        };
+        speeds.iter().enumerate().map(row).collect()
+    };
+    let one = |(at, speeds): (usize, &&[f64])| Series { id: at.to_string(), rows: rows(speeds) };
+    let drivers = ["load", "barrier_wait_s"].map(String::from).to_vec();
+    let job = Job { trace: "t".into(), drivers, series: speeds.iter().enumerate().map(one).collect() };
+    World::recorded(&job, RecordedForm::default())
+}
+
+fn run(world: &World, policy: PolicyName, settings: &Settings) -> Run {
+    walk(world, policy, settings, &no_networks).unwrap()
+}
+
+fn near(ours: f64, golden: f64) -> bool {
+    (ours - golden).abs() < 1e-12
+}
+
+/// By hand: 30 samples, speeds 10 and 10 in the warm-up, then 10 and 20, then 20 and 10.
+#[test]
+fn golden_two_workers() {
+    let world = recorded(&[&[10.0, 10.0, 10.0, 20.0], &[10.0, 10.0, 20.0, 10.0]]);
+    assert_eq!(world.drivers, ["load"]);
+    let settings = settings(30, 2);
+    let golden = [
+        // 15 / 15 twice.
+        (PolicyName::Even, [1.5, 1.5], [0.375, 0.375], 0),
+        (PolicyName::StaticProportional, [1.5, 1.5], [0.375, 0.375], 0),
+        // 15 / 15, then 10 / 20, the wrong way round.
+        (PolicyName::LastValue, [1.5, 2.0], [0.375, 0.75], 1),
+        // 15 / 15, then 12 / 18 for speeds 10 and 15.
+        (PolicyName::Ema, [1.5, 1.8], [0.375, 0.6], 1),
+        (PolicyName::Oracle, [1.0, 1.0], [0.0, 0.0], 2),
+    ];
+    let runs = golden.map(|(policy, ..)| run(&world, policy, &settings));
+    for ((policy, took_s, wait_s, changes), run) in golden.into_iter().zip(&runs) {
+        for at in 0..2 {
+            assert!(near(run.took_s[at], took_s[at]) && near(run.wait_s[at], wait_s[at]), "{run:?}");
+        }
+        assert_eq!((run.changes, run.policy), (changes, policy));
+    }
+    let summary = Summary::of(&runs[3], &runs[0], &runs[4]);
+    assert!(near(summary.mean_step_time_s, 1.65) && near(summary.p95_step_time_s, 1.8), "{summary:?}");
+    assert!(near(summary.speedup, 1.5 / 1.65) && near(summary.regret, 0.65), "{summary:?}");
+    assert!(near(summary.barrier_wait_s, 0.4875), "{summary:?}");
+    assert_eq!(slowest(&world, &settings), None);
+}
+
+/// One iteration ahead nobody knows the outcome of the iteration before: at the third, the speeds of the first are the last.
+#[test]
+fn asked_ahead_the_last_value_is_one_older() {
+    let world = recorded(&[&[10.0, 20.0, 10.0, 10.0], &[10.0, 10.0, 20.0, 10.0]]);
+    let boundary = run(&world, PolicyName::LastValue, &settings(30, 2));
+    let ahead = run(&world, PolicyName::LastValue, &Settings { ahead: true, ..settings(30, 2) });
+    assert_eq!(boundary.shares, [[20, 10], [10, 20]]);
+    assert_eq!(ahead.shares, [[15, 15], [20, 10]]);
+}
+
+/// Half of the time at the usual batch of 8 is fixed, and 4 samples cost as much as one.
+#[test]
+fn recorded_workers_may_have_a_curve() {
+    let row = |tick, batch: u64, speed| Row { tick, batch, speed, drivers: Vec::new() };
+    let rows = vec![row(0, 8, 4.0), row(1, 8, 8.0), row(2, 16, 8.0)];
+    let job = Job { trace: "t".into(), drivers: Vec::new(), series: vec![Series { id: "w".into(), rows }] };
+    let world = World::recorded(&job, RecordedForm { fixed_share: 0.5, saturation: 4 });
+    let worker = &world.workers[0];
+    let time_s = |iteration: usize, batch| worker.form.curve(worker.slowdown[iteration]).time(batch);
+    // What was recorded comes back: 8 samples at 4 a second.
+    assert!(near(time_s(0, 8), 2.0) && near(time_s(1, 8), 1.0) && near(time_s(2, 16), 2.0));
+    // 2 s are 1 s fixed and 1/8 s for a sample.
+    assert!(near(time_s(0, 16), 3.0) && near(time_s(0, 4), 1.5) && near(time_s(0, 1), 1.5));
+}
+
+#[test]
+fn copies_are_shifted_around() {
+    let world = recorded(&[&[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0]]);
+    let four = world.clone().with_workers(4, 7).unwrap();
+    assert_eq!(four.workers[..2], world.workers[..]);
+    for copy in 2..4 {
+        let (ours, theirs) = (&four.workers[copy], &world.workers[copy - 2]);
+        let shift: usize = ours.id.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!((1..4).contains(&shift));
+        for at in 0..4 {
+            assert_eq!(ours.slowdown[at], theirs.slowdown[(at + shift) % 4]);
+            assert_eq!(ours.drivers[at], theirs.drivers[(at + shift) % 4]);
+        }
+    }
+    assert_eq!(world.clone().with_workers(4, 7), Ok(four));
+    assert!(world.clone().with_workers(1, 7).unwrap_err().to_string().contains("at least as many"));
+    assert_eq!(world.clone().cut(2).workers[0].slowdown, world.workers[0].slowdown[..2]);
+}
+
+/// Evenly without the slowest takes 15 / 2; by speed, 30 samples at 1 + 4 a second take 6 s.
+#[test]
+fn the_verdict_names_the_simplest_that_is_good() {
+    let slow: &[f64] = &[1.0; 60];
+    let fast: &[f64] = &[4.0; 60];
+    let verdict = |speeds: &[&[f64]], settings: &Settings| {
+        let world = recorded(speeds);
+        let of = |policy| run(&world, policy, settings);
+        let without = slowest(&world, settings)
+            .map(|slowest| (world.workers[slowest].id.clone(), of(PolicyName::WithoutSlowest)));
+        let without = without.as_ref().map(|(id, run)| (id.clone(), run));
+        Verdict::of(&of(PolicyName::Evenstep), &of(PolicyName::Even), without)
+    };
+    let worth = verdict(&[fast, slow], &settings(30, 20));
+    assert_eq!((worth.advice, worth.even_s), (Advice::UseEvenstep, 15.0));
+    assert!(near(worth.evenstep_s, 6.0), "{worth:?}");
+    assert_eq!(worth.without_slowest, Some(("1".into(), 7.5)));
+    let equal = verdict(&[fast, fast], &settings(30, 20));
+    assert_eq!((equal.advice, equal.without_slowest), (Advice::LeaveAlone, None));
+    // Where each takes ten at once, the slow one can only be dropped.
+    let drop = verdict(&[fast, fast, slow], &Settings { quantum: 10, ..settings(30, 20) });
+    assert_eq!(drop.advice, Advice::DropSlowest);
+    assert_eq!(drop.without_slowest, Some(("2".into(), 5.0)));
+}
+
+fn cluster(text: &str) -> ClusterSpec {
+    serde_json::from_str(text).unwrap()
+}
+
+/// A worker that is away gets nothing, and one that is late joins in.
+#[test]
+fn who_is_away_gets_nothing() {
+    let spec = cluster(
+        r#"{"group":[{"name":"stays","count":1,"speed":10.0},{"name":"comes","count":2,"speed":10.0,"joins":20,"leaves":40}]}"#,
+    );
+    let world = spec.world(60, 1).unwrap();
+    for policy in PolicyName::ALL.into_iter().chain([PolicyName::WithoutSlowest]) {
+        let run = run(&world, policy, &settings(30, 10));
+        for (at, shares) in run.shares.iter().enumerate() {
+            assert_eq!(shares.iter().sum::<u64>(), 30, "{policy}");
+            let here = (20..40).contains(&(at + 10));
+            assert_eq!(shares[1..].iter().all(|share| *share > 0), here, "{policy} {at} {shares:?}");
+        }
+    }
+    let gone = cluster(r#"{"group":[{"name":"g","count":1,"speed":1.0,"leaves":5}]}"#).world(9, 1).unwrap();
+    let said = walk(&gone, PolicyName::Even, &settings(30, 2), &no_networks).unwrap_err().to_string();
+    assert_eq!(said, "iteration 5: no worker takes part");
+}
+
+/// Slow for the share of time and as long as described; and the same whoever else is there.
+#[test]
+fn slow_downs_are_as_described() {
+    const ITERATIONS: usize = 40_000;
+    let group = r#"{"name":"g","count":1,"speed":10.0,"slow_downs":{"share":0.2,"factor":3.0,"mean_iterations":10.0}}"#;
+    let world = cluster(&format!(r#"{{"group":[{group}]}}"#)).world(ITERATIONS, 5).unwrap();
+    let slow: Vec<bool> = world.workers[0].slowdown.iter().map(|slowdown| *slowdown > 2.0).collect();
+    let share = slow.iter().filter(|slow| **slow).count() as f64 / ITERATIONS as f64;
+    assert!((share - 0.2).abs() < 0.02, "{share}");
+    let begun = slow.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
+    let length = share * ITERATIONS as f64 / begun;
+    assert!((length - 10.0).abs() < 0.7, "{length}");
+    let noise = r#"{"name":"n","count":2,"speed":10.0,"noise":0.1}"#;
+    let more = cluster(&format!(r#"{{"group":[{group},{noise}]}}"#)).world(ITERATIONS, 5).unwrap();
+    assert_eq!(more.workers[0], world.workers[0]);
+    let logs: Vec<f64> = more.workers[1].slowdown.iter().map(|slowdown| slowdown.ln()).collect();
+    let deviation = (logs.iter().map(|log| log * log).sum::<f64>() / ITERATIONS as f64).sqrt();
+    assert!((deviation - 0.1).abs() < 0.003, "{deviation}");
+    assert_ne!(more.workers[1].slowdown, more.workers[2].slowdown);
+}
+
+#[test]
+fn what_cannot_be_is_named() {
+    let said = |text: &str| cluster(text).world(10, 1).unwrap_err().to_string();
+    let group = |rest: &str| format!(r#"{{"group":[{{"name":"g","count":2,"speed":10.0{rest}}}]}}"#);
+    assert_eq!(said(&group(r#","noise":3.0"#)), "g: noise 3: it must be 0 to 2");
+    assert!(said(&group(r#","fixed_s":-1.0"#)).contains("g: fixed_s -1"));
+    assert!(said(&group(r#","joins":5,"leaves":5"#)).contains("g: leaves 5: it must be after"));
+    let slow = |share, factor, mean| {
+        group(&format!(r#","slow_downs":{{"share":{share},"factor":{factor},"mean_iterations":{mean}}}"#))
+    };
+    assert!(said(&slow("1.5", "2.0", "10.0")).contains("slow_downs.share 1.5"));
+    assert!(said(&slow("0.5", "0.0", "10.0")).contains("slow_downs.factor 0"));
+    assert!(said(&slow("0.9", "2.0", "2.0")).contains("long enough"));
+    assert!(said(r#"{"group":[{"name":"g","count":9000000,"speed":1.0}]}"#).contains("at most"));
+    assert!(serde_json::from_str::<ClusterSpec>(&group(r#","nois":1.0"#)).is_err());
+
+    let world = recorded(&[&[1.0; 10], &[1.0; 10]]);
+    let said =
+        |settings: Settings| walk(&world, PolicyName::Even, &settings, &no_networks).unwrap_err().to_string();
+    assert_eq!(said(settings(1, 4)), "global batch 1: 2 workers take at least 1 samples each");
+    assert!(said(settings(30, 0)).contains("10 iterations, of which 0 are warm-up"));
+    assert!(said(settings(30, 10)).contains("of which 10 are warm-up"));
+    assert!(said(Settings { quantum: 7, ..settings(30, 4) }).contains("multiple of the quantum 7"));
+}
+
+/// The service's networks are fitted where they are due, and change what comes after.
+#[test]
+fn networks_take_part() {
+    let speeds = |seed: u32| -> Vec<f64> {
+        (0..420)
+            .map(|k: u32| 5.0 + f64::from((k * 7919 + seed * 31) % 13) * f64::from(1 + (k / 7) % 2))
+            .collect()
+    };
+    let world = recorded(&[&speeds(1), &speeds(2)]);
+    let networks = Settings { networks: true, ..settings(300, 100) };
+    let fit = |due: &[Training]| due.iter().map(fit_one).collect();
+    let with = walk(&world, PolicyName::Evenstep, &networks, &fit).unwrap();
+    let without = run(&world, PolicyName::Evenstep, &settings(300, 100));
+    assert_eq!(with.shares[..90], without.shares[..90]);
+    assert_ne!(with.shares, without.shares);
+    assert_eq!(walk(&world, PolicyName::Evenstep, &networks, &fit).unwrap(), with);
+}
+
+/// A first iteration compiles and warms caches: however long it takes, the service does not learn from it.
+#[test]
+fn a_slow_first_iteration_is_forgotten() {
+    let speeds =
+        |seed: u32| -> Vec<f64> { (0..40).map(|k: u32| f64::from(5 + (k * 7919 + seed) % 13)).collect() };
+    let world = recorded(&[&speeds(1), &speeds(2)]);
+    let mut other = world.clone();
+    other.workers[0].slowdown[0] *= 100.0;
+    let of = |world: &World, policy| run(world, policy, &settings(300, 2)).shares;
+    assert_eq!(of(&world, PolicyName::Evenstep), of(&other, PolicyName::Evenstep));
+    assert_ne!(of(&world, PolicyName::Ema), of(&other, PolicyName::Ema));
+}
+
+fn speeds() -> impl Strategy<Value = Vec<Vec<f64>>> {
+    (2usize..5, 12usize..24).prop_flat_map(|(workers, rows)| {
+        prop::collection::vec(prop::collection::vec(1.0f64..50.0, rows), workers)
+    })
+}
+
+fn world_of(speeds: &[Vec<f64>]) -> World {
+    recorded(&speeds.iter().map(Vec::as_slice).collect::<Vec<_>>())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// No step is shorter than the oracle's, whatever the curve; no sample is lost; who is slowest does not wait.
+    #[test]
+    fn nobody_beats_the_oracle(
+        speeds in speeds(), more in 0u64..100, fixed_s in 0.0f64..2.0, saturation in 0u64..20, quantum in 1u64..4
+    ) {
+        let mut world = world_of(&speeds);
+        for worker in &mut world.workers {
+            worker.form = Form { fixed_s, saturation, ..worker.form };
+        }
+        let settings = Settings { quantum, ..settings(quantum * (speeds.len() as u64 + more), 5) };
+        let oracle = run(&world, PolicyName::Oracle, &settings);
+        for policy in PolicyName::ALL {
+            let run = run(&world, policy, &settings);
+            for (at, took_s) in run.took_s.iter().enumerate() {
+                prop_assert!(*took_s >= oracle.took_s[at] * (1.0 - 1e-12), "{}", policy);
+                prop_assert_eq!(run.shares[at].iter().sum::<u64>(), settings.global_batch);
+                prop_assert!(run.shares[at].iter().all(|share| share % quantum == 0 && *share > 0));
+                // A tail costs claims, and a pass for each chunk.
+                if run.chunks[at] > 0 {
+                    continue;
+                }
+                let time_s = |(worker, share): (&Worker, &u64)| {
+                    worker.form.curve(worker.slowdown[at + 5]).time(*share)
+                };
+                let times_s: Vec<f64> = world.workers.iter().zip(&run.shares[at]).map(time_s).collect();
+                prop_assert!(near(*took_s, times_s.iter().copied().fold(0.0, f64::max)));
+                let waited_s = took_s - times_s.iter().sum::<f64>() / times_s.len() as f64;
+                prop_assert!((run.wait_s[at] - waited_s).abs() < 1e-9 * took_s.max(1.0));
+            }
+        }
+    }
+
+    /// Workers that are always alike: every policy takes the same time, and changes nothing.
+    #[test]
+    fn equal_workers_are_all_the_same(speeds in prop::collection::vec(1.0f64..50.0, 20..60), workers in 1usize..6) {
+        let world = world_of(&vec![speeds; workers]);
+        let settings = settings(12 * workers as u64, 6);
+        let even = run(&world, PolicyName::Even, &settings);
+        for policy in PolicyName::ALL {
+            let run = run(&world, policy, &settings);
+            prop_assert_eq!((&run.took_s, run.changes), (&even.took_s, 0), "{}", policy);
+        }
+    }
+
+    /// The order of the workers does not matter; but to our own plans, whose search under uncertainty goes by rank.
+    #[test]
+    fn permuted_workers_get_permuted_shares(speeds in speeds(), by in 1usize..4) {
+        let settings = settings(12 * speeds.len() as u64, 6);
+        let mut turned = speeds.clone();
+        let by = by % speeds.len();
+        turned.rotate_left(by);
+        let ours = [PolicyName::Base, PolicyName::Evenstep];
+        for policy in PolicyName::ALL.into_iter().filter(|policy| !ours.contains(policy)) {
+            let ours = run(&world_of(&speeds), policy, &settings);
+            let theirs = run(&world_of(&turned), policy, &settings);
+            for (ours, theirs) in ours.shares.iter().zip(&theirs.shares) {
+                let mut ours = ours.clone();
+                ours.rotate_left(by);
+                prop_assert_eq!(&ours, theirs, "{}", policy);
+            }
+        }
+    }
+
+    /// Whoever is no oracle knows nothing of what is to come.
+    #[test]
+    fn the_future_does_not_reach_back(speeds in speeds(), changed in 7usize..12, ahead: bool) {
+        let settings = Settings { ahead, ..settings(60, 6) };
+        let world = world_of(&speeds);
+        let mut other = world.clone();
+        for worker in &mut other.workers {
+            worker.slowdown[changed..].iter_mut().for_each(|slowdown| *slowdown *= 3.0);
+            worker.drivers[changed + 1..].iter_mut().for_each(|drivers| drivers[0] = None);
+        }
+        other.workers[0].slowdown[changed] *= 2.0;
+        let known = changed - 6 + if ahead { 2 } else { 1 };
+        for policy in PolicyName::ALL.into_iter().filter(|policy| *policy != PolicyName::Oracle) {
+            let (ours, theirs) = (run(&world, policy, &settings), run(&other, policy, &settings));
+            let known = known.min(ours.given.len());
+            prop_assert_eq!(&ours.given[..known], &theirs.given[..known], "{}", policy);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Iteration by iteration: shares are made, done, and reported.
+
+use super::SimulateError;
+use super::evenstep::Fitter;
+use super::policy::{PolicyName, Report, Settings, Shares};
+use super::world::{CELLS_MAX, World};
+use evenstep_core::hedge::{ClaimCost, Hand, Took, play};
+
+/// What a policy did, over the iterations that count.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// Which.
+    pub policy: PolicyName,
+    /// Seconds of each step: those of the slowest worker.
+    pub took_s: Vec<f64>,
+    /// Seconds that workers waited in each step for the slowest, on average over those who took part.
+    pub wait_s: Vec<f64>,
+    /// Seconds that workers spent on claims in each step, on average over those who took part.
+    pub claim_s: Vec<f64>,
+    /// Claims of each step that brought a chunk.
+    pub chunks: Vec<u64>,
+    /// Samples given before any claim, by iteration, then worker; 0 where it took no part.
+    pub given: Vec<Vec<u64>>,
+    /// Samples computed by iteration, then worker; 0 where it took no part.
+    pub shares: Vec<Vec<u64>>,
+    /// Iterations whose shares, before any claim, were not those of the iteration before.
+    pub changes: usize,
+}
+
+/// Lets a policy live through a world. Networks are fitted by `fitter`, which may do several at once.
+///
+/// # Errors
+/// [`SimulateError`] where the world and the settings do not go together.
+pub fn walk(
+    world: &World,
+    policy: PolicyName,
+    settings: &Settings,
+    fitter: Fitter<'_>,
+) -> Result<Run, SimulateError> {
+    check(world, settings)?;
+    let mut run = Run {
+        policy,
+        took_s: Vec::new(),
+        wait_s: Vec::new(),
+        claim_s: Vec::new(),
+        chunks: Vec::new(),
+        given: Vec::new(),
+        shares: Vec::new(),
+        changes: 0,
+    };
+    let mut policy = policy.build(world, settings, fitter);
+    let mut before: Vec<u64> = Vec::new();
+    let mut reports: Vec<Report<'_>> = Vec::new();
+    for iteration in 0..world.iterations {
+        let present: Vec<usize> = world.present(iteration).collect();
+        let plan = if settings.ahead {
+            let plan = policy.shares(iteration, &present)?;
+            policy.learn(&reports);
+            plan
+        } else {
+            policy.learn(&reports);
+            policy.shares(iteration, &present)?
+        };
+        reports = step(world, iteration, &present, &plan, settings.claim);
+        let given = by_worker(world, &present, plan.given().iter().copied());
+        if iteration >= settings.warmup {
+            let mean = |seconds: fn(&Report<'_>) -> f64| {
+                reports.iter().map(seconds).sum::<f64>() / present.len() as f64
+            };
+            run.changes += usize::from(given != before);
+            run.took_s.push(reports.iter().map(Report::busy_s).fold(0.0, f64::max));
+            run.wait_s.push(mean(|report| report.barrier_wait_s));
+            run.claim_s.push(mean(|report| report.tail.claim_s));
+            run.chunks.push(reports.iter().map(|report| report.tail.chunks).sum());
+            run.given.push(given.clone());
+            run.shares.push(by_worker(world, &present, reports.iter().map(|report| report.batch)));
+        }
+        before = given;
+    }
+    Ok(run)
+}
+
+fn by_worker(world: &World, present: &[usize], batches: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut shares = vec![0; world.workers.len()];
+    for (worker, batch) in present.iter().zip(batches) {
+        shares[*worker] = batch;
+    }
+    shares
+}
+
+/// What the workers report of an iteration.
+fn step<'a>(
+    world: &'a World,
+    iteration: usize,
+    present: &[usize],
+    plan: &Shares,
+    cost: ClaimCost,
+) -> Vec<Report<'a>> {
+    let time_s = |rank: usize, batch: u64| {
+        let worker = &world.workers[present[rank]];
+        worker.form.curve(worker.slowdown[iteration]).time(batch)
+    };
+    let mut reports: Vec<Report<'a>> = present
+        .iter()
+        .zip(plan.given())
+        .enumerate()
+        .map(|(rank, (worker, batch))| Report {
+            worker: *worker,
+            batch: *batch,
+            compute_time_s: time_s(rank, *batch),
+            tail: Took::default(),
+            barrier_wait_s: 0.0,
+            // Read at the end of this iteration: what is known just before the next.
+            drivers: world.workers[*worker].drivers.get(iteration + 1).map_or(&[], Vec::as_slice),
+        })
+        .collect();
+    if let Shares::Hedged(hedged) = plan {
+        for pool in &hedged.pools {
+            let hand =
+                |rank: &usize| Hand { base: reports[*rank].batch, base_s: reports[*rank].compute_time_s };
+            let hands: Vec<Hand> = pool.members.iter().map(hand).collect();
+            let time_s = |member: usize, samples| time_s(pool.members[member], samples);
+            let took = play(&pool.chunks, &hands, &pool.expected, time_s, cost);
+            for (rank, took) in pool.members.iter().zip(took) {
+                let report = &mut reports[*rank];
+                report.batch += took.samples;
+                report.compute_time_s += took.compute_s;
+                report.tail = took;
+            }
+        }
+    }
+    let took_s = reports.iter().map(Report::busy_s).fold(0.0, f64::max);
+    for report in &mut reports {
+        report.barrier_wait_s = took_s - report.busy_s();
+    }
+    reports
+}
+
+fn check(world: &World, settings: &Settings) -> Result<(), SimulateError> {
+    let Settings { global_batch, quantum, warmup, .. } = *settings;
+    let (workers, iterations) = (world.workers.len(), world.iterations);
+    if workers.saturating_mul(iterations) > CELLS_MAX {
+        return Err(SimulateError::TooLarge { workers, iterations });
+    }
+    if warmup == 0 || warmup >= iterations {
+        return Err(SimulateError::TooFewIterations { iterations, warmup });
+    }
+    if !global_batch.is_multiple_of(quantum.max(1)) {
+        return Err(SimulateError::NoMultiple { global_batch, quantum });
+    }
+    let mut most = 0;
+    for iteration in 0..iterations {
+        let present = world.present(iteration).count();
+        if present == 0 {
+            return Err(SimulateError::Nobody { iteration });
+        }
+        most = most.max(present);
+    }
+    if global_batch < quantum.max(1).saturating_mul(most as u64) {
+        return Err(SimulateError::TooFewSamples { global_batch, workers: most, quantum });
+    }
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! Tables in files: comma, tab or blank separated, with a header or without.
+
+use std::io::Read;
+use std::path::Path;
+
+use csv::{ReaderBuilder, StringRecord, Trim};
+use evenstep_report::output::STANDARD;
+
+/// The largest file, in bytes.
+pub const FILE_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// The most rows of a table.
+pub const ROWS_MAX: usize = 2_000_000;
+/// The most columns of a table.
+pub const COLUMNS_MAX: usize = 1_000;
+
+/// What is wrong with a table. Errors name the file as it was given.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// It cannot be read at all.
+    #[error("{trace}: {source}")]
+    Unreadable {
+        /// The file.
+        trace: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A line is no row.
+    #[error("{trace}:{line}: {rule}")]
+    Line {
+        /// The file.
+        trace: String,
+        /// The line, from 1.
+        line: u64,
+        /// What it should be.
+        rule: String,
+    },
+    /// A cell breaks its rule.
+    #[error("{trace}:{line}: column {column:?}: {value:?} {rule}")]
+    Cell {
+        /// The file.
+        trace: String,
+        /// The line, from 1.
+        line: u64,
+        /// The column's name.
+        column: String,
+        /// What it holds.
+        value: String,
+        /// What it should hold.
+        rule: String,
+    },
+    /// The table as a whole.
+    #[error("{trace}: {rule}")]
+    Whole {
+        /// The file.
+        trace: String,
+        /// What it should be.
+        rule: String,
+    },
+}
+
+/// A table as text.
+#[derive(Debug)]
+pub struct Table {
+    /// The file, as it was given.
+    pub trace: String,
+    /// Names of the columns; the number of the column, from 0, where there is no header. Empty where a header names none.
+    pub columns: Vec<String>,
+    rows: Vec<(u64, StringRecord)>,
+}
+
+impl Table {
+    /// Reads a file, or standard input for `-`.
+    ///
+    /// # Errors
+    /// Where it cannot be read, breaks a bound or is no table.
+    pub fn read(path: &Path) -> Result<Self, TableError> {
+        let trace = path.display().to_string();
+        let unreadable = |source| TableError::Unreadable { trace: trace.clone(), source };
+        let source: Box<dyn Read> = if trace == STANDARD {
+            Box::new(std::io::stdin().lock())
+        } else {
+            Box::new(std::fs::File::open(path).map_err(unreadable)?)
+        };
+        let mut bytes = Vec::new();
+        source.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            let rule = format!("larger than the {FILE_BYTES_MAX} bytes that a table may have");
+            return Err(TableError::Whole { trace, rule });
+        }
+        Self::parse(trace, &bytes)
+    }
+
+    fn parse(trace: String, bytes: &[u8]) -> Result<Self, TableError> {
+        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+        let separator = separator(bytes);
+        let mut reader = ReaderBuilder::new()
+            .has_headers(false)
+            .flexible(true)
+            .trim(Trim::All)
+            .delimiter(separator)
+            .from_reader(bytes);
+        let mut rows: Vec<(u64, StringRecord)> = Vec::new();
+        for record in reader.records() {
+            let mut record = record.map_err(|error| not_a_line(&trace, &error))?;
+            let line = line_of(bytes, &record);
+            if separator == b' ' {
+                // Runs of blanks separate as one does.
+                record = record.iter().filter(|cell| !cell.is_empty()).collect();
+            }
+            if rows.len() > ROWS_MAX || record.len() > COLUMNS_MAX {
+                let rule = format!("a table may have {ROWS_MAX} rows of {COLUMNS_MAX} columns");
+                return Err(TableError::Line { trace, line, rule });
+            }
+            rows.push((line, record));
+        }
+        Self::with_names(trace, rows)
+    }
+
+    fn with_names(trace: String, mut rows: Vec<(u64, StringRecord)>) -> Result<Self, TableError> {
+        let Some((_, first)) = rows.first() else {
+            return Err(TableError::Whole { trace, rule: "the table is empty".into() });
+        };
+        let no_header = first.iter().all(|cell| cell.is_empty() || cell.parse::<f64>().is_ok());
+        // A separator at the end of each line opens a column that is not there.
+        let trailing = rows
+            .iter()
+            .all(|(_, row)| row.len() >= first.len() && row.iter().skip(first.len() - 1).all(str::is_empty));
+        let width = first.len() - usize::from(trailing && first.len() > 1);
+        let columns: Vec<String> = if no_header {
+            (0..width).map(|column| column.to_string()).collect()
+        } else {
+            let (_, header) = rows.remove(0);
+            header.iter().take(width).map(str::to_owned).collect()
+        };
+        for (line, row) in &rows {
+            if row.len() < width || row.iter().skip(width).any(|cell| !cell.is_empty()) {
+                let rule = format!("{} cells, where the first line has {width}", row.len());
+                return Err(TableError::Line { trace, line: *line, rule });
+            }
+        }
+        let twice =
+            columns.iter().enumerate().find(|(at, name)| !name.is_empty() && columns[..*at].contains(name));
+        if let Some((_, name)) = twice {
+            let rule = format!("two columns are called {name:?}");
+            return Err(TableError::Whole { trace, rule });
+        }
+        Ok(Self { trace, columns, rows })
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Where a column is.
+    ///
+    /// # Errors
+    /// Where there is none of this name; the error names those there are.
+    pub fn column(&self, name: &str) -> Result<usize, TableError> {
+        self.find(name).ok_or_else(|| {
+            let there: Vec<&str> =
+                self.columns.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
+            let rule = format!("there is no column {name:?}; there are {}", there.join(", "));
+            TableError::Whole { trace: self.trace.clone(), rule }
+        })
+    }
+
+    /// Where a column is, if there is one of this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column == name).filter(|_| !name.is_empty())
+    }
+
+    /// A cell's text.
+    pub fn text(&self, row: usize, column: usize) -> &str {
+        self.rows[row].1.get(column).unwrap_or_default()
+    }
+
+    /// A cell's number; `None` where it is empty or NaN: a missing reading.
+    ///
+    /// # Errors
+    /// Where it is anything else than a finite number.
+    pub fn number(&self, row: usize, column: usize) -> Result<Option<f64>, TableError> {
+        let text = self.text(row, column);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        match text.parse::<f64>() {
+            Ok(number) if number.is_nan() => Ok(None),
+            Ok(number) if number.is_finite() => Ok(Some(number)),
+            Ok(_) => Err(self.breaks(row, column, "is not finite")),
+            Err(_) => Err(self.breaks(row, column, "is not a number")),
+        }
+    }
+
+    /// A cell that must hold a number.
+    ///
+    /// # Errors
+    /// Where it does not.
+    pub fn measured(&self, row: usize, column: usize) -> Result<f64, TableError> {
+        self.number(row, column)?
+            .ok_or_else(|| self.breaks(row, column, "is missing: a number is needed here"))
+    }
+
+    /// The error of a cell that breaks a rule.
+    pub fn breaks(&self, row: usize, column: usize, rule: &str) -> TableError {
+        TableError::Cell {
+            trace: self.trace.clone(),
+            line: self.rows[row].0,
+            column: self.columns[column].clone(),
+            value: self.text(row, column).to_owned(),
+            rule: rule.to_owned(),
+        }
+    }
+}
+
+/// What separates the first line's cells.
+fn separator(bytes: &[u8]) -> u8 {
+    let first = bytes.split(|byte| matches!(byte, b'\n' | b'\r')).find(|line| !line.trim_ascii().is_empty());
+    let first = first.unwrap_or_default();
+    [b',', b'\t', b' '].into_iter().find(|separator| first.trim_ascii().contains(separator)).unwrap_or(b',')
+}
+
+/// The line where a record's first cell stands: the reader counts blank lines before it as its own.
+fn line_of(bytes: &[u8], record: &StringRecord) -> u64 {
+    let Some(position) = record.position() else { return 0 };
+    let start = usize::try_from(position.byte()).unwrap_or(usize::MAX).min(bytes.len());
+    let blank = bytes[start..].iter().take_while(|byte| matches!(byte, b'\n' | b'\r'));
+    position.line() + blank.filter(|byte| **byte == b'\n').count() as u64
+}
+
+fn not_a_line(trace: &str, error: &csv::Error) -> TableError {
+    let line = error.position().map_or(0, csv::Position::line);
+    let rule = match error.kind() {
+        csv::ErrorKind::Utf8 { .. } => "the text is not UTF-8".into(),
+        _ => error.to_string(),
+    };
+    TableError::Line { trace: trace.to_owned(), line, rule }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Table, String> {
+        Table::parse("t".into(), text.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    fn numbers(table: &Table) -> Vec<Vec<Option<f64>>> {
+        let row = |row| (0..table.columns.len()).map(|column| table.number(row, column).unwrap()).collect();
+        (0..table.len()).map(row).collect()
+    }
+
+    #[test]
+    fn separators_headers_and_what_trails() {
+        let comma = parse("\u{feff}\"a\",\"b c\",\n1,2,\n3,,\n").unwrap();
+        assert_eq!(comma.columns, ["a", "b c"]);
+        assert_eq!(numbers(&comma), [[Some(1.0), Some(2.0)], [Some(3.0), None]]);
+        let blank = parse("  1.5   2\n\n 3 -4e1 \n").unwrap();
+        assert_eq!(
+            (blank.columns.clone(), numbers(&blank)),
+            (
+                vec!["0".to_owned(), "1".to_owned()],
+                vec![vec![Some(1.5), Some(2.0)], vec![Some(3.0), Some(-40.0)]]
+            )
+        );
+        let tab = parse("a\tb\n1\t\n\t2\n").unwrap();
+        assert_eq!(numbers(&tab), [[Some(1.0), None], [None, Some(2.0)]]);
+        let one = parse("x\n7\nNaN\n").unwrap();
+        assert_eq!(numbers(&one), [[Some(7.0)], [None]]);
+        let unnamed = parse(",a\n0,5\n").unwrap();
+        assert_eq!((unnamed.columns.clone(), unnamed.find("")), (vec![String::new(), "a".into()], None));
+        let only_first_row_trails = parse("a,b,\n1,2,3\n").unwrap();
+        assert_eq!(only_first_row_trails.columns, ["a", "b", ""]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let table = parse("a,b\n1,2\n\n\nx,inf\n").unwrap();
+        assert_eq!(table.number(1, 0).unwrap_err().to_string(), "t:5: column \"a\": \"x\" is not a number");
+        assert_eq!(table.number(1, 1).unwrap_err().to_string(), "t:5: column \"b\": \"inf\" is not finite");
+        assert_eq!(table.column("c").unwrap_err().to_string(), "t: there is no column \"c\"; there are a, b");
+        assert_eq!(parse("").unwrap_err(), "t: the table is empty");
+        assert_eq!(parse("a,b\n1\n").unwrap_err(), "t:2: 1 cells, where the first line has 2");
+        assert_eq!(parse("a,b\n1,2\n1,2,3\n").unwrap_err(), "t:3: 3 cells, where the first line has 2");
+        assert_eq!(parse("a,a\n1,2\n").unwrap_err(), "t: two columns are called \"a\"");
+        let broken = Table::parse("t".into(), b"a\n1\n\xff\n").unwrap_err().to_string();
+        assert_eq!(broken, "t:3: the text is not UTF-8");
+    }
+}
