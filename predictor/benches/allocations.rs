@@ -42,7 +42,11 @@ fn main() {
     println!("{:<36}{:>14}{:>12}", "", "allocations", "KiB");
     for (workers, claims) in [(4, false), (4, true), (64, false)] {
         let job = format!("job-{workers}-{claims}");
-        client.send(&request("PUT", &format!("/v1/jobs/{job}"), &format!(r#"{{"global_batch":{}}}"#, 256 * workers)));
+        client.send(&request(
+            "PUT",
+            &format!("/v1/jobs/{job}"),
+            &format!(r#"{{"global_batch":{}}}"#, 256 * workers),
+        ));
         for worker in 0..workers {
             let join = format!(r#"{{"worker":"node/{worker}","claims":{claims}}}"#);
             client.send(&request("POST", &format!("/v1/jobs/{job}/workers"), &join));

@@ -76,7 +76,11 @@ impl JobState {
     pub fn hedge_view(&self) -> Option<HedgeView> {
         let can = self.members.live().filter(|id| self.claims(id)).count() >= 2;
         (can && self.spec.hedge == Hedge::Auto).then(|| HedgeView {
-            tail_share: self.last_answer.as_deref().filter(|last| last.tail.is_some()).map_or(0.0, tail_share),
+            tail_share: self
+                .last_answer
+                .as_deref()
+                .filter(|last| last.tail.is_some())
+                .map_or(0.0, tail_share),
             chunks: self.last_answer.as_deref().map_or(0, chunks),
             claim_time_s: self.models.claim_cost().latency_s,
         })
