@@ -64,16 +64,12 @@ impl TrainArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
-    use crate::cli::{Cli, Command};
+    use crate::cli::parse_launch;
 
     #[test]
     fn batches_of_runs_that_grow() {
         let batches = |extra: &[&str]| {
-            let arguments = ["evenstep-trainer", "launch", "--workers=2"].iter().chain(extra);
-            let Command::Launch(launch) = Cli::try_parse_from(arguments).unwrap().command else { panic!() };
-            let train = launch.train;
+            let train = parse_launch(extra).unwrap().0.train;
             (train.base_batch(2), train.whole_batch(2), train.whole_batch(4), train.max_workers())
         };
         assert_eq!(batches(&[]), (512, 512, 512, 512));

@@ -1,62 +1,26 @@
 //! The command line, and the rules that its values must keep together.
 
-mod seat;
 mod task;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use evenstep_protocol::{DEFAULT_SERVER, Hedge, JobId, Servers};
 use serde::{Deserialize, Serialize};
 
 use crate::background::BackgroundArgs;
-use crate::burst::BurstArgs;
 use crate::contend::clock_seconds;
-use crate::gaps::GapsArgs;
 use crate::hedge::HedgeArgs;
 use crate::host_port::HostPort;
 use crate::load::LoadKind;
 use crate::optimizer::MomentumForm;
 use crate::plan::GLOBAL_BATCH_MAX;
-use crate::profile::ProfileArgs;
 use crate::record::is_table;
-use crate::report::ReportArgs;
 use crate::rule::RuleArgs;
 
-pub use seat::SeatArgs;
 pub use task::{DeviceChoice, Dtype, ModelKind, TaskArgs};
-
-/// Data-parallel training that asks the evenstep predictor for its batches.
-#[derive(Debug, Parser)]
-#[command(name = "evenstep-trainer", version)]
-pub struct Cli {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-/// What to do.
-#[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Train with several workers on this machine
-    Launch(LaunchArgs),
-    /// Take part in a training as one worker, on this or another machine
-    Join(JoinArgs),
-    /// Measure the layers of a network, and the network between workers, for burst-parallel plans
-    Profile(ProfileArgs),
-    /// Run a burst-parallel plan, and compare it with what was planned
-    Burst(BurstArgs),
-    /// Measure what background jobs make of the gaps of a burst-parallel training, and what they cost it
-    Gaps(GapsArgs),
-    /// Draw up records of runs: a table, a page with charts, figures as JSON
-    Report(ReportArgs),
-    /// Host the store through which workers that join by hand find each other
-    Store(StoreArgs),
-    /// Load a core as other tenants of a machine would; runs until its standard input closes
-    Contend(ContendArgs),
-}
 
 /// `launch`
 #[derive(Debug, Args)]
@@ -117,14 +81,6 @@ pub struct JoinArgs {
     /// What is trained, and how.
     #[command(flatten)]
     pub train: TrainArgs,
-}
-
-/// `store`
-#[derive(Debug, Args)]
-pub struct StoreArgs {
-    /// Where to listen: host:port; port 0 takes a free one, which is printed
-    #[arg(long, default_value = "127.0.0.1:29500")]
-    pub bind: HostPort,
 }
 
 /// `contend`
@@ -304,7 +260,7 @@ pub enum AskMode {
 /// Values that do not go together; the message names them and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct InvalidArgs(pub(crate) String);
+pub struct InvalidArgs(pub String);
 
 impl TrainArgs {
     /// Checks the rules between values for this number of workers.
@@ -369,6 +325,15 @@ impl TrainArgs {
         };
         Err(InvalidArgs(wrong))
     }
+}
+
+/// The arguments of `launch` with two workers and these arguments.
+#[cfg(test)]
+pub(crate) fn parse_launch(extra: &[&str]) -> clap::error::Result<(LaunchArgs, clap::ArgMatches)> {
+    use clap::FromArgMatches;
+    let arguments = ["launch", "--workers=2"].iter().chain(extra);
+    let matches = LaunchArgs::augment_args(clap::Command::new("launch")).try_get_matches_from(arguments)?;
+    Ok((LaunchArgs::from_arg_matches(&matches)?, matches))
 }
 
 #[cfg(test)]

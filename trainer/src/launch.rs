@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory};
+use clap::{ArgMatches, Args};
 use evenstep_c10d::Store;
 
 use crate::board::Shown;
-use crate::cli::{Cli, LaunchArgs};
+use crate::cli::{JoinArgs, LaunchArgs};
 use crate::contend::clock_s;
 use crate::crew::{Crew, Ended, TIED, quiet, signals};
 use crate::load::Load;
@@ -100,10 +100,9 @@ fn placement(args: &LaunchArgs, allowed: &[usize]) -> Result<Option<Vec<usize>>>
 /// The arguments of `launch` that `join` knows too, as they were given; what came from the environment or is a default
 /// reaches the workers by itself.
 fn passed_on(matches: &ArgMatches) -> Vec<OsString> {
-    let command = Cli::command();
-    let known = command.find_subcommand("join").into_iter().flat_map(clap::Command::get_arguments);
+    let join = JoinArgs::augment_args(clap::Command::new("join"));
     let mut passed = Vec::new();
-    for argument in known {
+    for argument in join.get_arguments() {
         let (id, Some(long)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
         let here = matches.try_contains_id(id).is_ok();
         if !here || matches.value_source(id) != Some(ValueSource::CommandLine) {
@@ -131,15 +130,11 @@ fn contender(core: usize, load: Load, since_s: f64) -> Result<Command> {
 
 #[cfg(test)]
 mod tests {
-    use clap::FromArgMatches;
-
     use super::*;
+    use crate::cli::parse_launch;
 
     fn launch(extra: &[&str]) -> (LaunchArgs, ArgMatches) {
-        let arguments = ["evenstep-trainer", "launch", "--workers=2"].iter().chain(extra);
-        let matches = Cli::command().try_get_matches_from(arguments).unwrap();
-        let launch = matches.subcommand_matches("launch").unwrap().clone();
-        (LaunchArgs::from_arg_matches(&launch).unwrap(), launch)
+        parse_launch(extra).unwrap()
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The record of a run: JSON lines, one for each iteration, that reports are drawn from; or a table for backtests.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -91,6 +92,17 @@ pub enum Scenario {
     Contended,
     /// Nothing of ours.
     Plain,
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Paced => "paced",
+            Self::Swayed => "swayed",
+            Self::Contended => "contended",
+            Self::Plain => "plain",
+        })
+    }
 }
 
 /// How one iteration went under one policy.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use evenstep_core::forecast::batch::Narx;
+use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
 use evenstep_core::job::{BadModels, FORMAT, Models, trainings, write_device_model, write_models};
 use evenstep_protocol::WorkerId;

@@ -73,7 +73,7 @@ pub enum DeviceChoice {
 
 impl TaskArgs {
     /// The rule for the step that is broken, with the value.
-    pub(crate) fn wrong(&self) -> Option<String> {
+    pub fn wrong(&self) -> Option<String> {
         if !(self.lr.is_finite() && self.lr >= 0.0) {
             return Some(format!("--lr {} must be a finite number of at least 0", self.lr));
         }

@@ -1,26 +1,14 @@
-use clap::CommandFactory;
-
 use super::*;
 
 fn train(extra: &[&str]) -> TrainArgs {
-    let arguments = ["evenstep-trainer", "launch", "--workers", "2"].iter().chain(extra);
-    match Cli::try_parse_from(arguments).unwrap().command {
-        Command::Launch(launch) => launch.train,
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn the_command_line_is_consistent() {
-    Cli::command().debug_assert();
+    parse_launch(extra).unwrap().0.train
 }
 
 #[test]
 fn a_list_of_servers_is_checked() {
     assert_eq!(train(&[]).server.to_string(), DEFAULT_SERVER);
     assert_eq!(train(&["--server", "http://a:1/,http://b:1"]).server.to_string(), "http://a:1,http://b:1");
-    let wrong = ["evenstep-trainer", "launch", "--workers=2", "--server=http://a:1,b:1"];
-    let told = Cli::try_parse_from(wrong).unwrap_err().to_string();
+    let told = parse_launch(&["--server=http://a:1,b:1"]).unwrap_err().to_string();
     assert!(told.contains("--server") && told.contains("\"b:1\": must be like http://host:port"), "{told}");
 }
 

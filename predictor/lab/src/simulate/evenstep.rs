@@ -7,7 +7,7 @@ use super::policy::{Policy, Report, Settings, Shares};
 use super::world::{BARRIER_WAIT, World};
 use evenstep_core::allocate::{Communication, Scenarios, Share};
 use evenstep_core::curve::CurveLearner;
-use evenstep_core::forecast::batch::Narx;
+use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
 use evenstep_core::forecast::{ExpertKind, JobForecaster};
 use evenstep_core::hedge::learner::Parts;

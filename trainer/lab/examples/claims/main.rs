@@ -1,0 +1,75 @@
+//! What a claim costs: one atomic addition on a counter of the job's store, from 1 to 64 worker processes.
+//!
+//! `cargo run --release -p evenstep-trainer-lab --example claims -- --json claims.json`
+//!
+//! The store is hosted by this process, as by `launch`, and each worker is a process of its own, over loopback. Three
+//! situations for each number of workers: *calm*, each claims now and then, as in training; *busy*, the same while a
+//! thread computes on every core; *at once*, nobody waits between claims, which shows how many the store takes.
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+
+mod client;
+mod measure;
+mod table;
+
+use measure::Situation;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Measures claims on a store over loopback
+#[derive(Debug, Parser)]
+#[command(name = "claims")]
+struct Options {
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Numbers of worker processes
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64", value_parser = clap::value_parser!(u32).range(1..=256))]
+    workers: Vec<u32>,
+    /// How long each situation is measured
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    seconds: f64,
+    /// This process is a worker
+    #[arg(long, hide = true, requires = "store", requires = "rank")]
+    situation: Option<Situation>,
+    /// The port of the store
+    #[arg(long, hide = true)]
+    store: Option<u16>,
+    /// Which worker
+    #[arg(long, hide = true)]
+    rank: Option<u32>,
+}
+
+fn seconds(text: &str) -> std::result::Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if (0.1..=60.0).contains(&seconds) { Ok(seconds) } else { Err("must be from 0.1 to 60".into()) }
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let lasting = Duration::from_secs_f64(options.seconds);
+    if let (Some(situation), Some(port), Some(rank)) = (options.situation, options.store, options.rank) {
+        return client::run(situation, port, rank, lasting);
+    }
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", table::head())?;
+    let mut figures = Vec::new();
+    for workers in options.workers {
+        let row = Situation::ALL.map(|situation| measure::measure(situation, workers, lasting));
+        let row = row.into_iter().collect::<Result<Vec<_>>>()?;
+        writeln!(out, "{}", table::row(workers, &row))?;
+        figures.extend(row);
+    }
+    writeln!(out, "\n{}", table::DEFINITIONS)?;
+    if let Some(path) = options.json {
+        let mut json = serde_json::to_vec_pretty(&figures)?;
+        json.push(b'\n');
+        std::fs::write(&path, json).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! What a learning rate must do when the global batch grows: real training, from two workers' batch to that of eight.
+//!
+//! `cargo run --release -p evenstep-trainer-lab --example learning_rate -- --report page.html --picture losses.svg`
+//!
+//! Each seed trains a network on generated samples with the batch of two workers. Then the batch grows fourfold, and
+//! the run goes on from that very state under each policy: the learning rate jumps to four times, grows to it in
+//! the ramp of Dynamic SGD, or stays; and once more with the small batch, as if nobody had joined.
+
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use evenstep_trainer::data::TeacherTask;
+
+mod losses;
+mod noise;
+mod page;
+mod training;
+
+use losses::{Length, Rate, WINDOW};
+use training::{LARGE, Policy, SMALL};
+
+/// Draws the task; runs draw their models and orders with seeds of their own.
+const TASK_SEED: u64 = 1;
+
+/// Trains through a growth of the global batch under a jump and under a ramp of the learning rate
+#[derive(Debug, Parser)]
+#[command(name = "learning_rate")]
+struct Options {
+    /// Write a page with the charts and the table
+    #[arg(long, value_name = "F.html")]
+    report: Option<PathBuf>,
+    /// Write the chart of the losses as a picture
+    #[arg(long, value_name = "F.svg")]
+    picture: Option<PathBuf>,
+    /// Write the chart of the noise as a picture
+    #[arg(long, value_name = "F.svg")]
+    noise_picture: Option<PathBuf>,
+    /// Runs under each policy; a spread takes two
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(2..=64))]
+    seeds: u64,
+    /// Learning rates of the small batch to try
+    #[arg(long, value_delimiter = ',', default_value = "0.00625,0.0125,0.025,0.05,0.1", value_parser = learning_rate)]
+    learning_rates: Vec<f64>,
+    /// The one of them whose curves are drawn
+    #[arg(long, default_value = "0.05", value_parser = learning_rate)]
+    drawn: f64,
+    /// Iterations with the small batch
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(WINDOW / SMALL..=10_000))]
+    before: u64,
+    /// Iterations with the large batch
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(2 * WINDOW / LARGE..=2_500))]
+    after: u64,
+}
+
+fn learning_rate(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if rate > 0.0 && rate <= 10.0 { Ok(rate) } else { Err("must be above 0 and at most 10".into()) }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let options = Options::parse();
+    if !options.learning_rates.contains(&options.drawn) {
+        let rates = &options.learning_rates;
+        return Err(format!("--drawn {}: must be one of --learning-rates {rates:?}", options.drawn).into());
+    }
+    let outputs = [&options.report, &options.picture, &options.noise_picture];
+    for path in outputs.into_iter().flatten() {
+        // Better now than after the training.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if folder.is_some_and(|folder| !folder.is_dir()) {
+            return Err(format!("{}: there is no such folder to write it to", path.display()).into());
+        }
+    }
+    // One thread gives the same sums, and with them the same losses, on every run.
+    tch::set_num_threads(1);
+    let length = Length { before: options.before, after: options.after };
+    let data = TeacherTask { samples: length.samples(), seed: TASK_SEED }.generate();
+    let mut out = std::io::stdout().lock();
+    let line = |cells: &[String]| cells.iter().map(|cell| format!("{cell:<20}")).collect::<String>();
+    writeln!(out, "{}", line(&page::COLUMNS.map(String::from)).trim_end())?;
+    let mut rates = Vec::new();
+    for learning_rate in &options.learning_rates {
+        let rate = Rate::train(&data, *learning_rate, options.seeds, length)?;
+        writeln!(out, "{}", line(&page::row(&rate)).trim_end())?;
+        rates.push(rate);
+    }
+    writeln!(out, "{}", page::summary(&rates))?;
+    let noise = [Policy::Jump, Policy::Ramp]
+        .map(|policy| noise::measure(&data, options.drawn, length, policy).map(|noise| (policy, noise)));
+    let noise = noise.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let Some(drawn) = rates.iter().find(|rate| rate.learning_rate == options.drawn) else {
+        return Err("the rate that is drawn was not tried".into());
+    };
+    let charts = [page::losses(drawn), page::noise(&noise, options.drawn)];
+    for (path, chart) in [&options.picture, &options.noise_picture].into_iter().zip(&charts) {
+        write(path.as_deref(), || chart.to_svg())?;
+    }
+    write(options.report.as_deref(), || {
+        page::report(&rates, charts.to_vec(), length, options.seeds).to_html()
+    })
+}
+
+fn write(path: Option<&Path>, content: impl FnOnce() -> String) -> Result<(), Box<dyn Error>> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, content()).map_err(|error| format!("{}: {error}", path.display()).into())
+}

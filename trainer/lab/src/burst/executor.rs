@@ -1,0 +1,217 @@
+//! One rank's part of a burst-parallel training.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use evenstep_c10d::Group;
+use evenstep_core::gate::Kind;
+use tch::{Device, Tensor};
+
+use super::crossing::{Crossing, Layout};
+use super::exchange::{cross, sum};
+use super::plan::Plan;
+use super::stage::{Stage, loss};
+use super::watch::{Moment, Phase, Watch};
+use evenstep_trainer::background::Observer;
+use evenstep_trainer::data::Split;
+use evenstep_trainer::model::Model;
+
+/// The layers of a network, as far as this rank runs them, and its groups.
+#[derive(Debug)]
+pub struct Executor {
+    seats: Vec<Seat>,
+    /// Which samples of the batch this rank has at the first layer, and at the last.
+    ends: [Vec<i64>; 2],
+    global_batch: u64,
+    kind: tch::Kind,
+    device: Device,
+    /// All ranks: activations move over it.
+    world: Group,
+    /// The first so many ranks, where this one is among them: gradients are summed over them.
+    firsts: BTreeMap<usize, Group>,
+}
+
+/// A layer as this rank sees it.
+#[derive(Debug)]
+struct Seat {
+    name: String,
+    /// It runs on the first so many ranks.
+    gpus: usize,
+    /// Into it, from the layer before; nothing at the first.
+    into: Crossing,
+    /// Out of it, the same way back.
+    back: Crossing,
+    /// The shape of one of its outputs.
+    shape: Vec<i64>,
+    /// The layer itself, where this rank runs it.
+    stage: Option<Stage>,
+}
+
+/// What an iteration gave, on this rank.
+#[derive(Debug)]
+pub struct Iteration {
+    /// Its part of the mean loss over the global batch: the sum over all ranks is the loss.
+    pub loss: f64,
+    /// What it did when.
+    pub moments: Vec<Moment>,
+}
+
+impl Executor {
+    /// Prepares to run a plan that was [checked](Plan::check) for this model and the ranks of `world`. Of the model it keeps the layers
+    /// that run here. `join` makes the group of the first so many ranks; the ranks of each call it in the same order.
+    ///
+    /// # Errors
+    /// A group cannot be joined.
+    pub fn new(
+        plan: &Plan,
+        model: Model,
+        sample_shape: &[i64],
+        momentum: f64,
+        world: Group,
+        join: impl Fn(usize) -> Result<Group>,
+    ) -> Result<Self> {
+        let (rank, world_size) = (world.rank(), world.world_size());
+        let (kind, device) = (model.kind(), model.device());
+        let (mut seats, mut firsts, mut layouts) = (Vec::new(), BTreeMap::new(), Vec::<Layout>::new());
+        let mut shape = sample_shape.to_vec();
+        for (planned, layer) in plan.layers.iter().zip(model.into_layers()) {
+            let (layout, into) = match layouts.last() {
+                Some(before) => before.next(&planned.samples),
+                None => (Layout::first(&planned.samples, world_size), Crossing::default()),
+            };
+            layouts.push(layout);
+            let gpus = planned.gpus;
+            if rank < gpus && gpus > 1 && !firsts.contains_key(&gpus) {
+                let group = join(gpus).with_context(|| format!("joining the first {gpus} ranks"))?;
+                firsts.insert(gpus, group);
+            }
+            shape = layer.output_shape(&shape);
+            let (name, back) = (planned.name.clone(), into.back());
+            let stage = (rank < gpus).then(|| Stage::new(layer, momentum));
+            seats.push(Seat { name, gpus, into, back, shape: shape.clone(), stage });
+        }
+        let of_rank = |layout: Option<&Layout>| layout.map_or(Vec::new(), |layout| layout.of(rank).to_vec());
+        let ends = [of_rank(layouts.first()), of_rank(layouts.last())];
+        Ok(Self { seats, ends, global_batch: plan.global_batch, kind, device, world, firsts })
+    }
+
+    /// One iteration over the samples with these indices, as many as the plan's global batch; all ranks call it with the same.
+    ///
+    /// # Errors
+    /// A rank is gone or stalls past the timeout.
+    pub fn iterate(&mut self, data: &Split, batch: &[i64], learning_rate: f64) -> Result<Iteration> {
+        self.iterate_before(data, batch, learning_rate, &mut ())
+    }
+
+    /// The same, with somebody who looks on: each stretch of compute, each receive and each sum is a tasklet.
+    ///
+    /// # Errors
+    /// A rank is gone or stalls past the timeout.
+    pub fn iterate_before(
+        &mut self,
+        data: &Split,
+        batch: &[i64],
+        learning_rate: f64,
+        observer: &mut dyn Observer,
+    ) -> Result<Iteration> {
+        let mut watch = Watch::begin(self.device, observer);
+        watch.begins(Kind::Compute);
+        let [first, last] = self.ends.each_ref().map(|places| {
+            let indices: Vec<i64> = places.iter().filter_map(|&at| batch.get(at as usize).copied()).collect();
+            data.gather(&indices, self.kind, self.device)
+        });
+        watch.did(0, Phase::Load);
+
+        // What each layer read and made is kept for the way back.
+        let mut held = first.features;
+        let mut passed = Vec::with_capacity(self.seats.len());
+        for (number, seat) in self.seats.iter().enumerate() {
+            watch.begins(seat.into.kind(self.world.rank()));
+            held = cross(&self.world, &seat.into, &held).with_context(|| seat.doing("activations"))?;
+            watch.did(number, Phase::Arrive);
+            watch.begins(Kind::Compute);
+            let inputs = held.detach().set_requires_grad(number > 0);
+            let outputs = seat.forward(&inputs);
+            held = outputs.detach();
+            passed.push((inputs, outputs));
+            watch.did(number, Phase::Forward);
+        }
+
+        // The loss belongs to the last layer.
+        watch.begins(Kind::Compute);
+        let (loss, mut gradient) = loss(&held, &last.labels, self.global_batch);
+        watch.did(self.seats.len().saturating_sub(1), Phase::Backward);
+
+        for (number, (inputs, outputs)) in passed.into_iter().enumerate().rev() {
+            let seat = &mut self.seats[number];
+            watch.begins(Kind::Compute);
+            let (flat, of_inputs) = seat.backward(&inputs, &outputs, &gradient);
+            watch.did(number, Phase::Backward);
+            if let Some(mut flat) = flat {
+                if let Some(group) = self.firsts.get(&seat.gpus) {
+                    watch.begins(Kind::AllReduce);
+                    flat = sum(group, &flat).with_context(|| seat.doing("the sum of gradients"))?;
+                    watch.did(number, Phase::Sum);
+                }
+                watch.begins(Kind::Compute);
+                seat.step(&flat, learning_rate);
+                watch.did(number, Phase::Step);
+            }
+            watch.begins(seat.back.kind(self.world.rank()));
+            let back = cross(&self.world, &seat.back, &of_inputs);
+            gradient = back.with_context(|| seat.doing("gradients of activations"))?;
+            watch.did(number, Phase::Return);
+        }
+        Ok(Iteration { loss: loss.double_value(&[]), moments: watch.end() })
+    }
+
+    /// The parameters of the layers that run on this rank, layer by layer: on rank 0 those of the whole network.
+    pub fn parameters(&self) -> Vec<&Tensor> {
+        self.seats.iter().filter_map(|seat| seat.stage.as_ref()).flat_map(Stage::parameters).collect()
+    }
+
+    /// Samples of an iteration.
+    pub fn global_batch(&self) -> u64 {
+        self.global_batch
+    }
+
+    /// All ranks.
+    pub fn world(&self) -> &Group {
+        &self.world
+    }
+}
+
+impl Seat {
+    /// The outputs for the samples that this rank has, which may be none.
+    fn forward(&self, inputs: &Tensor) -> Tensor {
+        match &self.stage {
+            Some(stage) if rows(inputs) > 0 => stage.forward(inputs),
+            _ => inputs.new_zeros([&[0], self.shape.as_slice()].concat(), (inputs.kind(), inputs.device())),
+        }
+    }
+
+    /// The gradient of the parameters, where they are this rank's, and that of the inputs.
+    fn backward(&self, inputs: &Tensor, outputs: &Tensor, gradient: &Tensor) -> (Option<Tensor>, Tensor) {
+        match &self.stage {
+            Some(stage) if rows(inputs) > 0 => {
+                let found = stage.backward(inputs, outputs, gradient);
+                (Some(found.flat), found.inputs.unwrap_or_else(|| inputs.detach()))
+            }
+            stage => (stage.as_ref().map(Stage::no_gradient), inputs.detach()),
+        }
+    }
+
+    fn step(&mut self, flat: &Tensor, learning_rate: f64) {
+        if let Some(stage) = &mut self.stage {
+            stage.step(flat, learning_rate);
+        }
+    }
+
+    fn doing(&self, what: &str) -> String {
+        format!("layer {:?}, {what}", self.name)
+    }
+}
+
+fn rows(tensor: &Tensor) -> i64 {
+    tensor.size().first().copied().unwrap_or(0)
+}

@@ -1,0 +1,148 @@
+//! `burst`: a plan run by real workers, and held against what was planned.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use tch::{Device, Tensor};
+
+use super::course::{self, WARM_UP};
+use super::exchange;
+use super::executor::Executor;
+use super::measured::{by_layer, median};
+use super::plan::Plan;
+use super::result::Measured;
+use super::timeline::Timeline;
+use super::watch::Moment;
+use crate::processes::ProcessArgs;
+use crate::processes::{self, Process};
+use evenstep_trainer::cli::{InvalidArgs, TaskArgs};
+use evenstep_trainer::crew::Ended;
+use evenstep_trainer::data::Dataset;
+use evenstep_trainer::device::reduce_device;
+use evenstep_trainer::model::Model;
+use evenstep_trainer::output::Progress;
+
+/// What is measured of each is held in memory until the end.
+const ITERATIONS_MAX: usize = 100_000;
+
+/// `burst`
+#[derive(Debug, Args)]
+pub struct BurstArgs {
+    /// The plan: what `evenstep-predictor plan --json` wrote
+    #[arg(long)]
+    pub plan: PathBuf,
+    /// Iterations that are measured, after 5 that are not
+    #[arg(long, default_value_t = 50, value_parser = iterations)]
+    pub iterations: usize,
+    /// How many workers, each a process of its own [default: as many as the plan has GPUs]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024), env = "EVENSTEP_WORKERS")]
+    pub workers: Option<u32>,
+    /// Write what was measured to this file, as JSON
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// Write a page with the timelines, planned and measured
+    #[arg(long)]
+    pub report: Option<PathBuf>,
+    /// The workers.
+    #[command(flatten)]
+    pub processes: ProcessArgs,
+    /// The task.
+    #[command(flatten)]
+    pub task: TaskArgs,
+}
+
+fn iterations(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| (1..=ITERATIONS_MAX).contains(count))
+        .ok_or(format!("must be from 1 to {ITERATIONS_MAX}"))
+}
+
+/// Begins the workers, or takes part as one.
+///
+/// # Errors
+/// A plan that cannot be run here, or a worker that failed.
+pub fn run(args: &BurstArgs) -> Result<Ended> {
+    if let Some(wrong) = args.task.wrong() {
+        return Err(InvalidArgs(wrong).into());
+    }
+    let plan = Plan::read(&args.plan)?;
+    let workers = args.workers.map_or(plan.gpus, |workers| workers as usize);
+    if let Some(rank) = args.processes.rank {
+        work(args, &plan, &Process::join(&args.processes, rank, workers, &args.task)?)?;
+        return Ok(Ended::Finished);
+    }
+    // Said here once, and not by every worker.
+    prepare(args, &plan, workers, Device::Cpu)?;
+    processes::start(&args.processes, workers, "burst")
+}
+
+/// Data and network, where the plan is for them.
+fn prepare(args: &BurstArgs, plan: &Plan, workers: usize, device: Device) -> Result<(Dataset, Model)> {
+    let data = args.task.dataset()?;
+    let model = args.task.network(&data, device);
+    plan.check(model.layers(), workers).with_context(|| format!("plan {}", args.plan.display()))?;
+    let (batch, samples) = (plan.global_batch, data.train.len());
+    ensure!(
+        batch <= samples,
+        "the plan's global batch of {batch} is more than the {samples} samples of {}",
+        data.name
+    );
+    Ok((data, model))
+}
+
+fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
+    let (rank, workers) = (process.rank, process.world_size);
+    let (data, model) = prepare(args, plan, workers, process.device)?;
+    let join = |size| process.group(&format!("first-{size}"), size);
+    let (shape, momentum) = ([data.features()], args.task.momentum);
+    let world = process.group("world", workers)?;
+    let mut executor = Executor::new(plan, model, &shape, momentum, world, join)?;
+    let total = WARM_UP + args.iterations;
+    let mut progress = (rank == 0).then(|| Progress::new("burst", total as u64).0);
+    let trained = course::train(&mut executor, &data, &args.task, total, || {
+        if let Some(progress) = &mut progress {
+            progress.advance(Instant::now(), || "iterations".to_owned());
+        }
+    })?;
+    if let Some(progress) = &progress {
+        progress.finish();
+    }
+    let losses: Vec<f64> = trained.iter().map(|iteration| iteration.loss).collect();
+    let measured: Vec<&[Moment]> = trained.iter().map(|iteration| &*iteration.moments).collect();
+    let on = reduce_device(process.device);
+    let loss = sum(&executor, &losses, on)?;
+    // Every rank shows the iteration that was the middle one on rank 0.
+    let lengths = lengths_s(&measured);
+    let middle = median(&lengths);
+    let chosen = lengths.iter().position(|&length| length == middle).unwrap_or(0) as i64;
+    let mut chosen = Tensor::from_slice(&[chosen]).to_device(on);
+    executor.world().broadcast(&mut chosen, 0)?;
+    let shown = measured.get(WARM_UP + chosen.int64_value(&[0]) as usize).copied().unwrap_or(&[]);
+    let own = Timeline::encode(shown, rank, workers, plan.layers.len());
+    let timeline = Timeline::decode(&sum(&executor, &own, on)?, workers, plan.layers.len());
+    if rank > 0 {
+        return Ok(());
+    }
+    let times = measured.iter().skip(WARM_UP).map(|moments| by_layer(moments, plan.layers.len()));
+    let times: Vec<_> = times.collect();
+    let measured = Measured::new(plan, workers, &lengths, &times, &loss, args.task.model_name());
+    measured.tell(plan, &timeline, args.json.as_deref(), args.report.as_deref())
+}
+
+/// From the end of each measured iteration's predecessor to its own end: nothing of an iteration is left out.
+fn lengths_s(iterations: &[&[Moment]]) -> Vec<f64> {
+    let ends: Vec<f64> = iterations.iter().filter_map(|moments| Some(moments.last()?.to_s)).collect();
+    let lengths = ends.iter().zip(ends.iter().skip(1)).map(|(before, end)| end - before);
+    lengths.skip(WARM_UP - 1).collect()
+}
+
+/// The sum over all ranks.
+fn sum(executor: &Executor, values: &[f64], on: Device) -> Result<Vec<f64>> {
+    let tensor = Tensor::from_slice(values).to_device(on);
+    let tensor = exchange::sum(executor.world(), &tensor).context("telling each other what was measured")?;
+    let tensor = tensor.to_device(Device::Cpu);
+    Vec::<f64>::try_from(&tensor).context("what was measured is no list of numbers")
+}

@@ -1,0 +1,167 @@
+//! What the turns came to.
+
+use std::collections::BTreeMap;
+
+use evenstep_core::gate::Limit;
+use serde::Serialize;
+
+use super::rank::{ARMS, Arm, Told, Turn};
+
+/// The figures of a measurement. Throughput is counted in units of each job alone: the foreground's is data parallelism on all ranks, a
+/// background job's is a core to itself.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figures {
+    /// The median iteration of each arm on rank 0, which has part in every layer, in milliseconds.
+    pub iteration_ms: BTreeMap<Arm, f64>,
+    /// The plan's median iteration with background work over that without, round by round.
+    pub slow_down_by_round: Vec<f64>,
+    /// The median of these.
+    pub slow_down: f64,
+    /// What it may be.
+    pub slow_down_limit: f64,
+    /// Samples per second of the background job of each rank, in the gaps.
+    pub background_samples_per_s: Vec<f64>,
+    /// The same with the core to itself.
+    pub background_alone_samples_per_s: Vec<f64>,
+    /// The foreground's part of the throughput with background work.
+    pub foreground_throughput: f64,
+    /// The background jobs' part.
+    pub background_throughput: f64,
+    /// Both.
+    pub throughput: f64,
+    /// The plan alone.
+    pub burst_throughput: f64,
+    /// One rank for the foreground, the others for background jobs: what needs no plan and no gate.
+    pub one_each_throughput: f64,
+    /// Whether the parameters with background work are those without, bit by bit, on all ranks.
+    pub unchanged: bool,
+}
+
+impl Figures {
+    /// Of what the ranks told, in their order.
+    pub fn of(ranks: &[Told], limit: Limit) -> Self {
+        let first: &[Turn] = ranks.first().map_or(&[], |rank| &rank.turns);
+        let iterations = |arm| of_arm(first, arm).flat_map(|turn| turn.iterations_s.iter().copied());
+        let iteration_s = |arm| median(iterations(arm));
+        let iteration_ms = ARMS.map(|arm| (arm, 1e3 * iteration_s(arm))).into();
+        let rounds = of_arm(first, Arm::Burst).zip(of_arm(first, Arm::Filled));
+        let ratio = |(alone, filled): (&Turn, &Turn)| {
+            median(filled.iterations_s.iter().copied()) / median(alone.iterations_s.iter().copied())
+        };
+        let slow_down_by_round: Vec<f64> = rounds.map(ratio).collect();
+        let rate = |rank: &Told, arm| {
+            let (samples, wall_s) = of_arm(&rank.turns, arm).fold((0, 0.0), |(samples, wall_s), turn| {
+                (samples + turn.background_samples, wall_s + turn.wall_s)
+            });
+            samples as f64 / wall_s
+        };
+        let rates = |arm| -> Vec<f64> { ranks.iter().map(|rank| rate(rank, arm)).collect() };
+        let (background_samples_per_s, background_alone_samples_per_s) =
+            (rates(Arm::Filled), rates(Arm::Background));
+        let background_throughput = background_samples_per_s
+            .iter()
+            .zip(&background_alone_samples_per_s)
+            .map(|(rate, alone)| rate / alone)
+            .sum();
+        // By medians: on a machine that does other things too, a few iterations take as long as all others.
+        let relative = |arm| iteration_s(Arm::DataParallel) / iteration_s(arm);
+        let foreground_throughput = relative(Arm::Filled);
+        Self {
+            iteration_ms,
+            slow_down: median(slow_down_by_round.iter().copied()),
+            slow_down_by_round,
+            slow_down_limit: limit.ratio(),
+            background_samples_per_s,
+            background_alone_samples_per_s,
+            foreground_throughput,
+            background_throughput,
+            throughput: foreground_throughput + background_throughput,
+            burst_throughput: relative(Arm::Burst),
+            one_each_throughput: relative(Arm::OneRank) + ranks.len().saturating_sub(1) as f64,
+            unchanged: ranks.iter().all(|rank| rank.parameters[0] == rank.parameters[1]),
+        }
+    }
+
+    /// For people.
+    pub fn in_words(&self) -> String {
+        let ms = |arm| self.iteration_ms.get(&arm).copied().unwrap_or(f64::NAN);
+        format!(
+            "iteration: data parallel {:.2} ms, burst plan {:.2} ms, with background {:.2} ms (slow-down {:.3}, limit {:.2}), one rank \
+             {:.2} ms; throughput: data parallel 1, burst plan {:.2}, with background {:.2} + {:.2} = {:.2}, one rank for each {:.2}; \
+             parameters {}",
+            ms(Arm::DataParallel),
+            ms(Arm::Burst),
+            ms(Arm::Filled),
+            self.slow_down,
+            self.slow_down_limit,
+            ms(Arm::OneRank),
+            self.burst_throughput,
+            self.foreground_throughput,
+            self.background_throughput,
+            self.throughput,
+            self.one_each_throughput,
+            if self.unchanged { "unchanged" } else { "CHANGED" }
+        )
+    }
+}
+
+fn of_arm(turns: &[Turn], arm: Arm) -> impl Iterator<Item = &Turn> {
+    turns.iter().filter(move |turn| turn.arm == arm)
+}
+
+/// The median; NaN of nothing.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    match (values.get(half.wrapping_sub(1)), values.get(half)) {
+        (Some(below), Some(above)) if values.len().is_multiple_of(2) => (below + above) / 2.0,
+        (_, Some(middle)) => *middle,
+        _ => f64::NAN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gaps::Beside;
+    use evenstep_trainer::background::{Ran, Spent};
+
+    /// Two ranks: the second has half of its core for other work, and the foreground pays a twentieth.
+    #[test]
+    fn by_hand() {
+        let turn = |arm, iteration_s: f64, background_samples| Turn {
+            arm,
+            iterations_s: vec![iteration_s; 10],
+            wall_s: 10.0 * iteration_s,
+            background_samples,
+        };
+        let ran = Ran { spent: Spent::default(), steps: 0, loss: (1.0, 0.5) };
+        let beside = Beside { piece_samples: 8, piece_us: 500.0, ran };
+        let rank = |samples| Told {
+            turns: vec![
+                turn(Arm::Burst, 0.1, 0),
+                turn(Arm::Filled, 0.105, samples),
+                turn(Arm::DataParallel, 0.084, 0),
+                turn(Arm::OneRank, 0.12, 0),
+                turn(Arm::Background, 0.1, 1000),
+            ],
+            background: beside,
+            parameters: [7, 7],
+        };
+        let figures = Figures::of(&[rank(0), rank(525)], Limit::default());
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
+        close(figures.slow_down, 1.05);
+        close(figures.iteration_ms[&Arm::Filled], 105.0);
+        close(figures.foreground_throughput, 0.8);
+        close(figures.background_throughput, 0.5);
+        close(figures.throughput, 1.3);
+        close(figures.burst_throughput, 0.84);
+        close(figures.one_each_throughput, 1.7);
+        assert!(figures.unchanged);
+        let changed = Told { parameters: [7, 8], ..rank(0) };
+        assert!(!Figures::of(&[rank(0), changed], Limit::default()).unchanged);
+        assert!(median([].into_iter()).is_nan());
+        close(median([3.0, 1.0, 2.0, 10.0].into_iter()), 2.5);
+    }
+}

@@ -1,0 +1,220 @@
+//! One rank of the measurement: it takes its turns and tells what it saw.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use evenstep_c10d::Group;
+use serde::{Deserialize, Serialize};
+use tch::{Device, Kind};
+
+use super::args::GapsArgs;
+use super::plans;
+use crate::burst::{Executor, Plan};
+use crate::processes::Process;
+use evenstep_trainer::background::{
+    Attendant, BENCHMARK_ITERATIONS, Background, Door, Observer, Ran, foreground_stream,
+};
+use evenstep_trainer::data::{Cursor, Dataset};
+
+/// The shortest turn of background jobs alone.
+const ALONE_LEAST_S: f64 = 0.1;
+
+/// What takes turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Arm {
+    /// The plan, with nothing beside it.
+    Burst,
+    /// The plan, with background work in its gaps.
+    Filled,
+    /// All layers on all ranks, with nothing beside it.
+    DataParallel,
+    /// All layers on rank 0, with nothing beside it.
+    OneRank,
+    /// Background jobs with their cores to themselves: the unit that they are measured in.
+    Background,
+}
+
+/// The arms with a foreground, in the order of their turns.
+pub const ARMS: [Arm; 4] = [Arm::Burst, Arm::Filled, Arm::DataParallel, Arm::OneRank];
+
+/// A turn of one arm.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Turn {
+    /// Whose.
+    pub arm: Arm,
+    /// Each iteration of the foreground on this rank, in seconds.
+    pub iterations_s: Vec<f64>,
+    /// The turn, in seconds.
+    pub wall_s: f64,
+    /// Samples of the background job in it.
+    pub background_samples: u64,
+}
+
+/// What a rank tells.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Told {
+    /// Its turns, in their order.
+    pub turns: Vec<Turn>,
+    /// What its background job did.
+    pub background: Beside,
+    /// The bits of the parameters that it ends with under the plan, as a checksum; of both arms that run it.
+    pub parameters: [u64; 2],
+}
+
+/// What a background job did on a rank.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Beside {
+    /// Samples of a piece, and what it takes alone in microseconds.
+    pub piece_samples: u64,
+    /// The time.
+    pub piece_us: f64,
+    /// Everything that it did.
+    pub ran: Ran,
+}
+
+/// Runs a rank to its end.
+///
+/// # Errors
+/// Another rank is gone, a background job fails.
+pub fn run(args: &GapsArgs, plan: &Plan, process: &Process, data: &Dataset) -> Result<Told> {
+    foreground_stream(process.device)?;
+    let background = Background::start(args.background.job(process.rank, args.task.seed), process.device)?;
+    Table { args, process, data }.sit(plan, background)
+}
+
+/// Where a rank trains.
+struct Table<'a> {
+    args: &'a GapsArgs,
+    process: &'a Process,
+    data: &'a Dataset,
+}
+
+/// A training under one plan.
+struct Course {
+    executor: Executor,
+    cursor: Cursor,
+    learning_rate: f64,
+}
+
+impl Table<'_> {
+    fn sit(&self, burst: &Plan, background: Background) -> Result<Told> {
+        let mut courses = [
+            self.course("burst", burst)?,
+            self.course("filled", burst)?,
+            self.course("data-parallel", &plans::data_parallel(burst))?,
+            self.course("one-rank", &plans::one_rank(burst))?,
+        ];
+        let meet = self.process.group("meet", self.process.world_size)?;
+        let door = background.door().clone();
+        let mut attendant = Attendant::new(door.clone(), self.args.background.slow_down_limit);
+        // The benchmark comes from the very training that is filled later; the others go on as far.
+        for (arm, course) in ARMS.into_iter().zip(&mut courses) {
+            let watching = (arm == Arm::Filled).then_some(&mut attendant);
+            self.turn(&meet, course, BENCHMARK_ITERATIONS as u64, watching)?;
+        }
+        let mut turns = Vec::new();
+        for _ in 0..self.args.rounds {
+            let mut filled_s = ALONE_LEAST_S;
+            for (arm, course) in ARMS.into_iter().zip(&mut courses) {
+                let watching = (arm == Arm::Filled).then_some(&mut attendant);
+                let before = door.spent();
+                let begun = Instant::now();
+                let iterations_s = self.turn(&meet, course, self.args.block, watching)?;
+                let wall_s = begun.elapsed().as_secs_f64();
+                door.set(false, 1);
+                let background_samples = door.spent().since(before).samples;
+                if arm == Arm::Filled {
+                    filled_s = wall_s.max(ALONE_LEAST_S);
+                }
+                turns.push(Turn { arm, iterations_s, wall_s, background_samples });
+            }
+            meet.barrier().context("waiting for the others to rest")?;
+            turns.push(alone(&door, &mut attendant, filled_s));
+        }
+        let parameters = [&courses[0], &courses[1]].map(|course| checksum(&course.executor));
+        meet.barrier().context("waiting for the others to finish")?;
+        let pieces = background.pieces();
+        let beside =
+            Beside { piece_samples: pieces.samples, piece_us: pieces.alone_us, ran: background.end()? };
+        Ok(Told { turns, background: beside, parameters })
+    }
+
+    /// So many iterations, each in seconds. They begin on all ranks together, and the turn is over when all are done: whoever is done
+    /// before, or has no part in the plan, has its core for other work until then.
+    fn turn(
+        &self,
+        meet: &Group,
+        course: &mut Course,
+        iterations: u64,
+        mut attendant: Option<&mut Attendant>,
+    ) -> Result<Vec<f64>> {
+        meet.barrier().context("waiting for the others to begin")?;
+        let mut nobody = ();
+        let observer: &mut dyn Observer = match attendant.as_deref_mut() {
+            Some(attendant) => attendant,
+            None => &mut nobody,
+        };
+        let iterations_s: Vec<f64> =
+            (0..iterations).map(|_| course.iterate(self.data, observer)).collect::<Result<_>>()?;
+        if let Some(attendant) = attendant {
+            attendant.leaves();
+        }
+        meet.barrier().context("waiting for the others to end their turn")?;
+        Ok(iterations_s)
+    }
+
+    fn course(&self, name: &str, plan: &Plan) -> Result<Course> {
+        let task = &self.args.task;
+        let model = task.network(self.data, self.process.device);
+        let group = |ranks| self.process.group(&format!("{name}-{ranks}"), ranks);
+        let world = self.process.group(&format!("{name}-world"), self.process.world_size)?;
+        let executor = Executor::new(plan, model, &[self.data.features()], task.momentum, world, group)?;
+        Ok(Course { executor, cursor: Cursor::new(task.seed, self.data.train.len()), learning_rate: task.lr })
+    }
+}
+
+impl Course {
+    fn iterate(&mut self, data: &Dataset, observer: &mut dyn Observer) -> Result<f64> {
+        let begun = Instant::now();
+        let global_batch = self.executor.global_batch();
+        let left = self.cursor.size(global_batch, 0);
+        if left < global_batch {
+            // The ragged end of an epoch: a plan is for whole batches.
+            self.cursor.advance(left);
+        }
+        let batch = self.cursor.slice(0, global_batch);
+        self.executor.iterate_before(&data.train, batch, self.learning_rate, observer)?;
+        self.cursor.advance(global_batch);
+        Ok(begun.elapsed().as_secs_f64())
+    }
+}
+
+/// Lets a background job have its core for so long.
+fn alone(door: &Door, attendant: &mut Attendant, duration_s: f64) -> Turn {
+    let (begun, before) = (Instant::now(), door.spent());
+    attendant.leaves();
+    #[expect(clippy::disallowed_methods, reason = "nothing is waited for: the time is what is measured")]
+    thread::sleep(Duration::from_secs_f64(duration_s));
+    door.set(false, 1);
+    let wall_s = begun.elapsed().as_secs_f64();
+    let background_samples = door.spent().since(before).samples;
+    Turn { arm: Arm::Background, iterations_s: Vec::new(), wall_s, background_samples }
+}
+
+/// The bits of all parameters, FNV-1a.
+fn checksum(executor: &Executor) -> u64 {
+    let mut sum = 0xcbf2_9ce4_8422_2325_u64;
+    for parameter in executor.parameters() {
+        // 64-bit floats hold 32-bit ones exactly.
+        let flat = parameter.detach().to_kind(Kind::Double).to_device(Device::Cpu).reshape([-1]);
+        let mut values = vec![0.0_f64; flat.numel()];
+        let count = values.len();
+        flat.copy_data(&mut values, count);
+        for byte in values.iter().flat_map(|value| value.to_bits().to_le_bytes()) {
+            sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    sum
+}

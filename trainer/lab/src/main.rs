@@ -1,0 +1,73 @@
+//! `evenstep-trainer`: see the library.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches};
+use evenstep_trainer::crew::{Ended, TIED};
+use evenstep_trainer::{contend, launch, pin, worker};
+use evenstep_trainer_lab::burst::{self, BurstArgs};
+use evenstep_trainer_lab::cli::{Cli, Command};
+use evenstep_trainer_lab::gaps::{self, GapsArgs};
+use evenstep_trainer_lab::profile::{self, ProfileArgs};
+use evenstep_trainer_lab::{report, store};
+
+fn main() -> ExitCode {
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let speaker = match &cli.command {
+        Command::Join(join) => format!("rank {}", join.rank),
+        Command::Launch(_) => "launch".to_owned(),
+        Command::Profile(ProfileArgs { processes, .. }) => speaker("profile", processes.rank),
+        Command::Burst(BurstArgs { processes, .. }) => speaker("burst", processes.rank),
+        Command::Gaps(GapsArgs { processes, .. }) => speaker("gaps", processes.rank),
+        Command::Store(_) | Command::Contend(_) | Command::Report(_) => "evenstep-trainer".to_owned(),
+    };
+    match run(&cli.command, &matches) {
+        Ok(code) => code,
+        Err(error) => {
+            // One write, so that the last words of several workers on one terminal stay whole.
+            let line = format!("{speaker}: error: {error:#}\n");
+            // Nobody can be told that standard error is closed.
+            let _ = std::io::stderr().write_all(line.as_bytes());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command, matches: &clap::ArgMatches) -> Result<ExitCode> {
+    if std::env::var_os(TIED).is_some() {
+        pin::end_with_parent()?;
+    }
+    match command {
+        Command::Launch(launch) => {
+            let raw = matches.subcommand_matches("launch").unwrap_or(matches);
+            return launch::run(launch, raw).map(code);
+        }
+        Command::Profile(args) => return profile::run(args).map(code),
+        Command::Burst(args) => return burst::run(args).map(code),
+        Command::Gaps(args) => return gaps::run(args).map(code),
+        Command::Join(join) => {
+            // Before anything of libtorch runs: threads inherit the core.
+            join.core.map_or(Ok(()), pin::to_core)?;
+            worker::run(join)?;
+        }
+        Command::Store(args) => store::run(args)?,
+        Command::Contend(args) => contend::run(args)?,
+        Command::Report(args) => report::run(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn speaker(command: &str, rank: Option<usize>) -> String {
+    rank.map_or(command.to_owned(), |rank| format!("rank {rank}"))
+}
+
+fn code(ended: Ended) -> ExitCode {
+    match ended {
+        Ended::Finished => ExitCode::SUCCESS,
+        // As a shell reports a process that a signal ended.
+        Ended::Stopped(signal) => ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)),
+    }
+}

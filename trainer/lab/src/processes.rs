@@ -1,0 +1,147 @@
+//! The worker processes of an experiment: started on this machine by one command, or one by one on several machines.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use evenstep_c10d::{Group, Store};
+use evenstep_trainer::board::Board;
+use evenstep_trainer::cli::TaskArgs;
+use evenstep_trainer::crew::{Crew, Ended, TIED, quiet, signals};
+use evenstep_trainer::device::connect;
+use evenstep_trainer::host_port::HostPort;
+use evenstep_trainer::output::Output;
+use evenstep_trainer::pin;
+use tch::Device;
+
+/// Worker processes on this machine, or one worker of a group that spans machines.
+#[derive(Debug, Clone, Args)]
+pub struct ProcessArgs {
+    /// Pin worker r to the r-th of these cores [default: to the r-th there is, where each worker can have one]
+    #[arg(long, value_delimiter = ',', env = "EVENSTEP_PIN")]
+    pub pin: Option<Vec<usize>>,
+    /// Take part as this worker, counted from 0, and start none: for several machines
+    #[arg(long, requires = "store")]
+    pub rank: Option<usize>,
+    /// With --rank: where the store is, host:port
+    #[arg(long, requires = "rank")]
+    pub store: Option<HostPort>,
+    /// With --rank: this machine's address that the other workers can reach
+    #[arg(long, default_value = "127.0.0.1", env = "EVENSTEP_INTERFACE")]
+    pub interface: String,
+    /// With --rank: pin this worker to a core
+    #[arg(long, requires = "rank")]
+    pub core: Option<usize>,
+    /// A worker that stalls for longer is an error on all others
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout_s: u64,
+}
+
+/// Starts `workers` processes, each this command with a rank of its own, and waits for them. Each is pinned to a core if
+/// there is a core for each.
+///
+/// # Errors
+/// Cores that cannot be had, or a worker that failed.
+pub fn start(args: &ProcessArgs, workers: usize, speaker: &str) -> Result<Ended> {
+    let (output, allowed) = (Output::new(speaker), pin::cores()?);
+    let cores = match &args.pin {
+        Some(cores) => pin::chosen(cores, workers, &allowed)?,
+        None if workers <= allowed.len() => allowed,
+        None => {
+            let few = allowed.len();
+            output.say(&format!(
+                "{workers} workers on {few} cores are not pinned, and get in each other's way"
+            ));
+            Vec::new()
+        }
+    };
+    let signals = signals()?;
+    // Hosted here and not in a worker, so that it outlives whichever worker is lost.
+    let store = Store::host("127.0.0.1", 0, Duration::from_secs(args.timeout_s))?;
+    let mut crew = Crew::default();
+    for rank in 0..workers {
+        let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+        command.args(std::env::args_os().skip(1)).arg(format!("--rank={rank}"));
+        command.arg(format!("--store=127.0.0.1:{}", store.port()));
+        command.args(cores.get(rank).map(|core| format!("--core={core}")));
+        command.env(TIED, "1").stdin(Stdio::null());
+        quiet(&mut command);
+        crew.start(command)?;
+    }
+    crew.watch(&signals, &output, &Board::default())
+}
+
+/// One worker process among the others.
+#[derive(Debug)]
+pub struct Process {
+    /// Its position, from 0.
+    pub rank: usize,
+    /// How many there are.
+    pub world_size: usize,
+    /// Where it computes.
+    pub device: Device,
+    store: Store,
+    interface: String,
+    timeout: Duration,
+}
+
+impl Process {
+    /// Joins as this rank. Call it before anything of libtorch runs: its threads inherit the core.
+    ///
+    /// # Errors
+    /// A core or a device that is not there, a store that does not answer, a rank beyond the workers.
+    pub fn join(args: &ProcessArgs, rank: usize, world_size: usize, task: &TaskArgs) -> Result<Self> {
+        anyhow::ensure!(
+            rank < world_size,
+            "--rank {rank}: must be below the number of workers, {world_size}"
+        );
+        args.core.map_or(Ok(()), pin::to_core)?;
+        tch::set_num_threads(1);
+        tch::set_num_interop_threads(1);
+        let device = task.device_of(rank)?;
+        let timeout = Duration::from_secs(args.timeout_s);
+        let at =
+            args.store.as_ref().context("--rank: needs --store, through which workers find each other")?;
+        let store = Store::connect(&at.host, at.port, timeout)?;
+        Ok(Self { rank, world_size, device, store, interface: args.interface.clone(), timeout })
+    }
+
+    /// Publishes a value to all ranks, under a name that is used once.
+    ///
+    /// # Errors
+    /// It is too long, or the store is gone.
+    pub fn publish(&self, name: &str, value: &[u8]) -> Result<()> {
+        Ok(self.store.set(&format!("{name}/{}", self.rank), value)?)
+    }
+
+    /// The value that a rank published under this name.
+    ///
+    /// # Errors
+    /// It publishes nothing in time, or the store is gone.
+    pub fn published(&self, name: &str, rank: usize) -> Result<Vec<u8>> {
+        Ok(self.store.get(&format!("{name}/{rank}"), self.timeout)?)
+    }
+
+    /// A group of the first `size` ranks, this one among them; one for each name.
+    ///
+    /// # Errors
+    /// Some rank does not come in time.
+    pub fn group(&self, name: &str, size: usize) -> Result<Group> {
+        self.connect(name, self.rank, size)
+    }
+
+    /// A group of this rank alone.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn alone(&self, name: &str) -> Result<Group> {
+        self.connect(&format!("{name}-{}", self.rank), 0, 1)
+    }
+
+    fn connect(&self, name: &str, rank: usize, size: usize) -> Result<Group> {
+        let group =
+            connect(&self.interface, self.device, &self.store.prefix(name)?, rank, size, self.timeout);
+        group.with_context(|| format!("finding the other {} workers", size.saturating_sub(1)))
+    }
+}

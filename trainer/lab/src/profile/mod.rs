@@ -1,0 +1,180 @@
+//! `profile`: what the layers of a network cost here, for burst-parallel plans.
+//!
+//! Layers are measured in whole iterations of the very executor that runs plans, so that caches and memory are as they will be:
+//!
+//! - by local batch (`--batches`): every worker alone with its samples, all at the same time. With several workers the network is
+//!   measured too, over the groups of the run, at the sizes that this model sends and sums (`network`);
+//! - by GPU count, for one global batch (`--global-batch`): explicit tables of compute with gradient sum, and of each change of the
+//!   count. That is what a machine needs whose workers slow each other down, as those on one memory bus do.
+//!
+//! A layer's compute is its forward, its backward and its optimizer step; the loss counts to the last layer.
+
+mod curves;
+mod network;
+mod tables;
+
+use std::cell::Cell;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use evenstep_c10d::Group;
+use evenstep_protocol::{BurstLayer, BurstProfile};
+
+use crate::burst::course::{self, WARM_UP};
+use crate::burst::measured::{by_layer, middle};
+use crate::burst::{Executor, LayerTimes, Plan};
+use crate::processes::ProcessArgs;
+use crate::processes::{self, Process};
+use evenstep_trainer::cli::{InvalidArgs, TaskArgs};
+use evenstep_trainer::crew::Ended;
+use evenstep_trainer::data::Dataset;
+use evenstep_trainer::identity::device_words;
+use evenstep_trainer::model::Layer;
+use evenstep_trainer::output::Output;
+use evenstep_trainer::plan::GLOBAL_BATCH_MAX;
+
+/// `profile`
+#[derive(Debug, Args)]
+pub struct ProfileArgs {
+    /// Local batches that layers are measured at
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64,128,256", conflicts_with = "global_batch",
+        value_parser = clap::value_parser!(u64).range(1..=GLOBAL_BATCH_MAX))]
+    pub batches: Vec<u64>,
+    /// Measure tables by GPU count instead, for this global batch: what plans need where workers slow each other down
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=GLOBAL_BATCH_MAX))]
+    pub global_batch: Option<u64>,
+    /// How many workers, each a process of its own; with two or more the network between them is measured
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub ranks: u32,
+    /// Every figure is the median of so many, after 5 that are not counted
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub repeats: u32,
+    /// Where the profile is written, as JSON
+    #[arg(long)]
+    pub out: PathBuf,
+    /// The workers.
+    #[command(flatten)]
+    pub processes: ProcessArgs,
+    /// The task.
+    #[command(flatten)]
+    pub task: TaskArgs,
+}
+
+/// Begins the workers, or takes part as one.
+///
+/// # Errors
+/// Values that do not go together, a file that cannot be written, or a worker that failed.
+pub fn run(args: &ProfileArgs) -> Result<Ended> {
+    if let Some(wrong) = args.task.wrong() {
+        return Err(InvalidArgs(wrong).into());
+    }
+    let ranks = args.ranks as usize;
+    if let Some(batch) = args.global_batch.filter(|&batch| batch < ranks as u64) {
+        return Err(
+            InvalidArgs(format!("--global-batch {batch}: has no sample for each of {ranks} ranks")).into()
+        );
+    }
+    if let Some(rank) = args.processes.rank {
+        let process = Process::join(&args.processes, rank, ranks, &args.task)?;
+        work(&Bench::new(args, process)?)?;
+        return Ok(Ended::Finished);
+    }
+    processes::start(&args.processes, ranks, "profile")
+}
+
+fn work(bench: &Bench<'_>) -> Result<()> {
+    let args = bench.args;
+    let (layers, network) = match args.global_batch {
+        Some(global_batch) => (tables::measure(bench, global_batch)?, None),
+        None => {
+            let layers = curves::measure(bench, &args.batches)?;
+            let network =
+                (args.ranks > 1).then(|| network::measure(bench, &layers, &args.batches)).transpose()?;
+            (layers, network)
+        }
+    };
+    bench.world.barrier().context("waiting for the others to finish")?;
+    if bench.process.rank > 0 {
+        return Ok(());
+    }
+    let (model, device) = (Some(args.task.model_name()), Some(device_words(bench.process.device)));
+    let profile = BurstProfile { model, device, network, layers };
+    let path = args.out.display();
+    std::fs::write(&args.out, serde_json::to_string_pretty(&profile)? + "\n")
+        .with_context(|| format!("writing {path}"))?;
+    bench.output.say(&format!("wrote {path}"));
+    Ok(())
+}
+
+/// What measuring needs.
+struct Bench<'a> {
+    args: &'a ProfileArgs,
+    process: Process,
+    world: Group,
+    data: Dataset,
+    output: Output,
+    /// Groups of each plan have names of their own.
+    plans: Cell<u32>,
+}
+
+impl<'a> Bench<'a> {
+    fn new(args: &'a ProfileArgs, process: Process) -> Result<Self> {
+        let data = args.task.dataset()?;
+        let wanted = args.global_batch.or(args.batches.iter().copied().max()).unwrap_or(1);
+        let (name, samples) = (&data.name, data.train.len());
+        ensure!(wanted <= samples, "a batch of {wanted} is more than the {samples} samples of {name}");
+        let world = process.group("world", process.world_size)?;
+        let output = Output::new("profile");
+        Ok(Self { args, process, world, data, output, plans: Cell::new(0) })
+    }
+
+    /// What each layer takes in a plan: of all ranks, or of each rank for itself.
+    fn times(&self, plan: &Plan, alone: bool) -> Result<Vec<LayerTimes>> {
+        let number = self.plans.replace(self.plans.get() + 1);
+        let task = &self.args.task;
+        let model = task.network(&self.data, self.process.device);
+        let group = |name: &str, size| self.process.group(&format!("{name}-{number}-{size}"), size);
+        let world = if alone {
+            self.process.alone(&format!("alone-{number}"))?
+        } else {
+            group("world", self.process.world_size)?
+        };
+        let (shape, join) = ([self.data.features()], |size| group("first", size));
+        let mut executor = Executor::new(plan, model, &shape, task.momentum, world, join)?;
+        // All at the same time, also where each is alone.
+        self.world.barrier().context("waiting for the others to be ready")?;
+        let repeats = WARM_UP + self.args.repeats as usize;
+        let done = course::train(&mut executor, &self.data, task, repeats, || {})?;
+        let times =
+            done.iter().skip(WARM_UP).map(|iteration| by_layer(&iteration.moments, plan.layers.len()));
+        Ok(middle(&times.collect::<Vec<_>>()))
+    }
+
+    /// The layers, without what they cost.
+    fn layers(&self) -> Vec<Layer> {
+        self.args.task.network(&self.data, self.process.device).into_layers()
+    }
+
+    /// What is known of these layers before anything is measured.
+    fn described(&self, layers: &[Layer]) -> Vec<BurstLayer> {
+        let mut shape = vec![self.data.features()];
+        let words = self.args.task.dtype.words();
+        let described = layers.iter().map(|layer| {
+            shape = layer.output_shape(&shape);
+            BurstLayer {
+                name: layer.name().to_owned(),
+                parameters: Some(words * layer.size() as u64),
+                outputs: Some(words * shape.iter().product::<i64>() as u64),
+                ..BurstLayer::default()
+            }
+        });
+        described.collect()
+    }
+
+    fn say(&self, words: &str) {
+        if self.process.rank == 0 {
+            self.output.say(words);
+        }
+    }
+}

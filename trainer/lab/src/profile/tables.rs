@@ -1,0 +1,40 @@
+//! Layers by GPU count, for one global batch.
+
+use anyhow::Result;
+use evenstep_protocol::{BurstLayer, CountChange};
+
+use super::Bench;
+use crate::burst::{LayerTimes, Plan};
+
+/// Compute with gradient sum at each power of two of ranks, and every change between two of them, each as it is in a plan: all
+/// layers on as many ranks, then layers that take turns between two counts.
+///
+/// # Errors
+/// A worker is gone.
+pub fn measure(bench: &Bench<'_>, global_batch: u64) -> Result<Vec<BurstLayer>> {
+    let layers = bench.layers();
+    let mut profiles = bench.described(&layers);
+    let ranks = bench.process.world_size;
+    let counts: Vec<usize> =
+        std::iter::successors(Some(1), |count| Some(count * 2)).take_while(|&count| count <= ranks).collect();
+    for &count in &counts {
+        let times = bench.times(&Plan::even(&layers, &vec![count; layers.len()], global_batch), false)?;
+        let cost = |times: &LayerTimes| times.compute_us() + times.sum_us;
+        bench.say(&format!("all layers on {count}: {:.3} ms", times.iter().map(cost).sum::<f64>() / 1e3));
+        for (profile, times) in profiles.iter_mut().zip(&times) {
+            profile.cost_us.get_or_insert_default().insert(count as u64, cost(times));
+        }
+    }
+    let pairs = counts.iter().flat_map(|&even| counts.iter().map(move |&odd| [even, odd]));
+    for turns in pairs.filter(|[even, odd]| even != odd) {
+        let gpus: Vec<usize> = turns.iter().copied().cycle().take(layers.len()).collect();
+        let times = bench.times(&Plan::even(&layers, &gpus, global_batch), false)?;
+        let changes = gpus.iter().zip(gpus.iter().skip(1));
+        for ((profile, times), (&from, &to)) in profiles.iter_mut().zip(&times).skip(1).zip(changes) {
+            let change = CountChange { from: from as u64, to: to as u64 };
+            profile.edge_us.get_or_insert_default().insert(change, times.transfer_us);
+        }
+        bench.say(&format!("layers on {} and {} in turn", turns[0], turns[1]));
+    }
+    Ok(profiles)
+}

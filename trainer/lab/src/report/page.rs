@@ -1,0 +1,301 @@
+//! The page.
+
+use evenstep_report::{Cell, Chart, Figure, Report, Section, Table};
+
+use crate::report::forecasts::Forecasts;
+use crate::report::results::{Results, RunResult};
+use crate::report::run::{Run, Training};
+use crate::report::table::notes;
+use crate::report::{DEFINITIONS, charts, compared, decisions};
+use evenstep_trainer::cli::Policy;
+use evenstep_trainer::record::Scenario;
+
+/// Of more runs the large figures say nothing at a glance.
+const HEADLINES_MAX: usize = 3;
+
+/// The whole page; `steps` are pictures of single steps, `overview` leaves out what is told of single runs.
+pub fn report(runs: &[Run], results: &Results, steps: Vec<(Policy, Chart)>, overview: bool) -> Report {
+    let notice = |(note, names): (&str, Vec<&str>)| {
+        let of = if runs.len() > 1 { format!(" ({})", names.join(", ")) } else { String::new() };
+        Section::Notice(format!("{}{of}", sentence(note)))
+    };
+    let mut sections: Vec<Section> = notes(runs).into_iter().map(notice).collect();
+    let mut figures: Vec<Figure> = Vec::new();
+    if runs.len() <= HEADLINES_MAX {
+        figures.extend(runs.iter().flat_map(headline));
+    }
+    figures.extend(asking(results));
+    figures.extend(losses(runs));
+    if !figures.is_empty() {
+        sections.push(Section::Figures(figures));
+    }
+    if runs.len() > 1 {
+        sections.extend(compared::charts(results));
+    }
+    if !runs.is_empty() {
+        sections.push(Section::Table(table(results)));
+    }
+    sections.extend(steps.into_iter().map(|(_, chart)| Section::Charts(vec![chart])));
+    for run in runs.iter().filter(|_| !overview) {
+        chapter(run, &mut sections);
+    }
+    sections.push(Section::Table(definitions()));
+    let mut data: Vec<&str> = runs.iter().map(|run| run.line.data.as_str()).collect();
+    data.dedup();
+    Report {
+        title: "The same training, with even batches and with evenstep".into(),
+        subtitle: format!("evenstep-trainer {}: {}", env!("CARGO_PKG_VERSION"), data.join("; ")),
+        sections,
+    }
+}
+
+/// What a run came to, set large; nothing where there is nothing to compare with.
+fn headline(run: &Run) -> Vec<Figure> {
+    let (Some(even), Some(best)) = (run.training(Policy::Even), run.headline()) else {
+        return Vec::new();
+    };
+    let scenario = words(run.line.scenario);
+    let (slow, fast) = (&even.figures, &best.figures);
+    let mut figures = vec![
+        Figure {
+            label: format!("Throughput, {scenario}"),
+            value: run.gain(best, Policy::Even).map_or_else(String::new, |gain| format!("{gain:.2}×")),
+            note: format!(
+                "{:.0} against {:.0} samples/s with even batches; like for like {:.2}×",
+                fast.throughput_samples_per_s,
+                slow.throughput_samples_per_s,
+                fast.share_of_ideal() / slow.share_of_ideal()
+            ),
+        },
+        Figure {
+            label: format!("Of the ideal, {scenario}"),
+            value: percent(fast.share_of_ideal()),
+            note: format!(
+                "{} with even batches; the ideal is the sum of the speeds",
+                percent(slow.share_of_ideal())
+            ),
+        },
+    ];
+    if let Some(base) = run.training(Policy::Base).filter(|base| base.policy != best.policy) {
+        figures.push(Figure {
+            label: format!("Waiting, {scenario}"),
+            value: percent(fast.barrier_wait_share),
+            note: format!(
+                "of the step; {} by the same forecasts without a shared tail, which reach {} of the ideal",
+                percent(base.figures.barrier_wait_share),
+                percent(base.figures.share_of_ideal())
+            ),
+        });
+    }
+    figures
+}
+
+/// How far the trainings under all policies differ, over all runs.
+fn losses(runs: &[Run]) -> Option<Figure> {
+    let largest = runs.iter().filter_map(loss_difference).reduce(f64::max)?;
+    Some(Figure {
+        label: "Loss under each".into(),
+        value: format!("±{largest:.0e}"),
+        note: "largest relative difference in any iteration: rounding".into(),
+    })
+}
+
+fn asking(results: &Results) -> Option<Figure> {
+    let service = results.allocate_ms.as_ref()?;
+    let share = results.runs.iter().map(|result| result.ask_share).fold(0.0, f64::max);
+    Some(Figure {
+        label: "An allocation, in the service".into(),
+        value: format!("{:.2} ms", service.p50),
+        note: format!("p99 {:.2} ms; asking took {:.2} % of the step time", service.p99, share * 100.0),
+    })
+}
+
+fn table(results: &Results) -> Table {
+    Table {
+        title: "All policies".into(),
+        description: format!(
+            "The same job, seed and samples under each. The first {} iterations of each are warm-up and left out; what the \
+             columns mean stands at the end of the page.",
+            results.warm_up_iterations
+        ),
+        columns: [
+            "run",
+            "scenario",
+            "policy",
+            "iterations",
+            "step (ms)",
+            "step p50 (ms)",
+            "step p95 (ms)",
+            "waiting (%)",
+            "claiming (%)",
+            "chunking (%)",
+            "chunks",
+            "claimed (% of samples)",
+            "passes",
+            "samples/s",
+            "gain",
+            "ideal samples/s",
+            "of ideal (%)",
+            "like for like",
+            "over base",
+            "asking (% of step)",
+            "final loss",
+        ]
+        .map(String::from)
+        .to_vec(),
+        rows: results.runs.iter().map(row).collect(),
+    }
+}
+
+fn row(result: &RunResult) -> Vec<Cell> {
+    vec![
+        result.record.clone().into(),
+        words(result.scenario).into(),
+        result.policy.to_string().into(),
+        Cell::number(result.iterations as f64, 0),
+        Cell::number(result.step_time_s.mean * 1e3, 1),
+        Cell::number(result.step_time_s.p50 * 1e3, 1),
+        Cell::number(result.step_time_s.p95 * 1e3, 1),
+        Cell::number(result.barrier_wait_share * 100.0, 1),
+        Cell::number(result.claim_share * 100.0, 2),
+        Cell::number(result.chunk_overhead_share * 100.0, 2),
+        Cell::number(result.chunks, 1),
+        Cell::number(result.tail_share * 100.0, 1),
+        Cell::number(result.passes, 1),
+        Cell::number(result.throughput_samples_per_s, 0),
+        maybe(result.gain, 2),
+        Cell::number(result.ideal_throughput_samples_per_s, 0),
+        Cell::number(result.share_of_ideal * 100.0, 1),
+        maybe(result.gain_like_for_like, 2),
+        maybe(result.over_base.as_ref().map(|over| over.gain_like_for_like), 2),
+        Cell::number(result.ask_share * 100.0, 2),
+        Cell::number(result.final_loss, 4),
+    ]
+}
+
+fn chapter(run: &Run, sections: &mut Vec<Section>) {
+    let line = &run.line;
+    let heading = format!("{}: {}", run.name, words(line.scenario));
+    let setting = format!(
+        "{} workers, {}, {} an iteration, {} iterations of each policy, seed {}. {}",
+        line.workers.len(),
+        line.model,
+        line.samples(),
+        line.steps,
+        line.seed,
+        line.job_id.as_ref().map_or_else(String::new, |job| format!("Job {job}."))
+    );
+    let mut paragraphs = vec![setting];
+    paragraphs.extend(agreement(run));
+    sections.push(Section::Text { heading, paragraphs });
+    sections.push(Section::Charts(vec![charts::step_time(run)]));
+    sections.push(Section::Charts(vec![charts::percentiles(run), charts::waiting(run)]));
+    let shown = line.workers.len().min(charts::SPEED_CHARTS_MAX);
+    let batches: Vec<Chart> = run.asking().map(|training| charts::batches(run, training)).collect();
+    if !batches.is_empty() {
+        sections.push(Section::Charts(batches));
+    }
+    if let Some(training) = run.headline() {
+        sections.push(Section::Charts((0..shown).map(|rank| charts::speeds(run, training, rank)).collect()));
+    }
+    for training in run.asking() {
+        sections.push(Section::Table(forecasts(run, training, shown)));
+        sections.push(Section::Table(decisions::table(training)));
+    }
+    sections.push(Section::Charts(vec![charts::loss(run)]));
+}
+
+/// The largest relative difference of any loss to that of the first training, in any iteration.
+fn loss_difference(run: &Run) -> Option<f64> {
+    let (first, others) = run.trainings.split_first().filter(|(_, others)| !others.is_empty())?;
+    let pairs = others.iter().flat_map(|other| first.iterations.iter().zip(&other.iterations));
+    Some(pairs.map(|(first, other)| (other.loss / first.loss - 1.0).abs()).fold(0.0, f64::max))
+}
+
+/// All trained on the same samples, so that only rounding may keep them apart.
+fn agreement(run: &Run) -> Option<String> {
+    let difference = loss_difference(run)?;
+    let ends: Vec<String> = run
+        .trainings
+        .iter()
+        .map(|training| format!("{} {:.6}", training.policy, training.end.final_loss))
+        .collect();
+    Some(format!(
+        "The losses of the trainings are never further apart than {difference:.1e} of their value. Final loss: {} ({}).",
+        ends.join(", "),
+        run.trainings.first()?.end.evaluation
+    ))
+}
+
+fn forecasts(run: &Run, training: &Training, charted: usize) -> Table {
+    let row = |rank: usize| {
+        let Forecasts { mean_batch, mean_speed_samples_per_s, error, last_value_error, coverage } =
+            Forecasts::of(training, rank);
+        let share = |value: Option<f64>| maybe(value.map(|value| value * 100.0), 1);
+        vec![
+            run.line.workers[rank].to_string().into(),
+            Cell::number(mean_batch, 1),
+            maybe(mean_speed_samples_per_s, 0),
+            share(error),
+            share(last_value_error),
+            share(coverage),
+        ]
+    };
+    let workers = run.line.workers.len();
+    let unseen = if charted < workers {
+        format!(" Charts show the first {charted} of {workers} workers.")
+    } else {
+        String::new()
+    };
+    Table {
+        title: format!("Forecasts under {}", training.policy),
+        description: format!(
+            "Errors are means of absolute differences to the measured speed. Last value: as fast as in the iteration \
+             before.{unseen}"
+        ),
+        columns: [
+            "worker",
+            "mean batch",
+            "mean speed (samples/s)",
+            "forecast error (%)",
+            "last value error (%)",
+            "inside the 90 % interval (%)",
+        ]
+        .map(String::from)
+        .to_vec(),
+        rows: (0..workers).map(row).collect(),
+    }
+}
+
+fn definitions() -> Table {
+    Table {
+        title: "What the figures mean".into(),
+        description: String::new(),
+        columns: vec!["figure".into(), "definition".into()],
+        rows: DEFINITIONS.iter().map(|(word, meaning)| vec![(*word).into(), (*meaning).into()]).collect(),
+    }
+}
+
+/// A scenario in words.
+pub fn words(scenario: Scenario) -> &'static str {
+    match scenario {
+        Scenario::Paced => "imposed speeds",
+        Scenario::Swayed => "imposed speeds that change",
+        Scenario::Contended => "competing load",
+        Scenario::Plain => "undisturbed",
+    }
+}
+
+fn maybe(value: Option<f64>, decimals: usize) -> Cell {
+    value.map_or(Cell::Missing, |value| Cell::number(value, decimals))
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// With a capital, as words that begin a line have it.
+fn sentence(words: &str) -> String {
+    let mut letters = words.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}

@@ -1,0 +1,120 @@
+//! Background jobs in the gaps of a real burst-parallel training: real processes, pinned to real cores.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use evenstep_trainer::pin;
+use evenstep_trainer_lab::gaps::{Arm, Told};
+use serde_json::Value;
+
+/// Two ranks; on a machine with one core they share it.
+fn gaps(arguments: &[&str]) -> Command {
+    let cores = pin::cores().unwrap();
+    let pin = format!("--pin={},{}", cores[0], cores[1 % cores.len()]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenstep-trainer"));
+    command.args(["gaps", "--timeout-s=30", &pin]).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn the_foreground_is_the_same_bit_by_bit_and_the_background_learns() {
+    let folder = tempfile::tempdir().unwrap();
+    let (json, page) = (folder.path().join("gaps.json"), folder.path().join("gaps.html"));
+    let paths = [format!("--json={}", json.display()), format!("--report={}", page.display())];
+    let small =
+        ["--rounds=2", "--block=5", "--hidden=256,512,256", "--background=16", "--background-batch=32"];
+    let output = gaps(&[&small[..], &[&paths[0], &paths[1]]].concat()).output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && words.contains("parameters unchanged"), "{words}");
+    let told: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(told["figures"]["unchanged"], true);
+    let ranks: Vec<Told> = serde_json::from_value(told["ranks"].clone()).unwrap();
+    assert_eq!(ranks.len(), 2);
+    for rank in &ranks {
+        assert_eq!(rank.turns.len(), 2 * 5);
+        assert_eq!(rank.parameters[0], rank.parameters[1]);
+        for turn in &rank.turns {
+            let alone = turn.arm == Arm::Background;
+            assert_eq!(turn.iterations_s.len(), if alone { 0 } else { 5 });
+            // The last piece before a door closes may end behind it.
+            let closed = !alone && turn.arm != Arm::Filled;
+            assert!(!closed || turn.background_samples <= rank.background.piece_samples, "{turn:?}");
+        }
+        let ran = rank.background.ran;
+        // On a machine that others load a job in the idle class may come to little.
+        assert!(ran.loss.1 < ran.loss.0 || ran.steps < 20, "{ran:?}");
+    }
+    let filled = ranks.iter().flat_map(|rank| &rank.turns).filter(|turn| turn.arm == Arm::Filled);
+    assert!(filled.map(|turn| turn.background_samples).sum::<u64>() > 0, "nothing ran in the gaps");
+    assert_ne!(ranks[0].parameters, ranks[1].parameters, "rank 1 has fewer layers");
+    assert!(fs::read_to_string(&page).unwrap().contains("burst plan + background"));
+}
+
+/// Processes that a process started.
+fn children(pid: u32) -> Vec<String> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    fs::read_to_string(path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether a process and all its threads have ended; nobody may have asked yet how.
+fn gone(pid: &str) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().count();
+    stat.rsplit(") ").next().is_some_and(|state| state.starts_with('Z')) && threads <= 1
+}
+
+/// The scheduling class of its background thread: field 41 of the thread's `stat`.
+fn class(pid: &str) -> Option<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let named =
+        |path: &Path| fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "background");
+    let task = tasks.flatten().map(|task| task.path()).find(|path| named(path))?;
+    let stat = fs::read_to_string(task.join("stat")).ok()?;
+    stat.rsplit(") ").next()?.split(' ').nth(38)?.parse().ok()
+}
+
+#[test]
+fn killed_midway_it_leaves_nothing() {
+    const IDLE: u32 = 5;
+    let mut launcher = gaps(&["--rounds=200", "--block=50", "--hidden=256,512,256"]).spawn().unwrap();
+    until("two ranks with background jobs in the idle class", || {
+        let ranks = children(launcher.id());
+        ranks.len() == 2 && ranks.iter().all(|rank| class(rank) == Some(IDLE))
+    });
+    let ranks = children(launcher.id());
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    until("the ranks and their threads are gone", || ranks.iter().all(|rank| gone(rank)));
+}
+
+#[test]
+fn bad_values_are_named() {
+    for (arguments, words) in [
+        (&["--slow-down-limit=0.5", "--background"][..], "a slow-down limit of 0.5: it must be 1 to 10"),
+        (&["--global-batch=1"], "--global-batch 1: must hold a sample for each of 2 ranks"),
+        (&["--workers=1"], "1 is not in 2..=1024"),
+        (&["--plan=nowhere.json"], "nowhere.json"),
+        (&["--background=0"], "0 is not in"),
+    ] {
+        let output = gaps(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(words), "{arguments:?}: {said}");
+    }
+    let foreign =
+        Command::new(env!("CARGO_BIN_EXE_evenstep-trainer")).args(["gaps", "--pin=0,1023"]).output();
+    let said = String::from_utf8_lossy(&foreign.unwrap().stderr).into_owned();
+    assert!(said.contains("--pin 1023: this process may run on the cores"), "{said}");
+}
