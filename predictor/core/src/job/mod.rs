@@ -51,6 +51,9 @@ mod training;
 
 mod worker;
 
+#[cfg(test)]
+mod tests;
+
 pub use bounds::Bounds;
 pub use decide::{Decided, Undecided};
 pub use learning_rate::{controller, rule};
