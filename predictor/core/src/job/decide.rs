@@ -12,8 +12,7 @@ use super::state::JobState;
 use super::tail::{self, Hedging};
 use crate::learning_rate::{LearningRateError, Upcoming};
 use crate::plan::{
-    Calm, InForce, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan,
-    plan_by_cost,
+    InForce, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
 };
 
 /// Why an iteration has no allocation.
@@ -64,7 +63,7 @@ impl JobState {
             (step, None)
         } else {
             let scenarios = self.models.scenarios(&live);
-            let plan = plan(iteration, &outlooks, &scenarios, in_force, &rules)?;
+            let plan = plan(&outlooks, &scenarios, in_force, &rules)?;
             let any_size = rules.sizes == Sizes::Any;
             let hedging =
                 any_size.then(|| self.hedge(&live, &plan, &outlooks, &bounds, &scenarios)).flatten();
@@ -101,7 +100,7 @@ impl JobState {
             decision,
         };
         tail::append_reason(&mut answer);
-        let in_force = ragged.is_none().then(|| plan.in_force(iteration, in_force));
+        let in_force = ragged.is_none().then(|| plan.in_force());
         let in_force = in_force.map(|in_force| (live, in_force));
         Ok(Decided { answer: Arc::new(answer), in_force, instruction })
     }
@@ -127,20 +126,13 @@ fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rules {
         Some(distinct) => Sizes::Distinct(usize::try_from(distinct).unwrap_or(usize::MAX)),
         None => Sizes::Any,
     };
-    let calm = &spec.calm;
     Rules {
         global_batch,
         quantum: spec.quantum,
         sizes,
         objective: Objective::default(),
-        calm: Calm {
-            min_gain: spec.min_gain,
-            dead_band: calm.dead_band,
-            dwell: calm.dwell,
-            change_cost_s: calm.change_cost_s,
-            trust: calm.trust,
-            fine_tune_below: calm.fine_tune_below,
-        },
+        min_gain: spec.min_gain,
+        max_batch_growth: spec.max_batch_growth,
     }
 }
 

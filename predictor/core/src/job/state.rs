@@ -139,8 +139,8 @@ impl JobState {
     }
 }
 
-/// The shares in force as the newest allocation has them, without its tail. The speeds that they were made for and the iteration
-/// since when they are in force are not stored: the forecasts of that allocation and its own iteration stand in.
+/// The shares in force as the newest allocation has them, without its tail. The speeds that they were made for are not stored: the
+/// forecasts of that allocation stand in.
 fn in_force(answer: &AllocateAnswer, global_batch: u64) -> Option<(Vec<WorkerId>, InForce)> {
     if answer.global_batch != global_batch {
         return None;
@@ -149,5 +149,5 @@ fn in_force(answer: &AllocateAnswer, global_batch: u64) -> Option<(Vec<WorkerId>
     let batches =
         answer.allocations.iter().map(|share| share.planned_batch.unwrap_or(share.local_batch)).collect();
     let speeds = answer.allocations.iter().map(|share| share.predicted_speed_samples_per_s).collect();
-    Some((workers, InForce { batches, speeds, since: answer.iteration }))
+    Some((workers, InForce { batches, speeds }))
 }

@@ -8,6 +8,7 @@ use evenstep_protocol::{
     AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, Readings, WorkerId, WorkerOverride,
 };
 use evenstep_store::tables::{Cell, Table};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 /// What is told of a row that is not as usual.
@@ -52,7 +53,10 @@ pub fn judge(table: &Table, row: &[Cell]) -> Result<(), Remark> {
 
 fn job(values: &Values<'_>) -> Result<(), Remark> {
     values.ids()?;
-    values.json::<JobSpec>("spec")?;
+    let mut spec: serde_json::Value = values.json("spec")?;
+    // Before schema 0007 (SQLite) or 0003 (PostgreSQL): the migration replaces it.
+    spec.as_object_mut().and_then(|options| options.remove("calm"));
+    JobSpec::deserialize(spec).map_err(|error| format!("its spec cannot be read: {error}"))?;
     if !values.text("learning_rate")?.is_empty() {
         values.json::<Controller>("learning_rate")?;
     }

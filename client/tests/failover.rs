@@ -1,4 +1,4 @@
-//! Several predictors: who is asked, over real connections to servers that do as they are told.
+//! Failover between several predictors, over real connections to scripted servers.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::*;
+use evenstep_client::{Client, ClientConfig, Error, ErrorKind};
+use evenstep_protocol::{JobId, JobSpec, Problem};
 
 /// Longer than any healthy request takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -114,24 +115,25 @@ fn nobody() -> String {
 }
 
 fn client(servers: &[&str], timeout: Duration) -> Client {
-    Client::new(&servers.join(",").parse().unwrap(), JobId::new("job").unwrap(), timeout)
+    let config = ClientConfig { request_timeout: timeout, ..ClientConfig::default() };
+    Client::new(&servers.join(",").parse().unwrap(), JobId::new("job").unwrap(), config)
 }
 
-fn put(client: &Client) -> Result<(), AskError> {
-    client.put_job(&JobSpec::new(8))
+fn register(client: &Client) -> Result<(), Error> {
+    client.register_job(&JobSpec::new(8))
 }
 
 #[test]
-fn nobody_there_is_silence() {
+fn a_closed_port_is_unreachable() {
     let client = client(&[&nobody()], Duration::from_millis(250));
     let started = Instant::now();
-    let told = put(&client).unwrap_err();
-    assert!(matches!(&told, AskError::Silent(why) if !why.contains("http://")), "{told}");
+    let told = register(&client).unwrap_err();
+    assert!(matches!(&told.kind, ErrorKind::Unreachable(why) if !why.contains("http://")), "{told}");
     assert!(started.elapsed() < PATIENCE);
 }
 
 #[test]
-fn the_next_server_is_asked_at_once_and_from_then_on() {
+fn the_next_server_is_tried_at_once_and_first_from_then_on() {
     for first in [
         vec![Does::Hangs],
         vec![refuses(503, "draining")],
@@ -140,16 +142,16 @@ fn the_next_server_is_asked_at_once_and_from_then_on() {
     ] {
         let (a, b) = (Scripted::start(first), Scripted::answering());
         let client = client(&[&a.url, &b.url], PATIENCE);
-        assert_eq!(put(&client), Ok(()));
+        assert_eq!(register(&client), Ok(()));
         let said = "PUT /v1/jobs/job {\"global_batch\":8,";
         let (a_heard, b_heard) = (a.heard(), b.heard());
         assert_eq!((a_heard.len(), &a_heard), (1, &b_heard), "the same request");
         assert!(a_heard[0].starts_with(said), "{a_heard:?}");
-        assert_eq!(put(&client.clone()), Ok(()));
+        assert_eq!(register(&client.clone()), Ok(()));
         assert_eq!((a.heard().len(), b.heard().len()), (0, 1));
     }
     let b = Scripted::answering();
-    assert_eq!(put(&client(&[&nobody(), &b.url], PATIENCE)), Ok(()));
+    assert_eq!(register(&client(&[&nobody(), &b.url], PATIENCE)), Ok(()));
 }
 
 /// One that takes the request and says nothing takes no more than its part of the time.
@@ -158,7 +160,7 @@ fn a_server_that_sleeps_leaves_time_for_the_next() {
     let (a, b) = (Scripted::start([Does::Sleeps]), Scripted::answering());
     let client = client(&[&a.url, &b.url], Duration::from_secs(4));
     let started = Instant::now();
-    assert_eq!(put(&client), Ok(()));
+    assert_eq!(register(&client), Ok(()));
     assert!(started.elapsed() >= Duration::from_secs(2), "half of the time was its own");
     assert_eq!((a.heard().len(), b.heard().len()), (1, 1));
 }
@@ -174,8 +176,8 @@ fn an_answer_is_an_answer() {
         (refuses(500, "internal"), true),
     ] {
         let (a, b) = (Scripted::start([does]), Scripted::answering());
-        let told = put(&client(&[&a.url, &b.url], PATIENCE)).unwrap_err();
-        assert_eq!(matches!(told, AskError::Silent(_)), silent, "{told}");
+        let told = register(&client(&[&a.url, &b.url], PATIENCE)).unwrap_err();
+        assert_eq!(matches!(told.kind, ErrorKind::Unreachable(_)), silent, "{told}");
         assert_eq!((a.heard().len(), b.heard().len()), (1, 0), "{told}");
     }
 }
@@ -185,14 +187,14 @@ fn the_owner_of_the_job_is_followed_remembered_and_left_when_it_dies() {
     let owner = Scripted::start([answers(), answers(), Does::Hangs]);
     let a = Scripted::start([points_to(&owner.url), points_to(&owner.url), answers()]);
     let client = client(&[&a.url], PATIENCE);
-    assert_eq!(put(&client), Ok(()));
+    assert_eq!(register(&client), Ok(()));
     assert_eq!(a.heard(), owner.heard(), "the same request, body and all");
-    assert_eq!(put(&client), Ok(()));
+    assert_eq!(register(&client), Ok(()));
     assert_eq!((a.heard().len(), owner.heard().len()), (0, 1));
     // It dies; the list still points to it at first, and then takes the job over.
-    assert_eq!(put(&client), Ok(()));
+    assert_eq!(register(&client), Ok(()));
     assert_eq!((a.heard().len(), owner.heard().len()), (2, 1));
-    assert_eq!(put(&client), Ok(()));
+    assert_eq!(register(&client), Ok(()));
     assert_eq!((a.heard().len(), owner.heard().len()), (1, 0));
 }
 
@@ -201,8 +203,8 @@ fn a_ring_of_owners_ends_with_an_error() {
     let (a, b) = (Scripted::start([]), Scripted::start([]));
     a.does(points_to(&b.url));
     b.does(points_to(&a.url));
-    let told = put(&client(&[&a.url], PATIENCE)).unwrap_err();
-    assert!(matches!(&told, AskError::Silent(why) if why.contains("which is too many")), "{told}");
-    let looks = HANDOVER_LOOKS_MAX as usize + 1;
+    let told = register(&client(&[&a.url], PATIENCE)).unwrap_err();
+    assert!(matches!(&told.kind, ErrorKind::Unreachable(why) if why.contains("exceeds the limit")), "{told}");
+    let looks = ClientConfig::default().handover_attempts_max as usize + 1;
     assert_eq!((a.heard().len(), b.heard().len()), (2 * looks, 2 * looks), "three hops each time");
 }
