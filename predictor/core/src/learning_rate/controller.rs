@@ -5,11 +5,9 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::adascale::{Averages, GradientNorms};
+use super::error::{LearningRateError, REMEMBERED_MAX};
+use super::ramp::Ramp;
 use super::rule::{Change, Rule};
-use super::{LearningRateError, Ramp};
-
-/// Iterations asked for that are remembered: at least as many as can be asked for ahead.
-pub const REMEMBERED_MAX: usize = 128;
 
 /// What a client does in an iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
