@@ -90,7 +90,7 @@ fn an_iteration_that_cannot_be_planned_keeps_its_reports_and_changes_nothing_els
     assert_eq!(after.0, before.0);
     assert_eq!((before.1[0].reports, before.1[1].reports), (3, 3));
     assert_eq!((after.1[0].reports, after.1[1].reports), (4, 3), "the report is stored");
-    assert_eq!(after.1[0].speed_samples_per_s, Some(200.0), "and was learned from");
+    assert!(after.1[0].speed_samples_per_s.unwrap() > 150.0, "and was learned from");
     // Read from the store again, each worker would have a lease that begins now.
     assert_eq!(after.1[1].last_seen_unix_ms, before.1[1].last_seen_unix_ms, "the state stays in memory");
 
