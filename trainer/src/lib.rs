@@ -30,7 +30,6 @@ mod opening;
 pub mod optimizer;
 pub mod output;
 pub mod pace;
-mod peak;
 pub mod pin;
 pub mod plan;
 mod planner;

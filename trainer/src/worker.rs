@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use evenstep_agent::Boundary;
+use evenstep_agent::source::memory::own_peak_bytes;
 use evenstep_c10d::Group;
 use tch::Device;
 
@@ -22,7 +23,6 @@ use crate::moments::{MomentsLog, Watch};
 use crate::narrator::{Narrator, Step};
 use crate::output::Output;
 use crate::pace::Pace;
-use crate::peak::peak_memory_bytes;
 use crate::plan::Share;
 use crate::rate::Rate;
 use crate::rule::Beginning;
@@ -186,7 +186,8 @@ impl Worker<'_> {
             drivers: self.drivers.read(Instant::now()).readings,
             busy_s: begun.elapsed().as_secs_f64(),
             pace_missed: self.compute.pace.as_ref().map_or(0, Pace::missed),
-            peak_memory_bytes: peak_memory_bytes(self.device),
+            // The allocator of a GPU is not read yet.
+            peak_memory_bytes: (self.device == Device::Cpu).then(own_peak_bytes).flatten(),
             gradient_sqr: None,
             tail: did.tail,
             additions: did.additions,

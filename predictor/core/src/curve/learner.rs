@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::knowledge::Knowledge;
 use super::posterior::Posterior;
-use super::time_curve::{BadPoints, Curve};
+use super::shape::{BadPoints, Curve};
 
 /// The form of a worker's curve, learned while it runs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

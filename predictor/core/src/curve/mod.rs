@@ -5,21 +5,19 @@
 //! measured one by one any monotone form can be drawn through the points. [`CurveLearner`] learns the form while a
 //! job runs.
 
-mod inverse;
-mod isotonic;
-mod time_curve;
-
 mod contention;
 mod form;
+mod inverse;
+mod isotonic;
 mod knowledge;
-mod posterior;
-
 mod learner;
+mod posterior;
+mod shape;
+
+#[cfg(test)]
+mod tests;
 
 pub use inverse::largest;
 pub use knowledge::{Kind, Knowledge};
 pub use learner::CurveLearner;
-pub use time_curve::{BadPoints, Curve, MAX_POINTS};
-
-#[cfg(test)]
-mod tests;
+pub use shape::{BadPoints, Curve, MAX_POINTS};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::contention::Contention;
 use super::form::Form;
 use super::knowledge::{Kind, Knowledge};
-use super::time_curve::Curve;
+use super::shape::Curve;
 
 /// Degrees of freedom of the errors.
 const FREEDOM: f64 = 4.0;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::arx::PooledArx;
 use super::expert::ExpertKind;
 use super::nonlinear::FittedExpert;
-use super::outputs::{ExpertRecord, Forecast};
+use super::value::{ExpertRecord, Forecast};
 use super::worker::WorkerForecaster;
 use crate::series::{DriverSet, Observation};
 

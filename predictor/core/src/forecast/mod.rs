@@ -16,16 +16,16 @@ mod missing_readings;
 mod mix;
 pub mod narx;
 pub mod nonlinear;
-mod outputs;
 pub mod recursive_least_squares;
 pub mod scaling;
+mod value;
 mod worker;
 
 pub use expert::{EXPERT_NAMES, ExpertKind, UnknownExpert};
 pub use interval::AdaptiveInterval;
 pub use job::{Earlier, JobForecaster, Loss};
 pub use mix::Mix;
-pub use outputs::{COVERAGE, ExpertRecord, Forecast};
+pub use value::{COVERAGE, ExpertRecord, Forecast};
 
 #[cfg(test)]
 mod tests;

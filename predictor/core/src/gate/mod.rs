@@ -9,22 +9,15 @@
 //! - [`Gate`]: whether the next piece may run, and by which rule
 //! - [`budgets`]: the slack of each worker, and what may be spent of it
 
-mod limit;
-
+mod benchmark;
 mod budget;
-
+mod limit;
 mod verdict;
 
-mod benchmark;
+#[cfg(test)]
+mod tests;
 
 pub use benchmark::{Benchmark, ROUNDS_MAX, TASKLETS_MAX};
 pub use budget::{Budget, budgets};
 pub use limit::{GateError, LIMIT_MAX, Limit};
-pub use verdict::{GAP_US, Gate, Kind, Rule, Verdict};
-
-/// What a piece of background work should take, in microseconds: what the foreground waits for at most, where a device cannot
-/// put the piece aside.
-pub const PIECE_US: f64 = 500.0;
-
-#[cfg(test)]
-mod tests;
+pub use verdict::{GAP_US, Gate, Kind, PIECE_US, Rule, Verdict};

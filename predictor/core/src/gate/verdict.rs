@@ -2,6 +2,10 @@
 
 use super::limit::Limit;
 
+/// What a piece of background work should take, in microseconds: what the foreground waits for at most, where a device cannot
+/// put the piece aside.
+pub const PIECE_US: f64 = 500.0;
+
 /// A receive that takes longer than this alone is a gap, in microseconds.
 pub const GAP_US: f64 = 500.0;
 

@@ -1,5 +1,8 @@
 //! Why there is no instruction.
 
+/// Iterations with instructions that are remembered: at least as many as can be requested ahead.
+pub const REMEMBERED_MAX: usize = 128;
+
 /// Why there is no instruction.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LearningRateError {
@@ -38,12 +41,10 @@ pub enum LearningRateError {
         now: u64,
     },
     /// So far back that it is forgotten.
-    #[error("iteration {iteration}: only the latest {kept} that were asked for are remembered")]
+    #[error("iteration {iteration}: only the latest {kept} that were asked for are remembered", kept = REMEMBERED_MAX)]
     Forgotten {
         /// The iteration.
         iteration: u64,
-        /// Iterations that are remembered.
-        kept: usize,
     },
     /// Gradients for a rule that takes none.
     #[error("gradients: the rule is not adascale, and no other takes them")]

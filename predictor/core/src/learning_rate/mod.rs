@@ -19,8 +19,6 @@
 //! - [`noise`]: what a ramp does to the noise of an update, in closed form
 //! - [`goodput`]: throughput that counts, by the noise of the gradients
 
-mod error;
-
 pub mod adascale;
 
 pub mod controller;
@@ -31,10 +29,12 @@ pub mod noise;
 
 pub mod ramp;
 
+mod error;
+
 mod rule;
 
 pub use adascale::{GradientNorms, LocalNorm};
-pub use controller::{Controller, Instruction, MomentumForm};
-pub use error::LearningRateError;
+pub use controller::{Controller, Instruction, MomentumForm, Upcoming};
+pub use error::{LearningRateError, REMEMBERED_MAX};
 pub use ramp::Ramp;
 pub use rule::{Change, RampLength, Rule, legw_multiplier};
