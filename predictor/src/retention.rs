@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use evenstep_protocol::{JobId, RetentionView, StoreView};
+use evenstep_store::{Change, HOUR_S, MINUTE_S, RollUp, Store, StoreError, begin_of_step};
 
 use crate::clock::Clock;
 use crate::jobs::{HISTORY_ITERATIONS, JobError, Jobs};
-use crate::store::{Change, HOUR_S, MINUTE_S, RollUp, Store, StoreError, begin_of_step};
 
 /// From one look for old rows to the next.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

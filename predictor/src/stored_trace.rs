@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
 use evenstep_protocol::{JobId, WorkerReport};
+use evenstep_store as store;
 
 use crate::jobs::inputs;
-use crate::store;
 use evenstep_lab::table::columns::{Readings, Trace};
 use evenstep_lab::table::file::ROWS_MAX;
 

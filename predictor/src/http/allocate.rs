@@ -84,7 +84,7 @@ async fn answered(State(api): State<Api>, InQuery(which): InQuery<Which>) -> Res
 fn respond(answer: &Answer, started: Instant) -> Response {
     let timing = format!("allocate;dur={:.3}", started.elapsed().as_secs_f64() * 1e3);
     let mut response =
-        ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], answer.bytes.to_string())
+        ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], answer.bytes.clone())
             .into_response();
     if let Ok(timing) = HeaderValue::from_str(&timing) {
         response.headers_mut().insert(HeaderName::from_static("server-timing"), timing);

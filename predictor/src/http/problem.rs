@@ -8,9 +8,9 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use evenstep_protocol::{PROBLEM_CONTENT_TYPE, Problem};
+use evenstep_store::{Fault, StoreError};
 
 use crate::jobs::JobError;
-use crate::store::{Fault, StoreError};
 
 /// Seconds after which a paused job or a busy store is worth another try.
 const RETRY_AFTER_S: u64 = 1;

@@ -4,6 +4,7 @@ use std::fmt::{Arguments, Display};
 
 use axum::extract::State;
 use evenstep_protocol::{NodeId, NodeSample, Problem, ProcessSample, TelemetryAnswer, TelemetryBatch};
+use evenstep_store::TelemetryRows;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa_axum::router::OpenApiRouter;
@@ -12,7 +13,6 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, Text, locate, readings, seconds, within};
 use super::problem::Refusal;
-use crate::store::TelemetryRows;
 
 /// Samples in one batch.
 const SAMPLES_MAX: u64 = 1000;

@@ -1,8 +1,8 @@
 //! What was answered lately, readable without waiting for whoever is planning.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use bytes::Bytes;
 use evenstep_protocol::{AllocateRequest, WorkerId, WorkerReport};
 
 use super::JobError;
@@ -16,7 +16,7 @@ pub struct Answer {
     /// The generation it was planned in.
     pub generation: u64,
     /// The bytes.
-    pub bytes: Arc<str>,
+    pub bytes: Bytes,
 }
 
 /// What every asker may see at once.

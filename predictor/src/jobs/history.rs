@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use evenstep_protocol::{AllocateAnswer, HistoryView, WorkerHistory, WorkerId};
+use evenstep_store::{Measured, Thinned};
 
 use super::JobError;
 use super::job::Job;
-use crate::store::{Measured, Thinned};
 
 /// Shares in one answer: wide jobs get fewer iterations.
 const SHARES_MAX: u64 = 32_768;

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use evenstep_core::plan::Unplannable;
 use evenstep_protocol::{AllocateAnswer, AllocateRequest, JobId, JobSpec, JobView, WorkerId, WorkerReport};
+use evenstep_store::{Change, MemberEvent, MemberEventKind, RollUp, Store, StoreError};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::answers::{Answer, Published};
@@ -15,7 +16,6 @@ use super::refit::RefitRecord;
 use super::state::JobState;
 use super::{JobError, LOOK_AHEAD_MAX};
 use crate::clock::Clock;
-use crate::store::{Change, MemberEvent, MemberEventKind, RollUp, Store, StoreError};
 
 /// A job.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl Job {
         }
         taken.state.learn(&reports);
         if !reports.is_empty() {
-            changes.push(Change::Reports { job_id: self.id.clone(), reports: reports.clone() });
+            changes.push(Change::Reports { job_id: self.id.clone(), reports: reports.as_slice().into() });
         }
         let is_new = known.is_none();
         let (answer, planned) = match known {
@@ -146,7 +146,7 @@ impl Job {
                     job_id: self.id.clone(),
                     iteration: request.iteration,
                     generation: answer.generation,
-                    answer: answer.bytes.to_string(),
+                    answer: answer.bytes.clone(),
                 });
                 (answer, Some(Arc::new(planned)))
             }
@@ -223,7 +223,7 @@ impl Job {
             return Ok(None);
         };
         let stored = Some(stored).filter(|stored| stored.generation >= state.members.departed_generation());
-        Ok(stored.map(|stored| Answer { generation: stored.generation, bytes: stored.answer.into() }))
+        Ok(stored.map(|stored| Answer { generation: stored.generation, bytes: stored.answer }))
     }
 
     /// Refuses an iteration whose answer may have been let go by age. Looked up after the answer was not found, so that nothing
@@ -265,8 +265,8 @@ impl Job {
             Undecided::LearningRate(error) => JobError::Invalid(error.to_string()),
         })?;
         state.next_iteration = state.next_iteration.max(request.iteration + 1);
-        let bytes = serde_json::to_string(&planned)
-            .map_err(|source| StoreError::Corrupt { what: "answer", source })?;
+        let bytes =
+            serde_json::to_vec(&planned).map_err(|source| StoreError::Corrupt { what: "answer", source })?;
         Ok((Answer { generation: planned.generation, bytes: bytes.into() }, planned))
     }
 
@@ -282,7 +282,7 @@ impl Job {
             self.check_kept(iteration).await?;
             return Err(JobError::NotAnswered { job_id: self.id.clone(), iteration });
         };
-        Ok(Answer { generation: stored.generation, bytes: stored.answer.into() })
+        Ok(Answer { generation: stored.generation, bytes: stored.answer })
     }
 
     /// Lets the oldest iterations go. The state is out meanwhile, as for every change: whoever asks next knows what is gone, or

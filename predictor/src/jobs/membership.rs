@@ -1,11 +1,11 @@
 //! Who takes part in a job, how it may be used, and what becomes durable of it.
 
 use evenstep_protocol::{JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerId, WorkerOverride};
+use evenstep_store::{Change, MemberEvent, MemberEventKind, StoreError};
 
 use super::job::{Job, Taken};
 use super::state::WorkerState;
 use super::{JobError, WORKERS_MAX};
-use crate::store::{Change, MemberEvent, MemberEventKind, StoreError};
 
 impl Job {
     /// A worker takes part from the next unanswered iteration on; joining again renews its lease.

@@ -34,9 +34,9 @@ use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_protocol::{
     JobId, JobLine, JobSpec, JobView, LiveView, NodeId, NodeSample, NodeView, TelemetryAnswer, WorkerId,
 };
+use evenstep_store::{Change, Owner, Store, StoreError, TelemetryRows};
 
 use crate::clock::Clock;
-use crate::store::{Change, Owner, Store, StoreError, TelemetryRows};
 
 use live::JobFamilies;
 use nodes::NodesSeen;

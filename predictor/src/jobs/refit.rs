@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use evenstep_core::forecast::batch::Narx;
+use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_observability::metrics::prometheus::{Histogram, IntCounterVec};
 use evenstep_observability::metrics::{collect, counters, histogram};
 use evenstep_protocol::{RefitView, WorkerId};
+use evenstep_store::{Change, StoreError};
 use tokio::sync::Semaphore;
 
 use super::JobError;
 use super::job::Job;
 use super::models::{FORMAT, Models, trainings};
-use crate::store::{Change, StoreError};
 
 /// Durations of fits, in seconds.
 const FITS_S: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];

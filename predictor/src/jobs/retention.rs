@@ -1,9 +1,9 @@
 //! Letting the oldest iterations of jobs go: never while one plans, and never to be planned again.
 
 use evenstep_protocol::JobId;
+use evenstep_store::RollUp;
 
 use super::{JobError, Jobs};
-use crate::store::RollUp;
 
 impl Jobs {
     /// Lets the oldest iterations of a job go.

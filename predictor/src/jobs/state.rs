@@ -10,12 +10,12 @@ use evenstep_protocol::{
     AllocateAnswer, Decision, JobId, JobSpec, JoinRequest, LearningRateRule, WorkerId, WorkerOverride,
     WorkerReport,
 };
+use evenstep_store::{Store, StoreError, StoredWorker};
 
 use super::hedge::LastTail;
 use super::models::{Circumstances, FORMAT, Models};
 use super::optimizer;
 use super::worker_model::ProfilePart;
-use crate::store::{Store, StoreError, StoredWorker};
 
 /// Iterations whose reports are replayed through the models when a job is read from the store. Without stored models this is
 /// all they learn from: at a forgetting factor of .9985 what is older would have a fifth of the weight of the newest, or less.
@@ -69,7 +69,7 @@ fn in_force(answer: &AllocateAnswer, global_batch: u64) -> Option<(Vec<WorkerId>
     let batches =
         answer.allocations.iter().map(|share| share.planned_batch.unwrap_or(share.local_batch)).collect();
     let speeds = answer.allocations.iter().map(|share| share.predicted_speed_samples_per_s).collect();
-    Some((workers, InForce { batches, speeds, since: answer.iteration }))
+    Some((workers, InForce { batches, speeds }))
 }
 
 impl JobState {

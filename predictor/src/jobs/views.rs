@@ -9,11 +9,11 @@ use evenstep_protocol::{
     ModelView, RefitView, SpeedPoint, SpeedsView, StragglerView, WorkerForecastView, WorkerId,
     WorkerState as WorkerStateView, WorkerView, WorkersView,
 };
+use evenstep_store::StoredAnswer;
 
 use super::job::Job;
 use super::state::JobState;
 use super::{JobError, words};
-use crate::store::StoredAnswer;
 
 /// Workers on like devices that a worker is held against, at least.
 const PEERS_MIN: usize = 2;

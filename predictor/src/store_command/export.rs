@@ -5,12 +5,12 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use evenstep_store::tables::{Cell, Snapshot, Table};
 use jiff::Timestamp;
 
 use super::args::ExportArgs;
 use super::progress;
 use super::words::{address, counted, of_store};
-use crate::store::tables::{Cell, Snapshot, Table};
 use evenstep_report::output::put_text;
 
 /// What columns of milliseconds since 1970 end in.

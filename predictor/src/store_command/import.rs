@@ -4,13 +4,13 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
 use anyhow::Context;
+use evenstep_store::StoreError;
+use evenstep_store::tables::{Cell, Kind, Row, Rows, Snapshot, Table, Target};
 use serde_json::Value;
 
 use super::args::ImportArgs;
 use super::progress;
 use super::words::{address, counted, of_store};
-use crate::store::StoreError;
-use crate::store::tables::{Cell, Kind, Row, Rows, Snapshot, Table, Target};
 use evenstep_report::output::put_text;
 
 /// Moves a store and says what was moved.

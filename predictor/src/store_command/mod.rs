@@ -1,7 +1,7 @@
 //! `evenstep-predictor store`: looking after a store without serving it.
 //!
 //! `check` reads all of it and says what is wrong; `export` writes its tables as CSV; `import` moves it to another database;
-//! `vacuum` gives back room and makes backups. The SQL of all of them is in [`crate::store`].
+//! `vacuum` gives back room and makes backups. The SQL of all of them is in [`evenstep_store`].
 
 mod args;
 

@@ -2,8 +2,8 @@
 
 use super::args::VacuumArgs;
 use super::words::{address, of_store, size};
-use crate::store;
 use evenstep_report::output::put_text;
+use evenstep_store as store;
 
 /// Runs it, and says what it has brought.
 pub(super) async fn run(args: &VacuumArgs) -> anyhow::Result<()> {

@@ -1,8 +1,7 @@
 //! Addresses, sizes and counts in words.
 
 use anyhow::Context;
-
-use crate::store::{Address, StoreError};
+use evenstep_store::{Address, StoreError};
 
 /// An address, as it was given.
 pub(super) fn address(given: &str) -> anyhow::Result<Address> {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_predictor::store::{Change, Store, read_reports};
 use evenstep_protocol::{JobId, JobSpec, TailReport, WorkerId, WorkerReport};
+use evenstep_store::{Change, Store, read_reports};
 
 use crate::support::{Folder, number};
 
@@ -24,8 +24,10 @@ fn stored(folder: &Folder, reports: Vec<WorkerReport>) {
         let (store, writer) = Store::open(&address.parse().unwrap(), None).await.unwrap();
         let job_id = JobId::new("resnet").unwrap();
         let spec: Box<JobSpec> = serde_json::from_str(r#"{"global_batch":32}"#).unwrap();
-        let changes =
-            vec![Change::CreateJob { job_id: job_id.clone(), spec }, Change::Reports { job_id, reports }];
+        let changes = vec![
+            Change::CreateJob { job_id: job_id.clone(), spec },
+            Change::Reports { job_id, reports: reports.into() },
+        ];
         store.write(changes, 0).await.unwrap();
         drop(store);
         writer.await.unwrap();

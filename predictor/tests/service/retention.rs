@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use evenstep_predictor::store::{
-    Address, Change, HOUR_S, MINUTE_S, RollUp, Store, StoreError, TelemetryRows,
-};
 use evenstep_protocol::{JobId, JobSpec, NodeId, StoreView};
+use evenstep_store::{Address, Change, HOUR_S, MINUTE_S, RollUp, Store, StoreError, TelemetryRows};
 use evenstep_tests::store;
 use evenstep_tests::wait::until;
 use proptest::prelude::*;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use evenstep_predictor::store::{Change, Owner, Sharing, Store, StoreError};
 use evenstep_protocol::{JobSpec, JobsView, TelemetryAnswer};
+use evenstep_store::{Change, Owner, Sharing, Store, StoreError};
 use evenstep_tests::postgres::Database;
 use evenstep_tests::predictor::without_settings;
 use evenstep_tests::process::Process;
@@ -131,7 +131,12 @@ fn a_commit_of_a_removed_predictor_changes_nothing() {
         let ours = store.of_registration(registration);
         let answer = |iteration| {
             let answer = "{}".to_owned();
-            vec![Change::Allocation { job_id: job_id.clone(), iteration, generation: 0, answer }]
+            vec![Change::Allocation {
+                job_id: job_id.clone(),
+                iteration,
+                generation: 0,
+                answer: answer.into(),
+            }]
         };
         ours.write(answer(0), 0).await.unwrap();
         let url = database.url();

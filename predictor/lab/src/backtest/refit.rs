@@ -6,7 +6,8 @@
 use super::models::Setup;
 use super::recipes::{RecipeName, Tuning};
 use super::rolling::{JobModel, Prediction};
-use evenstep_core::forecast::batch::{FitError, Lags, Recipe, Regression, System};
+use crate::batch::{Lags, Recipe, System};
+use evenstep_core::forecast::fit::{FitError, Regression};
 use evenstep_core::series::DriverSet;
 
 /// Forecasts stay within the range of this many recent values, and [`RANGE_MARGIN`] of log speed beyond.
@@ -185,12 +186,8 @@ fn filled(row: &[Option<f64>], columns: &[Column]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    const TUNING: Tuning = Tuning {
-        degree: 3,
-        terms: evenstep_core::forecast::batch::Terms::Automatic,
-        seed: 1,
-        thorough: false,
-    };
+    const TUNING: Tuning =
+        Tuning { degree: 3, terms: crate::batch::Terms::Automatic, seed: 1, thorough: false };
 
     fn model(refits: &Refits, warmup_rows: usize) -> Refitted {
         let setup = Setup { drivers: &["load".into()], warmup_rows: &[warmup_rows], refits };

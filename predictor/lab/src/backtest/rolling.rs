@@ -262,12 +262,7 @@ mod tests {
 
     fn tracks(job: &Job, model: &str, plan: &Plan) -> Vec<Track> {
         let rows: Vec<usize> = job.series.iter().map(|series| plan.warmup_rows(series).unwrap()).collect();
-        let tuning = Tuning {
-            degree: 2,
-            terms: evenstep_core::forecast::batch::Terms::Automatic,
-            seed: 1,
-            thorough: false,
-        };
+        let tuning = Tuning { degree: 2, terms: crate::batch::Terms::Automatic, seed: 1, thorough: false };
         let refits = Refits {
             window: None,
             early: Some(18),

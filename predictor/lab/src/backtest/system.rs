@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::{Accuracy, BacktestError, Clock};
-use evenstep_core::forecast::batch::{FitError, Lags, Recipe, System};
+use crate::batch::{Lags, Recipe, System};
+use evenstep_core::forecast::fit::FitError;
 
 /// The part of the train range that decides whether current inputs help: the last fifth.
 const HELD_OUT: usize = 5;
@@ -125,7 +126,7 @@ impl Identification {
 mod tests {
     use super::*;
     use crate::backtest::recipes::{RecipeName, Tuning};
-    use evenstep_core::forecast::batch::Terms;
+    use crate::batch::Terms;
 
     const TUNING: Tuning = Tuning { degree: 1, terms: Terms::Automatic, seed: 1, thorough: false };
 

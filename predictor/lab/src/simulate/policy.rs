@@ -12,7 +12,7 @@ use evenstep_core::forecast::Loss;
 use evenstep_core::forecast::average::Ema;
 use evenstep_core::hedge::learner::Parts;
 use evenstep_core::hedge::{ClaimCost, Hedged, Took};
-use evenstep_core::plan::{Calm, Objective};
+use evenstep_core::plan::Objective;
 use evenstep_core::series::Observation;
 
 /// Ways of sharing out the global batch.
@@ -96,8 +96,8 @@ pub struct Settings {
     pub warmup: usize,
     /// Factor of [`PolicyName::Ema`], in (0, 1].
     pub ema: f64,
-    /// What keeps evenstep's shares from changing.
-    pub calm: Calm,
+    /// Evenstep holds its shares while new ones would shorten the expected step by less than this share.
+    pub min_gain: f64,
     /// What its plans minimise.
     pub objective: Objective,
     /// What the weights of evenstep's mix are trained on.

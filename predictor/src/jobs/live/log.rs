@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use evenstep_protocol::{AllocateAnswer, Allocation, DecisionKind, LogEntry, LogKind, WorkerId};
-
-use crate::store::{MemberEvent, MemberEventKind};
+use evenstep_store::{MemberEvent, MemberEventKind};
 
 /// Entries kept.
 const ENTRIES_MAX: usize = 500;

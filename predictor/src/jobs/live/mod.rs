@@ -18,10 +18,10 @@ use evenstep_protocol::{
     AllocateAnswer, JobId, JobLine, JobState as JobStateView, LogEntry, LogKind, StepView, WorkerId,
     WorkerReport,
 };
+use evenstep_store::MemberEvent;
 use tokio::sync::watch;
 
 use super::state::JobState;
-use crate::store::MemberEvent;
 pub use families::JobFamilies;
 use log::Log;
 use steps::Steps;

@@ -8,14 +8,14 @@ mod text;
 
 use std::collections::BTreeMap;
 
+use evenstep_store::tables::{Backend, Snapshot, Table};
+use evenstep_store::{Address, StoreError};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::args::CheckArgs;
 use super::progress;
 use super::words::{address, counted, of_store};
-use crate::store::tables::{Backend, Snapshot, Table};
-use crate::store::{Address, StoreError};
 use evenstep_report::output::{put_text, put_value};
 use rules::{Remark, judge};
 

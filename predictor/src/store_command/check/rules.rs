@@ -6,10 +6,11 @@ use evenstep_core::learning_rate::Controller;
 use evenstep_protocol::{
     AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, Readings, WorkerId, WorkerOverride,
 };
+use evenstep_store::tables::{Cell, Table};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::jobs::{MODELS_FORMAT, learned_of_device, learned_of_job};
-use crate::store::tables::{Cell, Table};
 
 /// What is told of a row that is not as usual.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +54,10 @@ pub fn judge(table: &Table, row: &[Cell]) -> Result<(), Remark> {
 
 fn job(values: &Values<'_>) -> Result<(), Remark> {
     values.ids()?;
-    values.json::<JobSpec>("spec")?;
+    let mut spec: serde_json::Value = values.json("spec")?;
+    // Before schema 0007 (SQLite) or 0003 (PostgreSQL): the migration replaces it.
+    spec.as_object_mut().and_then(|options| options.remove("calm"));
+    JobSpec::deserialize(spec).map_err(|error| format!("its spec cannot be read: {error}"))?;
     if !values.text("learning_rate")?.is_empty() {
         values.json::<Controller>("learning_rate")?;
     }

@@ -1,9 +1,9 @@
 //! What was found, for people.
 
 use super::Checked;
-use crate::store::tables::Backend;
 use crate::store_command::words::{counted, size};
 use evenstep_report::text::{aligned, line};
+use evenstep_store::tables::Backend;
 
 pub fn of(checked: &Checked) -> String {
     let mut text = String::new();

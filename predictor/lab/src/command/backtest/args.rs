@@ -7,8 +7,8 @@ use std::str::FromStr;
 use crate::backtest::models::DEFAULT_MODELS;
 use crate::backtest::recipes::RecipeName;
 use crate::backtest::{ModelName, Tuning};
+use crate::batch::{DEGREE_MAX, Lags, Terms};
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
-use evenstep_core::forecast::batch::{DEGREE_MAX, Lags, Terms};
 use evenstep_protocol::JobId;
 
 use super::help::{self, EXAMPLES, LONG_ABOUT};

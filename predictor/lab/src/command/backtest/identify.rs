@@ -1,8 +1,8 @@
 //! System identification over all traces, in parallel; the results come in the order that was asked for.
 
 use crate::backtest::{Clock, Identification, ModelName, Tuning};
+use crate::batch::System;
 use anyhow::Context;
-use evenstep_core::forecast::batch::System;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 use super::args::{Args, Current};

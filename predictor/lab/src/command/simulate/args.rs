@@ -8,7 +8,7 @@ use crate::simulate::{PolicyName, Settings};
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use evenstep_core::forecast::Loss;
 use evenstep_core::hedge::{ClaimCost, POOL_MAX};
-use evenstep_core::plan::{Calm, Objective};
+use evenstep_core::plan::{MIN_GAIN, Objective};
 
 use super::help::{EXAMPLES, LONG_ABOUT};
 use crate::command::GLOBAL_BATCH_MAX;
@@ -227,7 +227,7 @@ impl Args {
             quantum: self.quantum,
             warmup: (self.warmup * iterations as f64) as usize,
             ema: self.ema,
-            calm: Calm { min_gain: self.min_gain.unwrap_or(Calm::default().min_gain), ..Calm::default() },
+            min_gain: self.min_gain.unwrap_or(MIN_GAIN),
             objective: match self.split {
                 Split::Expected => Objective::ExpectedMaximum,
                 Split::Certain => Objective::Maximum,

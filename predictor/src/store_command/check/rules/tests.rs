@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::tables::{Column, Kind};
+use evenstep_store::tables::{Column, Kind};
 
 /// A table of these columns and a row of it; the first column is the key.
 fn judged(name: &str, values: &[(&str, Cell)]) -> Result<(), Remark> {

@@ -1,0 +1,78 @@
+//! The schema: brought up to date when a store is opened, and refused where it is from the future.
+
+use sqlx::migrate::Migrator;
+
+use crate::database::{Connection, Either, run, scalar};
+use crate::{StoreError, timescale};
+
+static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
+static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
+
+/// The schema that a database of ours has.
+pub(crate) const NEWEST: &str = "SELECT max(version) FROM _sqlx_migrations";
+
+/// The newest schema that this binary knows for a database.
+pub(crate) fn known(connection: &Connection) -> i64 {
+    let migrator = match connection {
+        Either::Sqlite(_) => &SQLITE,
+        Either::Postgres(_) => &POSTGRES,
+    };
+    migrator.iter().map(|migration| migration.version).max().unwrap_or(0)
+}
+
+/// The schema that a database has; `None` where it has none of ours.
+///
+/// # Errors
+/// Where the database cannot be read.
+pub(crate) async fn found(connection: &mut Connection) -> Result<Option<i64>, StoreError> {
+    let table = match connection {
+        Either::Sqlite(_) => "SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'",
+        Either::Postgres(_) => "SELECT count(to_regclass('_sqlx_migrations'))",
+    };
+    if scalar!(&mut *connection, i64, table)? != Some(1) {
+        return Ok(None);
+    }
+    Ok(scalar!(&mut *connection, Option<i64>, NEWEST)?.flatten())
+}
+
+/// Refuses a schema that is newer than what this binary knows.
+///
+/// # Errors
+/// [`StoreError::Newer`], or where the database cannot be read.
+pub(crate) async fn check(connection: &mut Connection) -> Result<(), StoreError> {
+    let known = known(connection);
+    match found(connection).await? {
+        Some(found) if found > known => Err(StoreError::Newer { found, known }),
+        _ => Ok(()),
+    }
+}
+
+/// Brings a schema up to date.
+///
+/// # Errors
+/// [`StoreError::Newer`], or where a migration fails; then it is as it was.
+pub(crate) async fn update(connection: &mut Connection) -> Result<(), StoreError> {
+    check(connection).await?;
+    match connection {
+        Either::Sqlite(connection) => SQLITE.run(connection).await?,
+        Either::Postgres(connection) => {
+            POSTGRES.run(&mut *connection).await?;
+            timescale::arrange(connection).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A write that changes nothing and still needs everything that writes need.
+pub(crate) async fn probe(connection: &mut Connection) -> Result<u64, StoreError> {
+    let sql = match connection {
+        // Ours to use, and unused: setting it writes a page.
+        Either::Sqlite(_) => "PRAGMA user_version = 0",
+        // A change, of no row, is refused where nothing may be written; a transaction with a number is written to the log.
+        Either::Postgres(_) => {
+            "WITH nothing AS (UPDATE job SET kept_from = kept_from WHERE false RETURNING 1)
+             SELECT pg_current_xact_id()"
+        }
+    };
+    Ok(run!(connection, sql)?)
+}

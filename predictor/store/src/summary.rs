@@ -1,0 +1,228 @@
+//! What old rows leave behind: counts, sums, least and most by minute or hour. Pure: rows in, summaries out.
+
+use std::collections::BTreeMap;
+
+use evenstep_protocol::{AllocateAnswer, NodeSample, Readings, WorkerId, WorkerReport};
+use serde::{Deserialize, Serialize};
+
+use crate::StoreError;
+
+/// A minute, in seconds.
+pub const MINUTE_S: i64 = 60;
+/// An hour, in seconds.
+pub const HOUR_S: i64 = 3600;
+
+/// How often a reading was there, and what it was: (count, sum, least, most).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Reading(pub u64, pub f64, pub f64, pub f64);
+
+impl Reading {
+    fn of(value: f64) -> Self {
+        Self(1, value, value, value)
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.0 = self.0.saturating_add(other.0);
+        // JSON knows no infinity.
+        self.1 = (self.1 + other.1).clamp(f64::MIN, f64::MAX);
+        self.2 = self.2.min(other.2);
+        self.3 = self.3.max(other.3);
+    }
+}
+
+/// Where a step of time begins that holds a moment.
+pub fn begin_of_step(at_unix_ms: i64, step_s: i64) -> i64 {
+    at_unix_ms - at_unix_ms.rem_euclid(step_s * 1000)
+}
+
+/// Which step of a node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NodeStep {
+    /// The node.
+    pub node: String,
+    /// [`MINUTE_S`] or [`HOUR_S`].
+    pub step_s: i64,
+    /// Where it begins.
+    pub at_unix_ms: i64,
+}
+
+/// What the samples of a step of a node come to.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeSums {
+    /// How many there were.
+    pub samples: u64,
+    /// By reading; those of a GPU are named `gpu<index>/<reading>`. Readings of processes, which come and go, are not kept.
+    pub readings: BTreeMap<String, Reading>,
+}
+
+impl NodeSums {
+    /// Takes a sample in.
+    pub fn add(&mut self, sample: &NodeSample) {
+        self.samples += 1;
+        self.add_readings("", &sample.readings);
+        for gpu in &sample.gpus {
+            self.add_readings(&format!("gpu{}/", gpu.index), &gpu.readings);
+        }
+    }
+
+    fn add_readings(&mut self, prefix: &str, readings: &Readings) {
+        for (name, value) in readings {
+            self.merge_reading(format!("{prefix}{name}"), &Reading::of(*value));
+        }
+    }
+
+    fn merge_reading(&mut self, name: String, reading: &Reading) {
+        self.readings.entry(name).and_modify(|sums| sums.merge(reading)).or_insert(*reading);
+    }
+
+    /// Takes in what other samples came to.
+    pub fn merge(&mut self, other: &Self) {
+        self.samples = self.samples.saturating_add(other.samples);
+        for (name, reading) in &other.readings {
+            self.merge_reading(name.clone(), reading);
+        }
+    }
+}
+
+/// Summed up samples as the store has them.
+pub(crate) fn node_sums(samples: i64, readings: &str) -> Result<NodeSums, StoreError> {
+    let readings =
+        serde_json::from_str(readings).map_err(|source| StoreError::Corrupt { what: "summary", source })?;
+    Ok(NodeSums { samples: samples.cast_unsigned(), readings })
+}
+
+/// Which step of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct WorkerStep {
+    /// The worker.
+    pub worker: String,
+    /// [`MINUTE_S`] or [`HOUR_S`].
+    pub step_s: i64,
+    /// Where it begins.
+    pub at_unix_ms: i64,
+}
+
+/// What the reports of a step of a worker come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, sqlx::FromRow)]
+pub struct WorkerSums {
+    /// How many there were.
+    pub reports: i64,
+    /// Samples that it computed.
+    pub samples: i64,
+    /// Seconds of forward and backward.
+    pub compute_time_s: f64,
+    /// Seconds at the barrier, where reports said.
+    pub barrier_wait_s: f64,
+    /// Seconds of waiting for data, where reports said.
+    pub loader_wait_s: f64,
+    /// Reports of iterations whose answer had foreseen how long the worker would compute.
+    pub predicted: i64,
+    /// What they had foreseen, in seconds.
+    pub predicted_time_s: f64,
+}
+
+impl WorkerSums {
+    /// Takes in a report, with what the answer to its iteration had foreseen for the worker.
+    pub fn add(&mut self, report: &WorkerReport, predicted_time_s: Option<f64>) {
+        self.merge(&Self {
+            reports: 1,
+            samples: i64::try_from(report.local_batch).unwrap_or(i64::MAX),
+            compute_time_s: report.compute_time_s,
+            barrier_wait_s: report.barrier_wait_s.unwrap_or(0.0),
+            loader_wait_s: report.loader_wait_s.unwrap_or(0.0),
+            predicted: i64::from(predicted_time_s.is_some()),
+            predicted_time_s: predicted_time_s.unwrap_or(0.0),
+        });
+    }
+
+    /// Takes in what other reports came to.
+    pub fn merge(&mut self, other: &Self) {
+        let seconds = |one: f64, other: f64| (one + other).min(f64::MAX);
+        *self = Self {
+            reports: self.reports.saturating_add(other.reports),
+            samples: self.samples.saturating_add(other.samples),
+            compute_time_s: seconds(self.compute_time_s, other.compute_time_s),
+            barrier_wait_s: seconds(self.barrier_wait_s, other.barrier_wait_s),
+            loader_wait_s: seconds(self.loader_wait_s, other.loader_wait_s),
+            predicted: self.predicted.saturating_add(other.predicted),
+            predicted_time_s: seconds(self.predicted_time_s, other.predicted_time_s),
+        };
+    }
+}
+
+/// What an answer had foreseen for a worker, in seconds of compute.
+pub fn predicted_time_s(answer: &AllocateAnswer, worker: &WorkerId) -> Option<f64> {
+    let share = answer.allocations.iter().find(|share| share.worker == *worker)?;
+    share.predicted_compute_time_s.filter(|seconds| seconds.is_finite())
+}
+
+/// Sequence numbers as ranges, first and last: sorted, apart, and none beside the next.
+pub fn ranges(mut numbers: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
+    numbers.sort_unstable();
+    let mut joined: Vec<(i64, i64)> = Vec::new();
+    for (first, last) in numbers {
+        match joined.last_mut() {
+            Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+            _ => joined.push((first, last)),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sample(readings: &[(u8, i16)], gpu: i16) -> NodeSample {
+        let gpu = evenstep_protocol::GpuSample {
+            index: 3,
+            readings: BTreeMap::from([("w".to_owned(), f64::from(gpu))]),
+            ..Default::default()
+        };
+        NodeSample {
+            readings: readings.iter().map(|(name, value)| (format!("r{name}"), f64::from(*value))).collect(),
+            gpus: vec![gpu],
+            ..NodeSample::default()
+        }
+    }
+
+    proptest! {
+        /// In whatever parts samples are summed up, and in whatever order the parts are merged, the sums are the same.
+        #[test]
+        fn sums_do_not_depend_on_the_parts(
+            samples in prop::collection::vec((prop::collection::vec((0u8..4, any::<i16>()), 0..4), any::<i16>()), 1..40),
+            cuts in prop::collection::vec(0usize..5, 40),
+        ) {
+            let mut whole = NodeSums::default();
+            let mut parts = vec![NodeSums::default(); 5];
+            for ((readings, gpu), part) in samples.iter().zip(cuts) {
+                whole.add(&sample(readings, *gpu));
+                parts[part].add(&sample(readings, *gpu));
+            }
+            let merge = |mut sums: NodeSums, part: &NodeSums| { sums.merge(part); sums };
+            let forth = parts.iter().fold(NodeSums::default(), merge);
+            let back = parts.iter().rev().fold(NodeSums::default(), merge);
+            prop_assert_eq!(&forth, &whole);
+            prop_assert_eq!(&back, &whole);
+            prop_assert_eq!(whole.samples, samples.len() as u64);
+        }
+
+        #[test]
+        fn ranges_hold_the_same_numbers(numbers in prop::collection::vec(0i64..60, 0..50)) {
+            let joined = ranges(numbers.iter().map(|number| (*number, *number)).collect());
+            for number in 0..60 {
+                let held = joined.iter().any(|(first, last)| (*first..=*last).contains(&number));
+                prop_assert_eq!(held, numbers.contains(&number));
+            }
+            prop_assert!(joined.windows(2).all(|pair| pair[0].1 + 1 < pair[1].0));
+        }
+
+        #[test]
+        fn a_step_begins_before_its_moments(at in -10_000_000i64..10_000_000_000_000, step_s in prop_oneof![Just(MINUTE_S), Just(HOUR_S)]) {
+            let begin = begin_of_step(at, step_s);
+            prop_assert!(begin <= at && at - begin < step_s * 1000 && begin % (step_s * 1000) == 0);
+        }
+    }
+}

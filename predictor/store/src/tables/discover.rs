@@ -1,0 +1,93 @@
+//! What tables there are, and what their columns hold.
+
+use sqlx::{PgConnection, SqliteConnection};
+
+use super::{Column, Kind, OF_THE_MOMENT, TABLES, Table};
+use crate::StoreError;
+use crate::database::{Connection, Either};
+
+/// A column as a database describes it: its name, its type, and its place in the primary key, from 1; 0 where it has none.
+type Described = (String, String, i64);
+
+/// The tables of the history that are there: an earlier schema has fewer.
+///
+/// # Errors
+/// Where the database cannot be read, or a column is of a type that we do not use.
+pub(super) async fn tables(connection: &mut Connection) -> Result<Vec<Table>, StoreError> {
+    let mut tables = Vec::with_capacity(TABLES.len());
+    for name in TABLES {
+        let described = match connection {
+            Either::Sqlite(connection) => sqlite_columns(connection, name).await?,
+            Either::Postgres(connection) => postgres_columns(connection, name).await?,
+        };
+        if !described.is_empty() {
+            tables.push(table(name, described)?);
+        }
+    }
+    Ok(tables)
+}
+
+fn table(name: &str, described: Vec<Described>) -> Result<Table, StoreError> {
+    let mut key: Vec<(i64, usize)> = Vec::new();
+    let mut columns = Vec::with_capacity(described.len());
+    for (column, kind, part) in described {
+        if OF_THE_MOMENT.contains(&(name, &column)) {
+            continue;
+        }
+        if part > 0 {
+            key.push((part, columns.len()));
+        }
+        let unknown = || StoreError::Table(format!("{name}: column {column} is of the type {kind}"));
+        let kind = kind_of(name, &column, &kind).ok_or_else(unknown)?;
+        columns.push(Column { name: column, kind });
+    }
+    key.sort_unstable();
+    Ok(Table { name: name.to_owned(), columns, key: key.into_iter().map(|(_, place)| place).collect() })
+}
+
+fn kind_of(table: &str, column: &str, kind: &str) -> Option<Kind> {
+    Some(match kind {
+        "INTEGER" | "bigint" | "integer" | "smallint" => Kind::Integer,
+        "REAL" | "double precision" => Kind::Real,
+        // In SQLite it is text; what PostgreSQL keeps as JSON is the same to both.
+        "TEXT" if matches!((table, column), ("report", "drivers") | ("node_sample", "sample")) => Kind::Json,
+        "TEXT" | "text" => Kind::Text,
+        "jsonb" | "json" => Kind::Json,
+        "BLOB" | "bytea" => Kind::Bytes,
+        _ => return None,
+    })
+}
+
+/// The columns of a table; none where there is no such table.
+async fn sqlite_columns(
+    connection: &mut SqliteConnection,
+    table: &str,
+) -> Result<Vec<Described>, StoreError> {
+    let sql = "SELECT name, type, pk FROM pragma_table_xinfo($1) WHERE hidden = 0 ORDER BY cid";
+    Ok(sqlx::query_as(sql).bind(table).fetch_all(connection).await?)
+}
+
+/// The same. Generated columns are the database's own.
+async fn postgres_columns(connection: &mut PgConnection, table: &str) -> Result<Vec<Described>, StoreError> {
+    let sql = "SELECT attname::text, format_type(atttypid, NULL),
+                   coalesce(array_position(string_to_array(indkey::text, ' '), attnum::text), 0)::bigint
+               FROM pg_attribute LEFT JOIN pg_index ON indrelid = attrelid AND indisprimary
+               WHERE attrelid = to_regclass(quote_ident($1)) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+               ORDER BY attnum";
+    Ok(sqlx::query_as(sql).bind(table).fetch_all(connection).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_the_moment_stays_and_keys_keep_their_order() {
+        let described = |name: &str, part| (name.to_owned(), "text".to_owned(), part);
+        let columns = vec![described("owner", 0), described("b", 2), described("a", 1)];
+        let job = table("job", columns).unwrap();
+        assert_eq!((job.columns.len(), job.key), (2, vec![1, 0]));
+        let error = table("node", vec![("y".to_owned(), "point".to_owned(), 0)]).unwrap_err();
+        assert!(error.to_string().contains("node: column y is of the type point"), "{error}");
+    }
+}

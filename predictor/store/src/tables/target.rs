@@ -1,0 +1,243 @@
+//! An empty store that is filled in one transaction: all or nothing.
+
+use std::fs::File;
+
+use sqlx::{AssertSqlSafe, PgConnection, SqliteConnection};
+
+use super::{Cell, Kind, Row, Rows, Table, discover, quoted, snapshot};
+use crate::database::{self, Connection, Either, rows as fetch, run};
+use crate::{Address, StoreError, lock, schema};
+
+/// Values that one statement of SQLite carries, of the 32,766 that it takes.
+const VALUES_MAX: usize = 16_384;
+/// Bytes that go to PostgreSQL in one message of a COPY, about.
+const MESSAGE_BYTES: usize = 256 * 1024;
+
+/// A store that is being filled. Dropped before [`Target::commit`] it is as it was.
+#[derive(Debug)]
+pub struct Target {
+    connection: Connection,
+    tables: Vec<Table>,
+    /// Held so that nobody begins to serve meanwhile.
+    _lock: Option<File>,
+}
+
+impl Target {
+    /// Opens a store to be filled, creates it where it is not there, and brings its schema up to date.
+    ///
+    /// # Errors
+    /// Where it cannot be used, somebody serves it, or it holds anything.
+    pub async fn open(address: &Address) -> Result<Self, StoreError> {
+        let lock = address.file().map(lock).transpose()?;
+        let mut connection = database::connect(address).await?;
+        snapshot::unhurried(&mut connection).await?;
+        schema::update(&mut connection).await?;
+        begin(&mut connection).await?;
+        let tables = discover::tables(&mut connection).await?;
+        let mut there = Vec::new();
+        for table in &tables {
+            let rows = snapshot::count(&mut connection, table).await?;
+            if rows > 0 {
+                there.push(format!("{} ({rows})", table.name));
+            }
+        }
+        if there.is_empty() {
+            Ok(Self { connection, tables, _lock: lock })
+        } else {
+            Err(StoreError::NotEmpty(there.join(", ")))
+        }
+    }
+
+    /// A table of this store, by its name.
+    pub fn table(&self, name: &str) -> Option<&Table> {
+        self.tables.iter().find(|table| table.name == name)
+    }
+
+    /// Inserts rows whose columns are those of `from`, a table of another store with columns of the same names.
+    ///
+    /// # Errors
+    /// Where this store has no such column, or the database does not take a row.
+    pub async fn insert(&mut self, from: &Table, rows: &[Row]) -> Result<(), StoreError> {
+        let known = self.tables.iter().find(|table| table.name == from.name);
+        let known = known.ok_or_else(|| StoreError::Table(format!("there is no table {}", from.name)))?;
+        if let Some(column) = from.columns.iter().find(|column| known.place(&column.name).is_none()) {
+            return Err(StoreError::Table(format!("{} has no column {}", from.name, column.name)));
+        }
+        match &mut self.connection {
+            Either::Sqlite(connection) => insert_into_sqlite(connection, from, rows).await,
+            Either::Postgres(connection) => copy_into_postgres(connection, from, rows).await,
+        }
+    }
+
+    /// What stands in a table now, in the columns of `from`.
+    pub fn rows<'a>(&'a mut self, from: &'a Table) -> Rows<'a> {
+        snapshot::rows(&mut self.connection, from, None)
+    }
+
+    /// Makes it durable.
+    ///
+    /// # Errors
+    /// Where the database says no; then nothing was changed.
+    pub async fn commit(mut self) -> Result<(), StoreError> {
+        if let Either::Postgres(connection) = &mut self.connection {
+            for table in &self.tables {
+                go_on_counting(connection, table).await?;
+            }
+        }
+        run!(&mut self.connection, "COMMIT")?;
+        database::close(self.connection).await;
+        Ok(())
+    }
+}
+
+/// Keeps predictors from a PostgreSQL until the transaction ends, and refuses where one is alive.
+///
+/// # Errors
+/// [`StoreError::Served`], [`StoreError::Held`], or where that cannot be found out.
+pub(super) async fn nobody_serves(connection: &mut Connection) -> Result<(), StoreError> {
+    // Where the source is the target, or another command has it, waiting would be for ever.
+    run!(connection, "SET LOCAL lock_timeout = '5s'")?;
+    match run!(connection, "LOCK TABLE predictor IN SHARE ROW EXCLUSIVE MODE") {
+        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55P03") => {
+            return Err(StoreError::Held);
+        }
+        locked => locked?,
+    };
+    run!(connection, "SET LOCAL lock_timeout = 0")?;
+    let alive = "SELECT url FROM predictor WHERE lease_until > clock_timestamp() ORDER BY url";
+    let alive: Vec<(String,)> = fetch!(connection, (String,), alive)?;
+    match alive.into_iter().map(|(url,)| url).collect::<Vec<_>>() {
+        urls if urls.is_empty() => Ok(()),
+        urls => Err(StoreError::Served(urls.join(", "))),
+    }
+}
+
+async fn begin(connection: &mut Connection) -> Result<(), StoreError> {
+    match connection {
+        Either::Sqlite(_) => {
+            run!(connection, "BEGIN IMMEDIATE")?;
+        }
+        Either::Postgres(_) => {
+            run!(connection, "BEGIN")?;
+            nobody_serves(connection).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn insert_into_sqlite(
+    connection: &mut SqliteConnection,
+    table: &Table,
+    rows: &[Row],
+) -> Result<(), StoreError> {
+    let columns = table.columns.len().max(1);
+    for rows in rows.chunks((VALUES_MAX / columns).max(1)) {
+        let values = vec![format!("({})", vec!["?"; columns].join(", ")); rows.len()].join(", ");
+        let sql = format!("INSERT INTO {} ({}) VALUES {values}", quoted(&table.name), table.column_list());
+        let mut query = sqlx::query(AssertSqlSafe(sql));
+        for cell in rows.iter().flatten() {
+            query = match cell {
+                Cell::Null => query.bind(None::<i64>),
+                Cell::Integer(value) => query.bind(*value),
+                Cell::Real(value) => query.bind(*value),
+                Cell::Text(text) => query.bind(text),
+                Cell::Bytes(bytes) => query.bind(bytes),
+            };
+        }
+        query.execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+async fn copy_into_postgres(
+    connection: &mut PgConnection,
+    table: &Table,
+    rows: &[Row],
+) -> Result<(), StoreError> {
+    let sql = format!("COPY {} ({}) FROM STDIN", quoted(&table.name), table.column_list());
+    let mut copy = connection.copy_in_raw(&sql).await?;
+    let mut message = String::new();
+    for row in rows {
+        for (place, cell) in row.iter().enumerate() {
+            message.push_str(if place == 0 { "" } else { "\t" });
+            push_copied(&mut message, cell);
+        }
+        message.push('\n');
+        if message.len() >= MESSAGE_BYTES {
+            copy.send(message.as_bytes()).await?;
+            message.clear();
+        }
+    }
+    if !message.is_empty() {
+        copy.send(message.as_bytes()).await?;
+    }
+    copy.finish().await?;
+    Ok(())
+}
+
+/// A value in the text format of COPY.
+fn push_copied(message: &mut String, cell: &Cell) {
+    use std::fmt::Write as _;
+    // Writing to a string cannot fail.
+    let _ = match cell {
+        Cell::Null => write!(message, "\\N"),
+        Cell::Integer(value) => write!(message, "{value}"),
+        Cell::Real(value) => write!(message, "{value:?}"),
+        Cell::Text(text) => {
+            for c in text.chars() {
+                match c {
+                    '\\' => message.push_str("\\\\"),
+                    '\t' => message.push_str("\\t"),
+                    '\n' => message.push_str("\\n"),
+                    '\r' => message.push_str("\\r"),
+                    c => message.push(c),
+                }
+            }
+            Ok(())
+        }
+        Cell::Bytes(bytes) => {
+            message.push_str("\\\\x");
+            bytes.iter().try_for_each(|byte| write!(message, "{byte:02x}"))
+        }
+    };
+}
+
+/// Numbers that the database gives out go on behind those that came with the rows.
+async fn go_on_counting(connection: &mut PgConnection, table: &Table) -> Result<(), StoreError> {
+    for column in table.columns.iter().filter(|column| column.kind == Kind::Integer) {
+        let sequence = "SELECT pg_get_serial_sequence(quote_ident($1), $2)";
+        let query = sqlx::query_scalar(sequence).bind(&table.name).bind(&column.name);
+        let sequence: Option<String> = query.fetch_one(&mut *connection).await?;
+        let Some(sequence) = sequence else { continue };
+        let (column, name) = (quoted(&column.name), quoted(&table.name));
+        let sql = format!(
+            "SELECT setval($1::regclass, max({column})) FROM {name} HAVING max({column}) IS NOT NULL"
+        );
+        sqlx::query(AssertSqlSafe(sql)).bind(sequence).execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_escaped_as_copy_reads_them() {
+        let mut message = String::new();
+        let cells = [
+            Cell::Text("a\\b\tc\nd\re".into()),
+            Cell::Null,
+            Cell::Text("\\N".into()),
+            Cell::Real(1e300),
+            Cell::Real(f64::INFINITY),
+            Cell::Bytes(vec![0, 255]),
+            Cell::Integer(i64::MIN),
+        ];
+        for cell in &cells {
+            push_copied(&mut message, cell);
+            message.push('|');
+        }
+        assert_eq!(message, "a\\\\b\\tc\\nd\\re|\\N|\\\\N|1e300|inf|\\\\x00ff|-9223372036854775808|");
+    }
+}
