@@ -1,16 +1,16 @@
 #![doc = include_str!("../README.md")]
 
-pub mod data;
-pub mod model;
-pub mod plan;
-pub mod collective;
-pub mod claims;
 pub mod checkpoint;
-pub mod progress;
-pub mod training;
-pub mod step;
+pub mod claims;
+pub mod collective;
+pub mod data;
 pub mod elastic;
 pub mod launch;
+pub mod model;
+pub mod plan;
+pub mod progress;
+pub mod step;
+pub mod training;
 
 pub use data::{Batch, Dataset, TensorDataset};
 pub use model::Model;

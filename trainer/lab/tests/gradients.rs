@@ -6,11 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use evenstep_c10d::{Group, Store};
+use evenstep_trainer::Model;
 use evenstep_trainer::collective::{Bucket, Contribution, RankReport, Reduced};
-use evenstep_trainer::compute::Compute;
-use evenstep_trainer::data::{Cursor, TeacherTask};
-use evenstep_trainer::model::{Architecture, Model};
+use evenstep_trainer::data::Cursor;
+use evenstep_trainer::model::Compute;
 use evenstep_trainer::plan::Plan;
+use evenstep_trainer_lab::dataset::TeacherTask;
+use evenstep_trainer_lab::network::{Architecture, Network};
 use tch::{Device, Kind, Tensor};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -21,22 +23,22 @@ fn reduced(rank: usize, port: u16, architecture: &Architecture, kind: Kind) -> (
     let store = Store::connect("127.0.0.1", port, TIMEOUT).unwrap();
     let group = Group::gloo(&store, rank, BATCHES.len(), "127.0.0.1", TIMEOUT).unwrap();
     let data = TeacherTask { samples: 200, seed: 3 }.generate();
-    let mut model = Model::new(architecture, data.shape, data.classes, 3, kind, Device::Cpu);
+    let model = Network::new(architecture, data.shape, data.classes, 3, kind, Device::Cpu);
     let share = Plan::in_rank_order(&BATCHES, 1.0).share(rank);
     let cursor = Cursor::new(3, data.train.len());
     let batch = data.train.gather(cursor.slice(share.offset, share.local_batch), kind, Device::Cpu);
     let mut compute = Compute { micro_batch: 8, pace: None };
-    let mut computed = compute.begin(&mut model);
+    let mut computed = compute.begin(&model.parameters());
     // In two goes, as a share and a chunk: gradients add up.
     for (start, count) in [(0, batch.len() / 3), (batch.len() / 3, batch.len() - batch.len() / 3)] {
         let part = batch.narrow(start, count);
         compute.add(&model, &part, &mut computed, |_, _| Ok::<(), ()>(())).unwrap();
     }
     assert_eq!(computed.samples, share.local_batch);
-    let mut bucket = Bucket::new(&model, BATCHES.len(), Device::Cpu, true);
+    let mut bucket = Bucket::new(&model.parameters(), BATCHES.len(), Device::Cpu, true);
     let report = RankReport { local_batch: share.local_batch, ..RankReport::default() };
     let own = Contribution { report, loss_sum: computed.loss_sum, ..Contribution::default() };
-    let sum = bucket.all_reduce(&group, &model, own).unwrap();
+    let sum = bucket.all_reduce(&group, &model.parameters(), own).unwrap();
     assert_eq!(sum.samples, BATCHES.iter().sum::<u64>());
     (bucket.gradient(Device::Cpu).copy(), sum)
 }
@@ -44,12 +46,12 @@ fn reduced(rank: usize, port: u16, architecture: &Architecture, kind: Kind) -> (
 /// The mean gradient and the mean loss of `count` samples from `offset` on, from one process.
 fn alone(architecture: &Architecture, kind: Kind, offset: u64, count: u64) -> (Tensor, f64) {
     let data = TeacherTask { samples: 200, seed: 3 }.generate();
-    let model = Model::new(architecture, data.shape, data.classes, 3, kind, Device::Cpu);
+    let model = Network::new(architecture, data.shape, data.classes, 3, kind, Device::Cpu);
     let cursor = Cursor::new(3, data.train.len());
     let whole = data.train.gather(cursor.slice(offset, count), kind, Device::Cpu);
     let loss = model.loss_sum(&whole) / whole.len() as f64;
     let mean = loss.double_value(&[]);
-    let gradients = Tensor::run_backward(&[loss], model.parameters(), false, false);
+    let gradients = Tensor::run_backward(&[loss], &model.parameters(), false, false);
     let flat: Vec<Tensor> = gradients.iter().map(|gradient| gradient.view(-1)).collect();
     (Tensor::cat(&flat, 0), mean)
 }

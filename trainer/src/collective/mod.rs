@@ -206,7 +206,11 @@ impl Bucket {
                 let size = parameter.numel() as i64;
                 let (mut own, gradient) = (self.flat.narrow(0, start, size), parameter.grad());
                 // A parameter that the loss does not depend on has none.
-                if gradient.defined() { own.copy_(&gradient.view(-1)) } else { drop(own.zero_()) }
+                if gradient.defined() {
+                    own.copy_(&gradient.view(-1))
+                } else {
+                    drop(own.zero_())
+                }
                 start += size;
             }
         });

@@ -60,7 +60,6 @@ impl Reader {
     }
 }
 
-
 /// The list of who came to a round.
 pub fn arrivals_name(round: u64) -> String {
     format!("round/{round}/arrivals")

@@ -28,8 +28,8 @@ use crate::plan::{Plan, Planner, Policy};
 use crate::progress::statistics::quantile;
 use crate::progress::{Output, RegroupLine};
 use crate::step::{
-    Replica, StartPoint, Worker, connection, default_job_id, equip, life_token, registration, replica, resume, start_log,
-    worker_id,
+    Replica, StartPoint, Worker, connection, default_job_id, equip, life_token, registration, replica,
+    resume, start_log, worker_id,
 };
 use crate::training::{Hooks, Training, WorkerProcess};
 use rendezvous::{Met, Patience, Rendezvous};
@@ -94,7 +94,11 @@ pub fn run(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result
 }
 
 /// What a worker brings that has trained nothing yet.
-fn first_standing(worker: &Worker<'_>, replica: &mut Replica, begun: bool) -> Result<(Standing, Option<JobId>)> {
+fn first_standing(
+    worker: &Worker<'_>,
+    replica: &mut Replica,
+    begun: bool,
+) -> Result<(Standing, Option<JobId>)> {
     let options = &worker.training.options;
     let job_id = options.job.clone();
     if begun {
@@ -226,7 +230,8 @@ impl Life<'_> {
         replica.bucket = Bucket::new(&replica.parameters, world_size, on, options.rule.needs_norms());
         replica.global_batch = options.whole_batch(world_size);
         let rate = self.worker.rate(replica, position.rate);
-        let plan = Plan::regrouped(&shares, replica.global_batch, options.quantum, options.max_local_batch, rate);
+        let plan =
+            Plan::regrouped(&shares, replica.global_batch, options.quantum, options.max_local_batch, rate);
         self.outdated.store(true, Ordering::Relaxed);
         replica.planner = match replica.policy {
             Policy::Even => {
@@ -304,7 +309,9 @@ impl Life<'_> {
             }
         };
         self.replica.planner.connect(connection);
-        self.replica.planner.begin(self.replica.iteration + 1, self.replica.cursor.size(self.replica.global_batch, 1));
+        self.replica
+            .planner
+            .begin(self.replica.iteration + 1, self.replica.cursor.size(self.replica.global_batch, 1));
         Ok(())
     }
 
@@ -375,7 +382,7 @@ impl Life<'_> {
         if self.worker.log.is_none() {
             return self.rendezvous.await_end(&members.members[0].token);
         }
-                if stopped {
+        if stopped {
             self.worker.checkpoint(std::slice::from_ref(&self.replica))?;
         }
         self.tell_of_all_regroupings(round)?;

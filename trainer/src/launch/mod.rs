@@ -26,7 +26,7 @@ use metrics::Exposition;
 pub use processes::Ended;
 use processes::{WorkerProcesses, quiet, signals};
 use supervise::{Bounds, Supervisor};
-pub use worker::{from_environment, train};
+pub use worker::{enter, from_environment, train};
 
 /// The store waits this long for its own port.
 const STORE_TIMEOUT: Duration = Duration::from_secs(30);

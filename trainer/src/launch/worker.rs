@@ -1,24 +1,33 @@
 //! A worker process: who it is, and its training.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::cores;
-use crate::training::{Hooks, Training, WORKER, WorkerProcess};
+use crate::training::{Hooks, Training, WorkerProcess};
 use crate::{elastic, step};
 
-/// Who this process is, if a launcher started it as a worker. It is then tied to the launcher and pinned to its core: call this
-/// before anything of libtorch runs, whose threads inherit the core.
+/// Who this process is, if a launcher started it as a worker. The process then ends with the launcher and [enters](enter) its
+/// core.
 ///
 /// # Errors
 /// The variable holds something else, or the core cannot be had.
 pub fn from_environment() -> Result<Option<WorkerProcess>> {
-    let Some(text) = std::env::var_os(WORKER) else { return Ok(None) };
-    let text = text.to_string_lossy();
-    let process: WorkerProcess =
-        serde_json::from_str(&text).with_context(|| format!("{WORKER}={text}: is no worker"))?;
+    let Some(process) = WorkerProcess::from_environment()? else { return Ok(None) };
     cores::end_with_parent()?;
-    process.core.map_or(Ok(()), cores::pin)?;
+    enter(process.core)?;
     Ok(Some(process))
+}
+
+/// Pins this process to a core, and gives libtorch one thread. Call it before anything of libtorch runs, whose threads inherit the
+/// core.
+///
+/// # Errors
+/// The core does not exist or is not ours.
+pub fn enter(core: Option<usize>) -> Result<()> {
+    core.map_or(Ok(()), cores::pin)?;
+    tch::set_num_threads(1);
+    tch::set_num_interop_threads(1);
+    Ok(())
 }
 
 /// Trains as one worker.

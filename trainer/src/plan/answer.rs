@@ -3,10 +3,10 @@
 use evenstep_client::Requested;
 use evenstep_protocol::{AllocateAnswer, Allocation};
 
-use super::tail::{Claimant, Tail, chunks_max};
+use super::learning_rate::Rate;
 use super::share::Share;
 use super::split::Plan;
-use super::learning_rate::Rate;
+use super::tail::{Claimant, Tail, chunks_max};
 
 /// An answer of the predictor that this run cannot follow.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

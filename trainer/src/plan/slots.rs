@@ -2,10 +2,10 @@
 
 use evenstep_core::hedge::CHUNKS_PER_WORKER_MAX;
 
-use super::tail::{Claimant, Tail};
+use super::learning_rate::{self, Rate};
 use super::share::Share;
 use super::split::Plan;
-use super::learning_rate::{self, Rate};
+use super::tail::{Claimant, Tail};
 
 /// "There is news", and the rate.
 const HEAD: usize = 1 + learning_rate::SLOTS;

@@ -149,17 +149,18 @@ impl ProgressLog {
 /// The reports of an iteration for the predictor.
 fn worker_reports(workers: &[WorkerId], iteration: u64, reduced: &Reduced) -> Vec<WorkerReport> {
     let reports = workers.iter().zip(&reduced.reports).enumerate();
-    let report = |(rank, (worker, report)): (usize, (&WorkerId, &crate::collective::RankReport))| WorkerReport {
-        micro_batches: Some(report.micro_batches),
-        tail: (report.tail.chunks > 0).then_some(report.tail),
-        barrier_wait_s: Some(reduced.barrier_wait_s(rank)),
-        loader_wait_s: Some(report.loader_wait_s),
-        peak_memory_bytes: report.peak_memory_bytes,
-        gradient_sqr: report.gradient_sqr,
-        global_gradient_sqr: reduced.gradient_sqr,
-        drivers: report.drivers.clone(),
-        ..WorkerReport::new(worker.clone(), iteration, report.local_batch, report.compute_time_s)
-    };
+    let report =
+        |(rank, (worker, report)): (usize, (&WorkerId, &crate::collective::RankReport))| WorkerReport {
+            micro_batches: Some(report.micro_batches),
+            tail: (report.tail.chunks > 0).then_some(report.tail),
+            barrier_wait_s: Some(reduced.barrier_wait_s(rank)),
+            loader_wait_s: Some(report.loader_wait_s),
+            peak_memory_bytes: report.peak_memory_bytes,
+            gradient_sqr: report.gradient_sqr,
+            global_gradient_sqr: reduced.gradient_sqr,
+            drivers: report.drivers.clone(),
+            ..WorkerReport::new(worker.clone(), iteration, report.local_batch, report.compute_time_s)
+        };
     reports.map(report).collect()
 }
 

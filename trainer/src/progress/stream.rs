@@ -169,7 +169,8 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_counted_and_no_line_is_torn() {
-        let mut stream = MetricsStream { to: Narrow { took: Vec::new(), room: 70 }, rest: Vec::new(), lost: 0 };
+        let mut stream =
+            MetricsStream { to: Narrow { took: Vec::new(), room: 70 }, rest: Vec::new(), lost: 0 };
         let send = |stream: &mut MetricsStream<Narrow>| stream.send(Policy::Even, None, Event::Regrouped);
         (0..5).for_each(|_| send(&mut stream));
         stream.to.room = 10_000;

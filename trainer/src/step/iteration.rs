@@ -78,7 +78,17 @@ impl Worker<'_> {
         // Report, and request the next plan.
         if let Some(log) = &mut self.log {
             let (planned, reduced) = (&planned, &reduced);
-            let step = Step { planned, reduced, size, lr_multiplier, step_time_s, gradient_difference, policy, iteration, epoch };
+            let step = Step {
+                planned,
+                reduced,
+                size,
+                lr_multiplier,
+                step_time_s,
+                gradient_difference,
+                policy,
+                iteration,
+                epoch,
+            };
             self.observer.iteration_logged(log.iteration(&step))?;
         }
         let next_size = replica.cursor.size(replica.planner.in_force().global_batch(), 2);

@@ -64,7 +64,8 @@ pub fn start_log(
     }
     let job = |run: &JobId| -> Result<Vec<PolicyJob>> {
         let asking = options.policy.iter().filter(|policy| policy.asks());
-        let job = |&policy| Ok(PolicyJob { policy, job_id: job_of(policy, run)?, backlog: Backlog::default() });
+        let job =
+            |&policy| Ok(PolicyJob { policy, job_id: job_of(policy, run)?, backlog: Backlog::default() });
         asking.map(job).collect()
     };
     Ok(ProgressLog {
@@ -75,7 +76,11 @@ pub fn start_log(
         progress,
         output,
         pace_missed: Vec::new(),
-        stream: process.streams_metrics.then(MetricsStream::open).transpose().context("the metrics stream")?,
+        stream: process
+            .streams_metrics
+            .then(MetricsStream::open)
+            .transpose()
+            .context("the metrics stream")?,
         tallies: options.policy.iter().map(|&policy| (policy, Tally::default())).collect(),
     })
 }

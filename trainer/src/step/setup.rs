@@ -77,8 +77,6 @@ pub fn prepare<'a>(
 /// A device that cannot be used.
 pub fn equip<'a>(training: &'a Training, process: &'a WorkerProcess, hooks: Hooks) -> Result<Worker<'a>> {
     let options = &training.options;
-    tch::set_num_threads(1);
-    tch::set_num_interop_threads(1);
     let device = choose(options.step.device, process.rank)?;
     let gpu = if let Device::Cuda(index) = device { Some(index as u32) } else { None };
     let timeout = Duration::from_secs(options.timeout_s);

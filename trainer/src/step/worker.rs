@@ -113,7 +113,11 @@ impl Worker<'_> {
     /// It cannot be written.
     pub fn checkpoint_since(&mut self, before: u64, replicas: &[Replica]) -> Result<()> {
         let due = |every: u64| before / every < replicas[0].iteration / every;
-        if self.training.options.checkpoint_every.is_some_and(due) { self.checkpoint(replicas) } else { Ok(()) }
+        if self.training.options.checkpoint_every.is_some_and(due) {
+            self.checkpoint(replicas)
+        } else {
+            Ok(())
+        }
     }
 
     /// Rank 0 writes a checkpoint, if all replicas stand at the same iteration.

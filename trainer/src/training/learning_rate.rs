@@ -161,7 +161,11 @@ mod tests {
     use super::*;
 
     fn rule(rule: RuleChoice) -> LearningRateOptions {
-        LearningRateOptions { rule, ramp_iterations: None, warmup_epochs: (rule == RuleChoice::Legw).then_some(10.0) }
+        LearningRateOptions {
+            rule,
+            ramp_iterations: None,
+            warmup_epochs: (rule == RuleChoice::Legw).then_some(10.0),
+        }
     }
 
     fn begin(iteration: u64, global_batch: u64) -> Beginning {

@@ -1,5 +1,6 @@
 //! Who a worker process is: its rank, and where it finds the other workers.
 
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::collective::HostPort;
@@ -24,4 +25,17 @@ pub struct WorkerProcess {
     pub life: Option<u32>,
     /// Whether standard input is a socket of the launcher's that takes the metrics stream.
     pub streams_metrics: bool,
+}
+
+impl WorkerProcess {
+    /// Who this process is, if a launcher started it as a worker.
+    ///
+    /// # Errors
+    /// The variable holds something else.
+    pub fn from_environment() -> Result<Option<Self>> {
+        let Some(text) = std::env::var_os(WORKER) else { return Ok(None) };
+        let text = text.to_string_lossy();
+        let process = serde_json::from_str(&text);
+        Ok(Some(process.with_context(|| format!("{WORKER}={text}: only the launcher sets this variable"))?))
+    }
 }

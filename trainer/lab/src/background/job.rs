@@ -6,9 +6,13 @@ use evenstep_core::gate::PIECE_US;
 use tch::{Device, Kind, Tensor};
 
 use super::Pieces;
-use crate::data::{Cursor, Dataset, TeacherTask};
-use crate::model::{Architecture, Model};
-use crate::optimizer::{MomentumForm, Sgd};
+use evenstep_trainer::Model;
+use evenstep_trainer::data::Cursor;
+use evenstep_trainer::model::evaluate;
+
+use crate::dataset::{DataSet, TeacherTask};
+use crate::network::{Architecture, Network};
+use evenstep_trainer::model::{MomentumForm, Sgd};
 
 /// Samples of its generated task.
 const SAMPLES: u64 = 4096;
@@ -34,8 +38,8 @@ pub struct Settings {
 /// that they add up to: the model after a step does not depend on how it was cut, but for rounding.
 #[derive(Debug)]
 pub struct Job {
-    data: Dataset,
-    model: Model,
+    data: DataSet,
+    model: Network,
     optimizer: Sgd,
     cursor: Cursor,
     batch: u64,
@@ -51,8 +55,8 @@ impl Job {
         let Settings { hidden, batch, seed } = settings;
         let data = TeacherTask { samples: SAMPLES, seed }.generate();
         let architecture = Architecture::Mlp { hidden };
-        let model = Model::new(&architecture, data.shape, data.classes, seed, Kind::Float, device);
-        let optimizer = Sgd::new(model.parameters(), MOMENTUM, MomentumForm::Outside);
+        let model = Network::new(&architecture, data.shape, data.classes, seed, Kind::Float, device);
+        let optimizer = Sgd::new(&model.parameters(), MOMENTUM, MomentumForm::Outside);
         let cursor = Cursor::new(seed, SAMPLES);
         let batch = batch.clamp(1, SAMPLES);
         Self { data, model, optimizer, cursor, batch, piece: batch, done: 0, steps: 0 }
@@ -106,7 +110,7 @@ impl Job {
         let gradients: Vec<Tensor> =
             self.model.parameters().iter().map(|parameter| parameter.grad().view(-1)).collect();
         let mean = Tensor::cat(&gradients, 0) / size as f64;
-        self.optimizer.step(self.model.parameters(), &mean, LEARNING_RATE);
+        self.optimizer.step(&self.model.parameters(), &mean, LEARNING_RATE);
         self.model.zero_grad();
         self.cursor.advance(size);
         self.done = 0;
@@ -120,7 +124,7 @@ impl Job {
 
     /// The mean loss on the first samples of its task, which it trains on: it is there to take time, and begins to overfit soon.
     pub fn loss(&self) -> f64 {
-        self.model.evaluate(&self.data.train.head(SHOWN, self.model.kind(), self.model.device()))
+        evaluate(&self.model, &self.data.train.head(SHOWN, self.model.kind(), self.model.device()))
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
-use super::{DataError, Dataset, Split, malformed, read_file};
+use super::{DataError, DataSet, Split, malformed, read_file};
 
 const SHAPE: [i64; 3] = [3, 32, 32];
 const PIXELS: usize = 3 * 32 * 32;
@@ -29,11 +29,11 @@ pub(super) fn find(folder: &Path) -> Option<Files> {
 }
 
 /// Reads and checks them.
-pub(super) fn read(files: &Files) -> Result<Dataset, DataError> {
+pub(super) fn read(files: &Files) -> Result<DataSet, DataError> {
     let train = read_split(&files.train)?;
     let held_out = read_split(std::slice::from_ref(&files.test))?;
     let name = format!("CIFAR-10 in {}, {} samples", files.folder.display(), train.len());
-    Ok(Dataset { name, train, held_out, shape: SHAPE, classes: CLASSES.into() })
+    Ok(DataSet { name, train, held_out, shape: SHAPE, classes: CLASSES.into() })
 }
 
 fn read_split(paths: &[PathBuf]) -> Result<Split, DataError> {
@@ -82,11 +82,11 @@ mod tests {
     #[test]
     fn records_are_read_in_order() {
         let folder = folder();
-        let data = Dataset::open(folder.path()).unwrap();
+        let data = DataSet::open(folder.path()).unwrap();
         assert_eq!((data.train.len(), data.held_out.len(), data.features()), (5, 1, 3072));
         let batch = data.train.gather(&[4], Kind::Float, Device::Cpu);
-        assert_eq!(batch.labels.int64_value(&[0]), 5);
-        assert_eq!(batch.features.double_value(&[0, 3071]), 1.0);
+        assert_eq!(batch.targets.int64_value(&[0]), 5);
+        assert_eq!(batch.inputs.double_value(&[0, 3071]), 1.0);
     }
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
         ] {
             let folder = folder();
             fs::write(folder.path().join("data_batch_3.bin"), bytes).unwrap();
-            let Err(DataError::Malformed { path, offset, .. }) = Dataset::open(folder.path()) else {
+            let Err(DataError::Malformed { path, offset, .. }) = DataSet::open(folder.path()) else {
                 panic!("passed");
             };
             assert_eq!((path, offset), (folder.path().join("data_batch_3.bin"), place as u64));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
-use super::{DataError, Dataset, Split, malformed, read_file};
+use super::{DataError, DataSet, Split, malformed, read_file};
 
 const IMAGES_MAGIC: u32 = 0x0000_0803;
 const LABELS_MAGIC: u32 = 0x0000_0801;
@@ -32,7 +32,7 @@ pub(super) fn find(folder: &Path) -> Option<Files> {
 }
 
 /// Reads and checks them.
-pub(super) fn read(files: &Files) -> Result<Dataset, DataError> {
+pub(super) fn read(files: &Files) -> Result<DataSet, DataError> {
     let (train, shape) = read_split(&files.train)?;
     let (held_out, test_shape) = read_split(&files.test)?;
     if test_shape != shape {
@@ -40,7 +40,7 @@ pub(super) fn read(files: &Files) -> Result<Dataset, DataError> {
         return Err(malformed(&files.test[0], 8, rule));
     }
     let name = format!("IDX images in {}, {} samples", files.folder.display(), train.len());
-    Ok(Dataset { name, train, held_out, shape: [1, shape[0], shape[1]], classes: CLASSES.into() })
+    Ok(DataSet { name, train, held_out, shape: [1, shape[0], shape[1]], classes: CLASSES.into() })
 }
 
 fn read_split([images, labels]: &[PathBuf; 2]) -> Result<(Split, [i64; 2]), DataError> {
@@ -124,13 +124,13 @@ mod tests {
     #[test]
     fn plain_and_packed_files_are_read_and_scaled() {
         let folder = folder();
-        let data = Dataset::open(folder.path()).unwrap();
+        let data = DataSet::open(folder.path()).unwrap();
         assert_eq!((data.train.len(), data.shape, data.classes), (3, [1, 2, 2], 10));
         let batch = data.train.gather(&[2, 0], Kind::Double, Device::Cpu);
-        assert_eq!(Vec::<i64>::try_from(batch.labels).unwrap(), [5, 9]);
-        assert_eq!(batch.features.double_value(&[0, 3]), 220.0 / 255.0);
+        assert_eq!(Vec::<i64>::try_from(batch.targets).unwrap(), [5, 9]);
+        assert_eq!(batch.inputs.double_value(&[0, 3]), 220.0 / 255.0);
         let held_out = data.held_out.head(10, Kind::Float, Device::Cpu);
-        assert_eq!((held_out.len(), held_out.features.double_value(&[0, 0])), (1, 1.0));
+        assert_eq!((held_out.len(), held_out.inputs.double_value(&[0, 0])), (1, 1.0));
     }
 
     #[test]
@@ -146,7 +146,7 @@ mod tests {
         for (name, bytes, place) in cases {
             let folder = folder();
             fs::write(folder.path().join(name), bytes).unwrap();
-            let Err(DataError::Malformed { path, offset, .. }) = Dataset::open(folder.path()) else {
+            let Err(DataError::Malformed { path, offset, .. }) = DataSet::open(folder.path()) else {
                 panic!("{name} passed");
             };
             assert_eq!((path, offset), (folder.path().join(name), place));
@@ -156,6 +156,6 @@ mod tests {
     #[test]
     fn a_folder_without_data_says_what_was_looked_for() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(Dataset::open(folder.path()), Err(DataError::Unknown(_))));
+        assert!(matches!(DataSet::open(folder.path()), Err(DataError::Unknown(_))));
     }
 }

@@ -2,21 +2,20 @@
 
 mod cifar;
 mod idx;
-mod permutation;
 mod teacher;
 
 use std::path::{Path, PathBuf};
 
+use evenstep_trainer::{Batch, Dataset};
 use tch::{Device, Kind, Tensor};
 
-pub use permutation::Cursor;
 pub use teacher::TeacherTask;
 
 /// The largest file read, in bytes; also after unpacking.
 const FILE_BYTES_MAX: u64 = 2 << 30;
 
-/// Samples of the fixed batch on which the final loss is measured.
-pub const HELD_OUT_SAMPLES: i64 = 1024;
+/// Samples that the built-in sets hold out, at most.
+pub(crate) const HELD_OUT_SAMPLES: i64 = 1024;
 
 /// Samples and their labels.
 #[derive(Debug)]
@@ -29,7 +28,7 @@ pub struct Split {
 
 /// A training set and a held-out one.
 #[derive(Debug)]
-pub struct Dataset {
+pub struct DataSet {
     /// What it is, in words.
     pub name: String,
     /// What is trained on.
@@ -71,7 +70,7 @@ pub enum DataError {
     Unknown(PathBuf),
 }
 
-impl Dataset {
+impl DataSet {
     /// Reads the data set in a folder.
     ///
     /// # Errors
@@ -109,7 +108,7 @@ impl Split {
         let rows = self.features.index_select(0, &indices);
         let scale = if rows.kind() == Kind::Uint8 { 1.0 / 255.0 } else { 1.0 };
         let features = rows.to_device(device).to_kind(kind) * scale;
-        Batch { features, labels: self.labels.index_select(0, &indices).to_device(device) }
+        Batch { inputs: features, targets: self.labels.index_select(0, &indices).to_device(device) }
     }
 
     /// The first samples, as many as there are up to `count`.
@@ -119,29 +118,28 @@ impl Split {
     }
 }
 
-/// Samples ready to compute on.
+/// A split as the trainer reads it: with a name, and its features in the element type of a model.
 #[derive(Debug)]
-pub struct Batch {
-    /// `[samples, features]`.
-    pub features: Tensor,
-    /// `[samples]`.
-    pub labels: Tensor,
+pub struct Samples {
+    /// The data set's name.
+    pub name: String,
+    /// The samples.
+    pub split: Split,
+    /// The element type of the features.
+    pub kind: Kind,
 }
 
-impl Batch {
-    /// How many samples it holds.
-    pub fn len(&self) -> i64 {
-        self.labels.size()[0]
+impl Dataset for Samples {
+    fn len(&self) -> u64 {
+        self.split.len()
     }
 
-    /// Whether it holds none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    fn batch(&self, indices: &[i64], device: Device) -> Batch {
+        self.split.gather(indices, self.kind, device)
     }
 
-    /// The samples `start .. start + count`.
-    pub fn narrow(&self, start: i64, count: i64) -> Self {
-        Self { features: self.features.narrow(0, start, count), labels: self.labels.narrow(0, start, count) }
+    fn name(&self) -> String {
+        self.name.clone()
     }
 }
 

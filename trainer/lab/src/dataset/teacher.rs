@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::StandardNormal;
 use tch::Tensor;
 
-use super::{Dataset, HELD_OUT_SAMPLES, Split};
+use super::{DataSet, HELD_OUT_SAMPLES, Split};
 
 /// Side of the square that a sample forms, so that convolutions have something to slide over.
 const SIDE: i64 = 16;
@@ -24,7 +24,7 @@ pub struct TeacherTask {
 
 impl TeacherTask {
     /// Draws the teacher and its samples.
-    pub fn generate(self) -> Dataset {
+    pub fn generate(self) -> DataSet {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed);
         let mut normal = |rows: i64, columns: i64| {
             let values: Vec<f32> =
@@ -39,7 +39,7 @@ impl TeacherTask {
             Split { features, labels }
         };
         let train = split(self.samples as i64);
-        Dataset {
+        DataSet {
             name: format!("generated teacher task, {} samples, seed {}", self.samples, self.seed),
             train,
             held_out: split(HELD_OUT_SAMPLES),

@@ -8,21 +8,35 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::time::{ClockId, clock_gettime};
+use clap::Args;
+use evenstep_trainer::launch::cores;
 
-use crate::cli::ContendArgs;
-use crate::load::{Load, THREADS_MAX};
-use crate::pin;
+use super::clock::{clock_s, clock_seconds};
+use super::law::{Load, LoadKind, THREADS_MAX};
 
 /// A burner looks this often whether its regime still lasts.
 const SLICE: Duration = Duration::from_millis(2);
 /// A burner that is busy for a share of the time is so in turns of this length.
 const TURN: Duration = Duration::from_millis(10);
 
-/// Seconds on the machine's monotonic clock, which all of its processes share: an [`Instant`] that can be handed on.
-pub fn clock_s() -> f64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
+/// `contend`
+#[derive(Debug, Args)]
+pub struct ContendArgs {
+    /// The core to load
+    #[arg(long)]
+    pub core: usize,
+    /// How the load changes over time
+    #[arg(long, value_enum, default_value_t = LoadKind::Regimes)]
+    pub load: LoadKind,
+    /// Decides when and how much
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// When the load began, in seconds on the machine's monotonic clock [default: now]
+    #[arg(long, hide = true, value_parser = clock_seconds)]
+    pub since: Option<f64>,
+    /// Confirms that the load ends when standard input closes: give it a pipe, not /dev/null
+    #[arg(long, required = true)]
+    pub until_stdin_closes: bool,
 }
 
 /// Loads a core until standard input closes.
@@ -30,7 +44,7 @@ pub fn clock_s() -> f64 {
 /// # Errors
 /// The core cannot be pinned to.
 pub fn run(args: &ContendArgs) -> Result<()> {
-    pin::to_core(args.core)?;
+    cores::pin(args.core)?;
     let since_s = args.since.unwrap_or_else(clock_s);
     let wanted = Arc::new((Mutex::new(0.0), Condvar::new()));
     for number in 0..THREADS_MAX {
@@ -80,13 +94,4 @@ fn burn(number: usize, (wanted, changed): &(Mutex<f64>, Condvar)) {
             drop(changed.wait_timeout(lock(), rest).unwrap_or_else(PoisonError::into_inner));
         }
     }
-}
-
-/// Reads a time on the clock of [`clock_s`].
-///
-/// # Errors
-/// It is no finite number of seconds, or negative.
-pub fn clock_seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
-    seconds.ok_or_else(|| format!("{text:?}: must be a finite number of seconds, at least 0"))
 }

@@ -2,12 +2,11 @@
 
 mod layer;
 
+use evenstep_trainer::{Batch, Model};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tch::nn;
 use tch::{Device, Kind, Reduction, Tensor};
-
-use crate::data::Batch;
 
 pub use layer::{Layer, gradients};
 
@@ -25,13 +24,13 @@ pub enum Architecture {
 
 /// A network with its parameters.
 #[derive(Debug)]
-pub struct Model {
+pub struct Network {
     store: nn::VarStore,
     layers: Vec<Layer>,
     parameters: Vec<Tensor>,
 }
 
-impl Model {
+impl Network {
     /// Draws a network for samples of this shape; the same seed draws the same one.
     pub fn new(
         architecture: &Architecture,
@@ -54,23 +53,6 @@ impl Model {
         let layers = layers.into_iter().map(|(name, function)| Layer::new(name, function, &named)).collect();
         let parameters = named.into_iter().map(|(_, parameter)| parameter).collect();
         Self { store, layers, parameters }
-    }
-
-    /// The mean-free loss: cross-entropy summed over the samples, so that shares of any size add up.
-    pub fn loss_sum(&self, batch: &Batch) -> Tensor {
-        let first = batch.features.shallow_clone();
-        let logits = self.layers.iter().fold(first, |held, layer| layer.forward(&held));
-        loss_sum(&logits, &batch.labels)
-    }
-
-    /// The mean loss over a batch, without gradients.
-    pub fn evaluate(&self, batch: &Batch) -> f64 {
-        tch::no_grad(|| self.loss_sum(batch).double_value(&[])) / batch.len() as f64
-    }
-
-    /// The parameters in a fixed order, the same on all ranks.
-    pub fn parameters(&self) -> &[Tensor] {
-        &self.parameters
     }
 
     /// The layers, in the order in which they run: one after another they are the whole network.
@@ -99,10 +81,17 @@ impl Model {
     pub fn kind(&self) -> Kind {
         self.parameters.first().map_or(Kind::Float, Tensor::kind)
     }
+}
 
-    /// How many numbers they are.
-    pub fn size(&self) -> i64 {
-        self.parameters.iter().map(|parameter| parameter.numel() as i64).sum()
+impl Model for Network {
+    fn parameters(&self) -> Vec<Tensor> {
+        self.parameters.iter().map(Tensor::shallow_clone).collect()
+    }
+
+    fn loss_sum(&self, batch: &Batch) -> Tensor {
+        let first = batch.inputs.shallow_clone();
+        let logits = self.layers.iter().fold(first, |held, layer| layer.forward(&held));
+        loss_sum(&logits, &batch.targets)
     }
 }
 
@@ -175,7 +164,9 @@ pub fn loss_sum(logits: &Tensor, labels: &Tensor) -> Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::TeacherTask;
+    use evenstep_trainer::model::evaluate;
+
+    use crate::dataset::TeacherTask;
 
     #[test]
     fn both_architectures_give_a_loss_near_that_of_guessing_and_the_seed_decides() {
@@ -183,11 +174,11 @@ mod tests {
         let batch = data.train.head(64, Kind::Double, Device::Cpu);
         for architecture in [Architecture::Mlp { hidden: vec![16, 8] }, Architecture::Cnn] {
             let draw =
-                |seed| Model::new(&architecture, data.shape, data.classes, seed, Kind::Double, Device::Cpu);
-            let loss = draw(1).evaluate(&batch);
+                |seed| Network::new(&architecture, data.shape, data.classes, seed, Kind::Double, Device::Cpu);
+            let loss = evaluate(&draw(1), &batch);
             assert!((loss - 10_f64.ln()).abs() < 0.5, "{architecture:?}: {loss}");
-            assert_eq!(loss, draw(1).evaluate(&batch));
-            assert_ne!(loss, draw(2).evaluate(&batch));
+            assert_eq!(loss, evaluate(&draw(1), &batch));
+            assert_ne!(loss, evaluate(&draw(2), &batch));
         }
     }
 }

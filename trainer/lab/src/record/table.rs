@@ -147,9 +147,9 @@ mod tests {
     use evenstep_protocol::{LearningRateRule, WorkerId};
 
     use super::*;
-    use evenstep_trainer::plan::AskMode;
     use crate::load::{Load, LoadKind};
     use crate::record::Scenario;
+    use evenstep_trainer::plan::AskMode;
 
     fn run(policies: &[Policy], paces: Option<Vec<f64>>) -> RunLine {
         RunLine {

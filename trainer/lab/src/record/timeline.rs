@@ -12,8 +12,8 @@ use evenstep_protocol::WorkerId;
 use serde::{Deserialize, Serialize};
 
 use super::append;
-use evenstep_trainer::plan::Policy;
 use crate::load::clock_s;
+use evenstep_trainer::plan::Policy;
 
 /// Lines of one file that are read: they are held in memory.
 const LINES_MAX: usize = 100_000;
@@ -83,10 +83,10 @@ impl Watch {
         self.parts.push((offset, samples, interval));
     }
 
-    /// What was waited for since then was a claim; or nothing, where there is no tail.
-    pub fn claimed(&mut self, from_a_tail: bool) {
+    /// What was waited for since then was a claim.
+    pub fn claimed(&mut self) {
         let interval = self.lap();
-        self.claims.extend(from_a_tail.then_some(interval));
+        self.claims.push(interval);
     }
 
     /// The all-reduce begins.
@@ -186,9 +186,9 @@ mod tests {
         for iteration in 0..3 {
             let mut watch = Watch::begin(Instant::now());
             watch.computed(0, 40);
-            watch.claimed(true);
+            watch.claimed();
             watch.computed(100, 8);
-            watch.claimed(true);
+            watch.claimed();
             watch.arrives();
             log.write(Policy::Evenstep, iteration, watch).unwrap();
         }

@@ -100,7 +100,9 @@ const COUNTERS: [(&str, &str, Number); 9] = [
     ("evenstep_trainer_regroups_total", "How often the run went on with other workers.", |_, metrics| {
         Some(metrics.regroups as f64)
     }),
-    ("evenstep_trainer_ask_seconds_total", "Time of steps that went into asking.", |_, metrics| Some(metrics.ask_s)),
+    ("evenstep_trainer_ask_seconds_total", "Time of steps that went into asking.", |_, metrics| {
+        Some(metrics.ask_s)
+    }),
     ("evenstep_trainer_compute_seconds_total", "Forward and backward, all workers.", |_, metrics| {
         Some(metrics.compute_s)
     }),
@@ -131,7 +133,9 @@ const GAUGES: [(&str, &str, Number); 8] = [
     ("evenstep_trainer_workers", "Workers in the latest iteration.", |_, metrics| {
         latest(metrics, |done| done.workers as f64)
     }),
-    ("evenstep_trainer_loss", "Mean loss of the latest iteration.", |_, metrics| latest(metrics, |done| done.loss)),
+    ("evenstep_trainer_loss", "Mean loss of the latest iteration.", |_, metrics| {
+        latest(metrics, |done| done.loss)
+    }),
     (
         "evenstep_trainer_learning_rate_multiplier_ratio",
         "What the learning rate was multiplied by.",
@@ -161,7 +165,9 @@ pub(super) fn families(policies: &BTreeMap<Policy, PolicyMetrics>) -> Vec<Metric
     }
     for (policy, metrics) in policies {
         let labels = labels(*policy, metrics);
-        for histogram in [&metrics.steps, &metrics.round_trips].into_iter().filter(|all| all.get_sample_count() > 0) {
+        for histogram in
+            [&metrics.steps, &metrics.round_trips].into_iter().filter(|all| all.get_sample_count() > 0)
+        {
             let labels = labels.iter().map(|(name, value)| (*name, value.as_str()));
             collect(&mut families, histogram, labels);
         }

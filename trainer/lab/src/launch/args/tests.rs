@@ -1,13 +1,26 @@
+use clap::FromArgMatches;
+use evenstep_protocol::DEFAULT_SERVER;
+
 use super::*;
 
+/// The arguments of `launch` with two workers and these arguments.
+pub(in crate::launch) fn parse_launch(extra: &[&str]) -> clap::error::Result<LaunchArgs> {
+    let arguments = ["launch", "--workers=2"].iter().chain(extra);
+    let matches = LaunchArgs::augment_args(clap::Command::new("launch")).try_get_matches_from(arguments)?;
+    LaunchArgs::from_arg_matches(&matches)
+}
+
 fn train(extra: &[&str]) -> TrainArgs {
-    parse_launch(extra).unwrap().0.train
+    parse_launch(extra).unwrap().train
 }
 
 #[test]
 fn a_list_of_servers_is_checked() {
-    assert_eq!(train(&[]).server.to_string(), DEFAULT_SERVER);
-    assert_eq!(train(&["--server", "http://a:1/,http://b:1"]).server.to_string(), "http://a:1,http://b:1");
+    assert_eq!(train(&[]).options.server.to_string(), DEFAULT_SERVER);
+    assert_eq!(
+        train(&["--server", "http://a:1/,http://b:1"]).options.server.to_string(),
+        "http://a:1,http://b:1"
+    );
     let told = parse_launch(&["--server=http://a:1,b:1"]).unwrap_err().to_string();
     assert!(told.contains("--server") && told.contains("\"b:1\": must be like http://host:port"), "{told}");
 }

@@ -1,0 +1,369 @@
+//! Loads on a core over time, as laws: how many busy threads compete with a worker, and from when to when.
+//!
+//! A law and a seed decide everything, as a function of the time since the load began. So whoever knows when that was
+//! knows the load at each moment, without a word from the process that makes it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::iter;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, Exp1, StandardNormal};
+use serde::{Deserialize, Serialize};
+
+/// Busy threads that a core carries at most beside its worker.
+pub const THREADS_MAX: usize = 3;
+/// Regimes last this long on average, and between these bounds.
+const REGIME_MEAN_S: f64 = 3.0;
+const REGIME_MIN_S: f64 = 0.75;
+const REGIME_MAX_S: f64 = 9.0;
+/// Bursts arrive this often, and last this long, on average.
+const BURST_EVERY_S: f64 = 2.0;
+const BURST_MEAN_S: f64 = 1.5;
+/// A square wave repeats after a time between these.
+const PERIOD_MIN_S: f64 = 4.0;
+const PERIOD_MAX_S: f64 = 10.0;
+/// A walk takes a step this often, and wanders so far in a second: the standard deviation, in threads.
+const WALK_STEP_S: f64 = 0.25;
+const WALK_SPREAD: f64 = 0.5;
+/// A load that never changes is told again this often.
+const STEADY_S: f64 = 60.0;
+/// Regimes that a piece of work is followed through; for what is left after them the worker counts as alone.
+const AHEAD_MAX: usize = 1 << 16;
+
+/// How a load changes over time. Times are of the wall clock; n is the number of busy threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadKind {
+    /// Regimes of 3 s on average (exponential, cut to .75 .. 9 s): half of them quiet, the others with one to three busy
+    /// threads, each number as likely
+    Regimes,
+    /// One to three busy threads, drawn once, all the time
+    Steady,
+    /// Bursts of one busy thread each: they arrive as a Poisson process, every 2 s on average, and last 1.5 s on average
+    /// (exponential); one that would be the fourth at once is lost
+    Bursty,
+    /// A square wave: half of the period quiet, half with one to three busy threads; their number, the period (4 to 10 s)
+    /// and the phase are drawn once
+    Periodic,
+    /// A random walk between none and three threads, reflected at both ends: a normal step every .25 s that spreads by .5
+    /// threads in a second; a part of a thread is one that is busy for that share of each 10 ms
+    Walk,
+}
+
+impl fmt::Display for LoadKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Regimes => "regimes",
+            Self::Steady => "steady",
+            Self::Bursty => "bursty",
+            Self::Periodic => "periodic",
+            Self::Walk => "walk",
+        })
+    }
+}
+
+/// A law and what it draws from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// The law.
+    pub kind: LoadKind,
+    /// Decides what is drawn.
+    pub seed: u64,
+}
+
+/// A stretch of time with a steady load.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Regime {
+    /// How long it lasts.
+    pub duration: Duration,
+    /// Busy threads; a part of one is busy for that share of the time.
+    pub threads: f64,
+}
+
+impl Load {
+    /// The load beside one worker of a run: seeds differ between workers and between runs of another seed, so that
+    /// loads come and go independently.
+    pub fn beside(rank: usize, kind: LoadKind, run_seed: u64) -> Self {
+        Self { kind, seed: run_seed.wrapping_mul(1000).wrapping_add(rank as u64) }
+    }
+
+    /// The load from its begin on; it never ends.
+    pub fn regimes(self) -> Box<dyn Iterator<Item = Regime>> {
+        let random = ChaCha8Rng::seed_from_u64(self.seed);
+        match self.kind {
+            LoadKind::Regimes => Box::new(regimes(random)),
+            LoadKind::Steady => Box::new(steady(random)),
+            LoadKind::Bursty => Box::new(bursts(random)),
+            LoadKind::Periodic => Box::new(square_wave(random)),
+            LoadKind::Walk => Box::new(walk(random)),
+        }
+    }
+}
+
+fn regime(seconds: f64, threads: f64) -> Regime {
+    Regime { duration: Duration::from_secs_f64(seconds), threads }
+}
+
+fn some_threads(random: &mut impl Rng) -> f64 {
+    random.random_range(1..=THREADS_MAX) as f64
+}
+
+fn regimes(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
+    iter::repeat_with(move || {
+        let threads = if random.random_bool(0.5) { some_threads(&mut random) } else { 0.0 };
+        let exponential = -REGIME_MEAN_S * (1.0 - random.random::<f64>()).ln();
+        regime(exponential.clamp(REGIME_MIN_S, REGIME_MAX_S), threads)
+    })
+}
+
+fn steady(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
+    iter::repeat(regime(STEADY_S, some_threads(&mut random)))
+}
+
+/// The number of bursts at once is a birth-death chain: from n it goes up at rate `1 / every` (if n < max) and down at
+/// rate `n / mean`, after an exponential time of the rates' sum.
+fn bursts(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
+    let mut now = 0;
+    iter::repeat_with(move || {
+        let up = if now < THREADS_MAX { 1.0 / BURST_EVERY_S } else { 0.0 };
+        let down = now as f64 / BURST_MEAN_S;
+        let exponential: f64 = Exp1.sample(&mut random);
+        let stretch = regime(exponential / (up + down), now as f64);
+        now = if random.random::<f64>() * (up + down) < up { now + 1 } else { now.saturating_sub(1) };
+        stretch
+    })
+}
+
+fn square_wave(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
+    let half = random.random_range(PERIOD_MIN_S..PERIOD_MAX_S) / 2.0;
+    let threads = some_threads(&mut random);
+    let (cut, quiet_first) = (half * random.random::<f64>(), random.random_bool(0.5));
+    let levels = if quiet_first { [0.0, threads] } else { [threads, 0.0] };
+    let first = regime(half - cut, levels[0]);
+    let rest = [regime(half, levels[1]), regime(half, levels[0])];
+    iter::once(first).chain(rest.into_iter().cycle())
+}
+
+fn walk(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
+    let most = THREADS_MAX as f64;
+    let mut threads = random.random_range(0.0..most);
+    iter::repeat_with(move || {
+        let here = regime(WALK_STEP_S, threads);
+        let normal: f64 = StandardNormal.sample(&mut random);
+        // Reflected at none, then at the most; the bound, 12 standard deviations away, keeps it inside whatever is drawn.
+        let there = (threads + WALK_SPREAD * WALK_STEP_S.sqrt() * normal).abs().min(2.0 * most);
+        threads = if there > most { 2.0 * most - there } else { there };
+        here
+    })
+}
+
+/// A load over time, for questions about times that come one after another.
+pub struct Timeline {
+    regimes: Box<dyn Iterator<Item = Regime>>,
+    /// Regimes that a later question may still meet: begin, end, threads.
+    held: VecDeque<(f64, f64, f64)>,
+    known_until_s: f64,
+}
+
+/// What a load was in a window.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seen {
+    /// Threads when it began.
+    pub start: f64,
+    /// Threads on average over it.
+    pub mean: f64,
+}
+
+impl Timeline {
+    /// Of a load that began `lead_s` seconds before the time 0 of the questions.
+    pub fn new(load: Load, lead_s: f64) -> Self {
+        Self { regimes: load.regimes(), held: VecDeque::new(), known_until_s: -lead_s }
+    }
+
+    /// The load from `from_s` to `to_s`; no later question begins before this one.
+    pub fn over(&mut self, from_s: f64, to_s: f64) -> Seen {
+        self.forget_before(from_s);
+        while self.known_until_s <= to_s && self.draw(from_s) {}
+        let start = self.held.front().map_or(0.0, |(_, _, threads)| *threads);
+        let shares = self.held.iter().map(|(begin_s, end_s, threads)| {
+            threads * (end_s.min(to_s) - begin_s.max(from_s)).max(0.0) / (to_s - from_s)
+        });
+        Seen { start, mean: if to_s > from_s { shares.sum() } else { start } }
+    }
+
+    /// When a worker that begins at `from_s` has done what takes it `alone_s` seconds on a core of its own: beside n busy threads
+    /// it has one part in 1 + n of the core. No later question begins before `from_s`.
+    pub fn done_at(&mut self, from_s: f64, alone_s: f64) -> f64 {
+        self.forget_before(from_s);
+        let (mut at_s, mut left_s) = (from_s, alone_s);
+        for next in 0..AHEAD_MAX {
+            while next >= self.held.len() {
+                if !self.draw(from_s) {
+                    return at_s + left_s;
+                }
+            }
+            let (_, end_s, threads) = self.held[next];
+            let needed_s = left_s * (1.0 + threads);
+            if at_s + needed_s <= end_s {
+                return at_s + needed_s;
+            }
+            left_s -= (end_s - at_s) / (1.0 + threads);
+            at_s = end_s;
+        }
+        at_s + left_s
+    }
+
+    fn forget_before(&mut self, from_s: f64) {
+        while self.held.front().is_some_and(|(_, end_s, _)| *end_s <= from_s) {
+            self.held.pop_front();
+        }
+    }
+
+    /// Gets to know one more regime, and holds it where it does not end before `from_s`; false: there is none.
+    fn draw(&mut self, from_s: f64) -> bool {
+        let Some(Regime { duration, threads }) = self.regimes.next() else { return false };
+        let begin_s = self.known_until_s;
+        self.known_until_s += duration.as_secs_f64();
+        if self.known_until_s > from_s {
+            self.held.push_back((begin_s, self.known_until_s, threads));
+        }
+        true
+    }
+}
+
+impl fmt::Debug for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timeline").field("known_until_s", &self.known_until_s).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(kind: LoadKind, seed: u64, count: usize) -> Vec<Regime> {
+        Load { kind, seed }.regimes().take(count).collect()
+    }
+
+    /// Seconds with a load for which `holds` is true, as a share of all.
+    fn share(all: &[Regime], holds: impl Fn(f64) -> bool) -> f64 {
+        let seconds = |regime: &Regime| regime.duration.as_secs_f64();
+        let held: f64 = all.iter().filter(|regime| holds(regime.threads)).map(seconds).sum();
+        held / all.iter().map(seconds).sum::<f64>()
+    }
+
+    #[test]
+    fn a_seed_decides_and_bounds_hold() {
+        for &kind in LoadKind::value_variants() {
+            let all = some(kind, 5, 4000);
+            assert_eq!(all, some(kind, 5, 4000), "{kind}");
+            assert!((6..12).any(|seed| some(kind, seed, 4000) != all), "{kind}");
+            assert!(all.iter().all(|regime| (0.0..=THREADS_MAX as f64).contains(&regime.threads)), "{kind}");
+        }
+    }
+
+    #[test]
+    fn regimes_are_bounded_and_quiet_for_half_of_the_time() {
+        let all = some(LoadKind::Regimes, 5, 4000);
+        let quiet = share(&all, |threads| threads == 0.0);
+        assert!((quiet - 0.5).abs() < 0.05, "{quiet}");
+        for regime in &all {
+            assert!((REGIME_MIN_S..=REGIME_MAX_S).contains(&regime.duration.as_secs_f64()));
+        }
+    }
+
+    #[test]
+    fn bursts_overlap_as_erlangs_formula_says() {
+        let all = some(LoadKind::Bursty, 5, 40_000);
+        // a^n / n!, up to three at once, with a = mean / every.
+        let weights: Vec<f64> = iter::successors(Some((0.0, 1.0)), |&(n, weight): &(f64, f64)| {
+            Some((n + 1.0, weight * (BURST_MEAN_S / BURST_EVERY_S) / (n + 1.0)))
+        })
+        .take(THREADS_MAX + 1)
+        .map(|(_, weight)| weight)
+        .collect();
+        for (n, weight) in weights.iter().enumerate() {
+            let expected = weight / weights.iter().sum::<f64>();
+            let measured = share(&all, |threads| threads == n as f64);
+            assert!((measured - expected).abs() < 0.02, "{n} at once: {measured}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn a_square_wave_repeats() {
+        for seed in 0..20 {
+            let all = some(LoadKind::Periodic, seed, 5);
+            assert_eq!((all[1], all[2]), (all[3], all[4]));
+            assert!(all[0].duration <= all[1].duration && all[1].duration == all[2].duration);
+            let period = (all[1].duration + all[2].duration).as_secs_f64();
+            assert!((PERIOD_MIN_S..=PERIOD_MAX_S).contains(&period), "{period}");
+            assert!((all[1].threads == 0.0) != (all[2].threads == 0.0));
+        }
+    }
+
+    #[test]
+    fn a_walk_takes_small_steps_and_fills_its_range_evenly() {
+        let all = some(LoadKind::Walk, 5, 100_000);
+        let steps: Vec<f64> = all.windows(2).map(|pair| pair[1].threads - pair[0].threads).collect();
+        assert!(steps.iter().all(|step| step.abs() < 6.0 * WALK_SPREAD * WALK_STEP_S.sqrt()));
+        for third in 0..3 {
+            let within = share(&all, |threads| (f64::from(third)..f64::from(third + 1)).contains(&threads));
+            assert!((within - 1.0 / 3.0).abs() < 0.05, "{third}: {within}");
+        }
+    }
+
+    #[test]
+    fn windows_see_the_regimes_they_meet() {
+        let load = Load { kind: LoadKind::Bursty, seed: 3 };
+        let all: Vec<Regime> = load.regimes().take(3).collect();
+        let lengths: Vec<f64> = all.iter().map(|regime| regime.duration.as_secs_f64()).collect();
+        let lead = 0.25 * lengths[0];
+        let ends = [lengths[0] - lead, lengths[0] + lengths[1] - lead];
+        let mut timeline = Timeline::new(load, lead);
+        assert_eq!(timeline.over(0.0, ends[0] / 2.0), Seen { start: all[0].threads, mean: all[0].threads });
+        // From the middle of what is left of the first to the end of the second.
+        let seen = timeline.over(ends[0] / 2.0, ends[1]);
+        let (first, second) = (ends[0] / 2.0, lengths[1]);
+        let mean = (first * all[0].threads + second * all[1].threads) / (first + second);
+        assert_eq!(seen.start, all[0].threads);
+        assert!((seen.mean - mean).abs() < 1e-9, "{seen:?} {mean}");
+        // A window may begin where another has looked already, and a long way behind.
+        assert_eq!(timeline.over(ends[0], ends[0] + 1e-3).start, all[1].threads);
+        let far = timeline.over(1e4, 1e4 + 2e4);
+        assert!((far.mean - 0.71).abs() < 0.05, "{far:?}");
+        assert!(timeline.held.len() < 100_000);
+    }
+
+    #[test]
+    fn work_takes_as_long_as_the_shares_of_the_core_add_up_to() {
+        for &kind in LoadKind::value_variants() {
+            let (load, lead) = (Load { kind, seed: 7 }, 0.6);
+            let mut work = Timeline::new(load, lead);
+            for (from, alone) in [(0.0, 0.1), (0.05, 2.5), (0.05, 2.6), (3.0, 0.0), (4.0, 9.0)] {
+                let done = work.done_at(from, alone);
+                // The shares of the core, one tenth of a millisecond after the other.
+                let mut law = Timeline::new(load, lead);
+                let steps = ((done - from) / 1e-4).round() as u32;
+                let times = (0..steps).map(|number| from + f64::from(number) * 1e-4);
+                let counted: f64 = times.map(|at| 1e-4 / (1.0 + law.over(at, at).start)).sum();
+                assert!((counted - alone).abs() < 1e-3, "{kind}: {counted} s of {alone} s by {done} s");
+            }
+        }
+    }
+
+    #[test]
+    fn work_that_spans_a_change_is_done_at_both_speeds() {
+        let load = Load { kind: LoadKind::Periodic, seed: 3 };
+        let all: Vec<Regime> = load.regimes().take(2).collect();
+        let (length, [before, after]) = (all[0].duration.as_secs_f64(), [all[0].threads, all[1].threads]);
+        assert!((before == 0.0) != (after == 0.0));
+        // A tenth of a second alone on either side of the change.
+        let from = length - 0.1 * (1.0 + before);
+        let done = Timeline::new(load, 0.0).done_at(from, 0.2);
+        assert!((done - (length + 0.1 * (1.0 + after))).abs() < 1e-9, "{done} {length}");
+    }
+}
