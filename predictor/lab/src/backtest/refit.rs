@@ -3,12 +3,12 @@
 //! They take log speed from its lags, from the drivers at the boundary and their lags, and from the log of the batch to
 //! come. A missing reading enters at the mean of its column, a column that says nothing is left out.
 
-use super::models::Setup;
+use evenstep_core::forecast::fit::{FitError, Regression};
+use evenstep_core::series::DriverSet;
+
 use super::recipes::{RecipeName, Tuning};
 use super::rolling::{JobModel, Prediction};
 use crate::batch::{Lags, Recipe, System};
-use evenstep_core::forecast::fit::{FitError, Regression};
-use evenstep_core::series::DriverSet;
 
 /// Forecasts stay within the range of this many recent values, and [`RANGE_MARGIN`] of log speed beyond.
 const RANGE_ROWS: usize = 20;
@@ -37,6 +37,17 @@ pub struct Refits {
     pub horizon: usize,
     /// Settings of the models.
     pub tuning: Tuning,
+}
+
+/// What a model is set up for.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup<'a> {
+    /// Names of the drivers.
+    pub drivers: &'a [String],
+    /// Rows of warm-up of each worker.
+    pub warmup_rows: &'a [usize],
+    /// How batch models are fitted.
+    pub refits: &'a Refits,
 }
 
 /// A batch model of each worker.

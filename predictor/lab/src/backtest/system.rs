@@ -2,9 +2,12 @@
 
 use std::ops::Range;
 
-use super::{Accuracy, BacktestError, Clock};
-use crate::batch::{Lags, Recipe, System};
 use evenstep_core::forecast::fit::FitError;
+
+use super::clock::Clock;
+use super::error::BacktestError;
+use super::metrics::Accuracy;
+use crate::batch::{Lags, Recipe, System};
 
 /// The part of the train range that decides whether current inputs help: the last fifth.
 const HELD_OUT: usize = 5;

@@ -1,13 +1,13 @@
 //! ARX: a linear model of lagged outputs and inputs, by (ridge) least squares.
 
+use evenstep_core::forecast::fit::{Dataset, FitError, Regression, check, setting};
+use evenstep_core::forecast::scaling::Scaling;
+use evenstep_core::predict_rows;
 use linfa::traits::Fit;
 use ndarray::{Array1, Array2};
 use serde::{Deserialize, Serialize};
 
 use super::triangle::Triangle;
-use evenstep_core::forecast::fit::{Dataset, FitError, Regression, check, setting};
-use evenstep_core::forecast::scaling::Scaling;
-use evenstep_core::predict_rows;
 
 /// The recipe of an ARX model.
 ///

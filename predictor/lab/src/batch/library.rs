@@ -1,15 +1,14 @@
 //! Linear models through linfa: the ecosystem's own least squares, ridge and elastic net beside ours.
 
+use evenstep_core::forecast::fit::{Dataset, FitError, Regression, check, setting};
+use evenstep_core::forecast::scaling::Scaling;
+use evenstep_core::predict_rows;
 use linfa::DatasetBase;
 use linfa::traits::Fit;
 use linfa_elasticnet::ElasticNetParams;
 use linfa_linear::LinearRegression;
 use ndarray::{Array1, Array2};
 use serde::{Deserialize, Serialize};
-
-use evenstep_core::forecast::fit::{Dataset, FitError, Regression, check, setting};
-use evenstep_core::forecast::scaling::Scaling;
-use evenstep_core::predict_rows;
 
 /// Sweeps over the coefficients after which the elastic net stops, converged or not.
 const SWEEPS_MAX: u32 = 1_000;

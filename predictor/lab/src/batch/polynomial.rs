@@ -1,5 +1,8 @@
 //! Polynomial NARX: a linear model of products of the regressors.
 
+use evenstep_core::forecast::fit::{Dataset, FitError, Regression, check, setting};
+use evenstep_core::forecast::scaling::Scaling;
+use evenstep_core::predict_rows;
 use linfa::traits::Fit;
 use ndarray::{Array1, Array2};
 use serde::{Deserialize, Serialize};
@@ -7,9 +10,6 @@ use serde::{Deserialize, Serialize};
 use super::frols::{Criterion, select};
 use super::monomials::Monomials;
 use super::triangle::Triangle;
-use evenstep_core::forecast::fit::{Dataset, FitError, Regression, check, setting};
-use evenstep_core::forecast::scaling::Scaling;
-use evenstep_core::predict_rows;
 
 /// Highest degree.
 pub const DEGREE_MAX: usize = 9;

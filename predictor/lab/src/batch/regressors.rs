@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-use ndarray::{Array1, Array2};
-
 use evenstep_core::forecast::fit::Regression;
+use ndarray::{Array1, Array2};
 
 /// Which past values a model sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

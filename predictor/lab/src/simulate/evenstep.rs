@@ -2,9 +2,6 @@
 
 use std::collections::VecDeque;
 
-use super::SimulateError;
-use super::policy::{Policy, Report, Settings, Shares};
-use super::world::{BARRIER_WAIT, World};
 use evenstep_core::allocate::{Communication, Scenarios, Share};
 use evenstep_core::curve::CurveLearner;
 use evenstep_core::forecast::narx::Narx;
@@ -14,6 +11,11 @@ use evenstep_core::hedge::learner::Parts;
 use evenstep_core::hedge::{ChunkCost, Hedged, Terms, hedge};
 use evenstep_core::plan::{InForce, MAX_BATCH_GROWTH, Measured, Rules, Sizes, WorkerOutlook, plan};
 use evenstep_core::series::DriverSet;
+
+use super::error::SimulateError;
+use super::policy::{Policy, Report, Shares};
+use super::settings::Settings;
+use super::world::{BARRIER_WAIT, World};
 
 /// Fits networks, in the order given; where one cannot be fitted there is none.
 pub type Fitter<'a> = &'a (dyn Fn(&[Training]) -> Vec<Option<FittedExpert>> + Sync);

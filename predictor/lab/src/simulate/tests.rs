@@ -1,6 +1,5 @@
 use proptest::prelude::*;
 
-use super::policy::slowest;
 use super::world::{RecordedForm, Worker};
 use super::*;
 use crate::backtest::{Job, Row, Series};

@@ -1,16 +1,8 @@
-//! The dynamic program: a graph of layers is folded to one edge, layer by layer.
-//!
-//! All layers of a plan run one after another, so its time is a sum: of a cost for each layer and a transfer for each edge. A
-//! layer with one edge in and one out is folded into a single edge, which knows the best way through for every pair of
-//! counts at its ends (series); two edges between the same layers are added (parallel). What folds to a single edge is a
-//! chain or a series-parallel graph (Valdes, Tarjan and Lawler 1982). Folding begins at the source, which has no counts: along a chain
-//! each layer costs O(counts²), inside a block O(counts³).
+//! Ways through parts of the graph: the labels of each part, by the counts at its ends, and how parts are combined.
 
-use std::collections::{BTreeMap, BTreeSet};
-
+use super::bounds::{Bounds, Made, Part, at_price};
 use super::costs::{Choice, Costs};
 use super::label::{CAPPED_LABELS_MAX, LABELS_MAX, LABELS_MIN, Label, Matters, Step, Value, keep_best};
-use super::price::{Bounds, Made, Part, at_price};
 use super::problem::Limit;
 
 /// Ways looked at under a cap after which few are kept: what comes then is not proven to be the best.
@@ -18,25 +10,6 @@ const LOOKED_MAX: usize = 4_000_000;
 
 /// The place of an edge among what is kept: there is nothing to remember of it.
 const EDGE: u32 = 0;
-
-/// Why nothing came of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// No way through this layer is legal.
-    At(usize),
-    /// Not series-parallel: the first layer that could not be folded.
-    Crossing(usize),
-}
-
-/// What was decided.
-pub(super) struct Decided {
-    /// By layer, the place of its count among the allowed.
-    pub counts: Vec<usize>,
-    /// An iteration.
-    pub time_fs: u128,
-    /// Whether some ways had to go that nothing beat: then there may be a better plan.
-    pub thinned: bool,
-}
 
 /// What is looked for among all ways.
 #[derive(Debug, Clone, Copy)]
@@ -50,58 +23,22 @@ pub(super) enum Aim<'a> {
     Within(&'a Bounds),
 }
 
-/// The best plan under this limit.
-///
-/// # Errors
-/// [`Failure`].
-pub(super) fn decide(costs: &Costs, limit: Option<Limit>) -> Result<Decided, Failure> {
-    let mut folding = Folding::new(costs, limit, Aim::Best);
-    let label = folding.fold()?;
-    Ok(folding.decided(label))
-}
-
-/// What a plan costs at a price, and what ways through its parts do.
-pub(super) fn priced(costs: &Costs, limit: Option<Limit>, price: f64) -> Result<(Label, Vec<Made>), Failure> {
-    let mut folding = Folding::new(costs, limit, Aim::Priced(price));
-    let label = folding.fold()?;
-    Ok((label, folding.made))
-}
-
-/// The best plan that fits into the bounds.
-///
-/// # Errors
-/// Whether ways were lost where there was one.
-pub(super) fn within(costs: &Costs, limit: Option<Limit>, bounds: &Bounds) -> Result<Decided, bool> {
-    let mut folding = Folding::new(costs, limit, Aim::Within(bounds));
-    let label = folding.fold().map_err(|_| folding.thinned)?;
-    Ok(folding.decided(label))
-}
-
 /// A layer, or the end before the first or behind the last: those have one state, cost nothing and read nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+pub(super) enum Place {
     Source,
     Layer(usize),
     Sink,
 }
 
-/// Ways from one place to another, by (count, count).
-enum Edge {
-    /// Nothing moves.
-    Free,
-    /// An input of a layer, by its place among them.
-    Input(usize, usize),
-    Ways(Ways),
-}
-
 /// Ways by row and column: those of a cell lie together.
 #[derive(Default)]
-struct Ways {
+pub(super) struct Ways {
     /// Its place among all that are made, which is the same whatever is looked for.
     number: usize,
     columns: usize,
     ends: Vec<usize>,
-    labels: Vec<Label>,
+    pub labels: Vec<Label>,
 }
 
 impl Ways {
@@ -112,7 +49,8 @@ impl Ways {
     }
 }
 
-struct Folding<'a> {
+/// Combines ways, and remembers how each came about.
+pub(super) struct Combiner<'a> {
     costs: &'a Costs<'a>,
     /// By layer and count: what transfers into it may take; `None`: not legal.
     room_fs: Vec<Vec<Option<u128>>>,
@@ -120,108 +58,56 @@ struct Folding<'a> {
     least_bytes: Vec<u128>,
     aim: Aim<'a>,
     /// What was made so far: filled for prices, else only counted.
-    made: Vec<Made>,
+    pub made: Vec<Made>,
     count_made: usize,
     looked: usize,
-    edges: BTreeMap<(Place, Place), Edge>,
-    before: BTreeMap<Place, BTreeSet<Place>>,
-    after: BTreeMap<Place, BTreeSet<Place>>,
-    /// Layers that may be ready to be folded, the first one next.
-    ready: BTreeSet<usize>,
     kept: Vec<Step>,
-    thinned: bool,
+    /// Whether some ways had to go that nothing beat.
+    pub thinned: bool,
 }
 
-impl<'a> Folding<'a> {
-    fn new(costs: &'a Costs, limit: Option<Limit>, aim: Aim<'a>) -> Self {
+impl<'a> Combiner<'a> {
+    pub fn new(costs: &'a Costs, limit: Option<Limit>, aim: Aim<'a>) -> Self {
         let layers = 0..costs.choices.len();
         let rooms = |layer| (0..costs.counts.len()).map(|count| costs.room_fs(layer, count, limit)).collect();
         let bytes = |layer| costs.possible(layer).map(|(_, choice)| choice.memory_bytes).min().unwrap_or(0);
         Self {
             costs,
             room_fs: layers.clone().map(rooms).collect(),
-            least_bytes: layers.clone().map(bytes).collect(),
+            least_bytes: layers.map(bytes).collect(),
             aim,
             made: Vec::new(),
             count_made: 0,
             looked: 0,
-            edges: BTreeMap::new(),
-            before: BTreeMap::new(),
-            after: BTreeMap::new(),
-            ready: layers.collect(),
             kept: vec![Step::Edge],
             thinned: false,
         }
     }
 
-    fn fold(&mut self) -> Result<Label, Failure> {
-        self.lay_out();
-        while let Some(layer) = self.ready.pop_first() {
-            let place = Place::Layer(layer);
-            let (Some(from), Some(to)) = (only(&self.before, place), only(&self.after, place)) else {
-                continue;
-            };
-            let (ways, reached) = self.through(from, layer, to);
-            if ways.labels.is_empty() {
-                let beyond = if let (Place::Layer(beyond), true) = (to, reached) { beyond } else { layer };
-                return Err(Failure::At(beyond));
+    /// The ways over one edge. `input` is what it is of a layer, by its place among the layer's inputs; nothing moves over any other.
+    pub fn edge(&mut self, from: Place, to: Place, input: Option<(usize, usize)>) -> Ways {
+        let mut ways = self.begin(to);
+        let mut labels = Vec::new();
+        for row in 0..self.states(from) {
+            for column in 0..ways.columns {
+                let (mut time_fs, mut gpu_fs) = (0, 0);
+                if let Some((layer, number)) = input {
+                    let input = &self.costs.problem.layers[layer].inputs[number];
+                    time_fs = self.costs.transfer_fs(input, row, column);
+                    gpu_fs = time_fs * self.costs.counts[column] as u128;
+                }
+                let value = Value { time_fs, gpu_fs, gpus: 0 };
+                let label = Label { value, transfer_fs: time_fs, memory_bytes: 0, step: Step::Edge };
+                self.look(&ways, (row, column), label, &mut labels);
+                self.close_cell(&mut ways, &mut labels, to, column);
             }
-            self.before.remove(&place);
-            self.after.remove(&place);
-            self.join(from, to, Edge::Ways(ways));
         }
-        match self.edges.get(&(Place::Source, Place::Sink)) {
-            // Parts that no edge joins meet at the ends only: there they may be too much together.
-            Some(Edge::Ways(ways)) if self.edges.len() == 1 => {
-                ways.labels.first().copied().ok_or(Failure::At(0))
-            }
-            _ => Err(Failure::Crossing(self.first_left())),
-        }
+        self.end(&ways, self.states(from), Part::Edge);
+        ways
     }
 
-    fn lay_out(&mut self) {
-        let layers = &self.costs.problem.layers;
-        let mut is_read = vec![false; layers.len()];
-        for (at, layer) in layers.iter().enumerate() {
-            if layer.inputs.is_empty() {
-                self.join(Place::Source, Place::Layer(at), Edge::Free);
-            }
-            for (number, input) in layer.inputs.iter().enumerate() {
-                is_read[input.layer] = true;
-                self.join(Place::Layer(input.layer), Place::Layer(at), Edge::Input(at, number));
-            }
-        }
-        for (at, _) in is_read.iter().enumerate().filter(|(_, is_read)| !**is_read) {
-            self.join(Place::Layer(at), Place::Sink, Edge::Free);
-        }
-    }
-
-    /// Adds an edge; where there is one already, both become one.
-    fn join(&mut self, from: Place, to: Place, edge: Edge) {
-        let edge = match self.edges.remove(&(from, to)) {
-            Some(other) => Edge::Ways(self.beside(from, to, other, edge)),
-            None => edge,
-        };
-        self.edges.insert((from, to), edge);
-        self.after.entry(from).or_default().insert(to);
-        self.before.entry(to).or_default().insert(from);
-        let layers = [from, to].into_iter().filter_map(|place| match place {
-            Place::Layer(layer) => Some(layer),
-            Place::Source | Place::Sink => None,
-        });
-        self.ready.extend(layers);
-    }
-
-    /// Takes both edges of a layer, and gives one that leads through it; and whether the layer was reached at all.
-    fn through(&mut self, from: Place, layer: usize, to: Place) -> (Ways, bool) {
-        let here = Place::Layer(layer);
-        let into =
-            self.edges.remove(&(from, here)).map(|edge| self.ways(from, here, edge)).unwrap_or_default();
-        let out = self.edges.remove(&(here, to)).map(|edge| self.ways(here, to, edge)).unwrap_or_default();
-        for (from, to) in [(from, here), (here, to)] {
-            self.after.entry(from).or_default().remove(&to);
-            self.before.entry(to).or_default().remove(&from);
-        }
+    /// The ways that lead through a layer: `into` it, and `out` of it.
+    pub fn through(&mut self, (from, into): (Place, &Ways), layer: usize, (to, out): (Place, &Ways)) -> Ways {
         let choices: Vec<(usize, Choice, u128)> = (0..self.costs.counts.len())
             .filter_map(|count| Some((count, self.costs.choices[layer][count]?, self.room_fs[layer][count]?)))
             .collect();
@@ -254,12 +140,11 @@ impl<'a> Folding<'a> {
             }
         }
         self.end(&ways, self.states(from), Part::Through { into: into.number, layer, out: out.number });
-        (ways, !into.labels.is_empty())
+        ways
     }
 
-    /// Two edges between the same places: whatever happens on one happens beside what happens on the other.
-    fn beside(&mut self, from: Place, to: Place, one: Edge, other: Edge) -> Ways {
-        let (one, other) = (self.ways(from, to, one), self.ways(from, to, other));
+    /// The ways over two edges between the same places: whatever happens on one happens beside what happens on the other.
+    pub fn beside(&mut self, from: Place, to: Place, one: &Ways, other: &Ways) -> Ways {
         let mut ways = self.begin(to);
         let mut labels = Vec::new();
         for row in 0..self.states(from) {
@@ -283,28 +168,22 @@ impl<'a> Folding<'a> {
         ways
     }
 
-    /// The ways over an edge, one by one.
-    fn ways(&mut self, from: Place, to: Place, edge: Edge) -> Ways {
-        let (layer, number) = match edge {
-            Edge::Ways(ways) => return ways,
-            Edge::Free => (None, 0),
-            Edge::Input(layer, number) => (Some(layer), number),
-        };
-        let mut ways = self.begin(to);
-        let mut labels = Vec::new();
-        for row in 0..self.states(from) {
-            for column in 0..ways.columns {
-                let input = layer.map(|layer| &self.costs.problem.layers[layer].inputs[number]);
-                let time_fs = input.map_or(0, |input| self.costs.transfer_fs(input, row, column));
-                let gpu_fs = layer.map_or(0, |_| time_fs * self.costs.counts[column] as u128);
-                let value = Value { time_fs, gpu_fs, gpus: 0 };
-                let label = Label { value, transfer_fs: time_fs, memory_bytes: 0, step: Step::Edge };
-                self.look(&ways, (row, column), label, &mut labels);
-                self.close_cell(&mut ways, &mut labels, to, column);
+    /// The counts of all layers on this way.
+    pub fn counts(&self, label: Label) -> Vec<usize> {
+        let mut counts = vec![0; self.costs.choices.len()];
+        let mut open = vec![label.step];
+        while let Some(step) = open.pop() {
+            match step {
+                Step::Edge => {}
+                Step::Kept(at) => open.push(self.kept[at as usize]),
+                Step::Both(one, other) => open.extend([Step::Kept(one), Step::Kept(other)]),
+                Step::Through { before, layer, count, after } => {
+                    counts[layer as usize] = count as usize;
+                    open.extend([Step::Kept(before), Step::Kept(after)]);
+                }
             }
         }
-        self.end(&ways, self.states(from), Part::Edge);
-        ways
+        counts
     }
 
     /// Begins a list of ways to a place.
@@ -398,40 +277,4 @@ impl<'a> Folding<'a> {
             Place::Source | Place::Sink => 1,
         }
     }
-
-    /// The first layer that could not be folded.
-    fn first_left(&self) -> usize {
-        let layers = self.edges.keys().flat_map(|(from, to)| [*from, *to]);
-        let first =
-            layers.filter_map(|place| if let Place::Layer(layer) = place { Some(layer) } else { None });
-        first.min().unwrap_or(0)
-    }
-
-    fn decided(&self, label: Label) -> Decided {
-        Decided { counts: self.counts(label), time_fs: label.value.time_fs, thinned: self.thinned }
-    }
-
-    /// The counts of all layers on this way.
-    fn counts(&self, label: Label) -> Vec<usize> {
-        let mut counts = vec![0; self.costs.choices.len()];
-        let mut open = vec![label.step];
-        while let Some(step) = open.pop() {
-            match step {
-                Step::Edge => {}
-                Step::Kept(at) => open.push(self.kept[at as usize]),
-                Step::Both(one, other) => open.extend([Step::Kept(one), Step::Kept(other)]),
-                Step::Through { before, layer, count, after } => {
-                    counts[layer as usize] = count as usize;
-                    open.extend([Step::Kept(before), Step::Kept(after)]);
-                }
-            }
-        }
-        counts
-    }
-}
-
-/// The one neighbour of a place; `None` where there are more, or it is folded already.
-fn only(neighbours: &BTreeMap<Place, BTreeSet<Place>>, place: Place) -> Option<Place> {
-    let neighbours = neighbours.get(&place)?;
-    neighbours.first().copied().filter(|_| neighbours.len() == 1)
 }
