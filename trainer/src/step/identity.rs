@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use evenstep_agent::source::host::Host;
 use evenstep_protocol::{JobId, WorkerId};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -13,8 +14,7 @@ use crate::plan::Policy;
 /// # Errors
 /// The result breaks the rule for worker ids.
 pub fn worker_id(prefix: Option<&str>, rank: usize) -> Result<WorkerId> {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let prefix = prefix.unwrap_or(&host);
+    let prefix = prefix.map(str::to_owned).or_else(Host::name).unwrap_or_default();
     WorkerId::new(format!("{prefix}/{rank}")).context("name the worker with --worker-id")
 }
 

@@ -3,14 +3,15 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use evenstep_agent::source::memory::own_peak_bytes;
 use evenstep_c10d::Group;
-use tch::Kind;
+use tch::{Device, Kind};
 
 use super::replica::Replica;
 use super::worker::Worker;
 use crate::claims::Did;
 use crate::collective::{Contribution, RankReport, Wished, Wishes};
-use crate::model::{Computed, kind_of, peak_memory_bytes};
+use crate::model::{Computed, kind_of};
 use crate::plan::Share;
 use crate::progress::Step;
 use crate::training::At;
@@ -108,7 +109,8 @@ impl Worker<'_> {
             drivers: self.drivers.read(Instant::now()).readings,
             busy_s: begun.elapsed().as_secs_f64(),
             pace_missed: self.compute.pace.as_ref().map_or(0, |pace| pace.missed()),
-            peak_memory_bytes: peak_memory_bytes(self.device),
+            // The allocator of a GPU is not read yet.
+            peak_memory_bytes: (self.device == Device::Cpu).then(own_peak_bytes).flatten(),
             gradient_sqr: None,
             tail: did.tail,
             additions: did.additions,

@@ -1,13 +1,13 @@
-//! Series as they are drawn: in order, cut where readings are missing, and no longer than an eye can tell.
+//! Series as they are drawn: sorted, cut where readings are missing, and no longer than an eye can tell.
 
-use crate::scale::plottable;
+use crate::number::plottable;
 
 /// Columns into which a long series is divided: about one for each pixel of a chart.
 pub const BUCKETS: usize = 600;
 /// Points that are drawn of one series at most.
 pub const MAX_POINTS: usize = 4 * BUCKETS;
 
-/// Points joined without a break.
+/// Points that are joined without a break.
 pub(crate) type Run<T> = Vec<(f64, T)>;
 
 /// A series in order of x; `None` is a missing reading.

@@ -1,8 +1,8 @@
 /** The frame around a chart: what it shows, how to read it, its legend, and the same as a table. */
 
-import { fill, h, say } from '../dom.js';
+import { fill, h, say } from './dom.js';
 
-/** @typedef {{ label: string, colour?: string, letter?: string, line?: 'solid' | 'dashed' | 'dotted' | 'area', value?: string }} LegendEntry */
+/** @typedef {{ label: string, colour?: string, letter?: string, line?: 'solid' | 'dashed' | 'dotted' | 'area' | 'faint', value?: string }} LegendEntry */
 /** @typedef {{ head: string[], rows: (string | number)[][], note: string }} Table */
 
 /** Rows of a table behind a chart. */
@@ -11,9 +11,9 @@ export const ROWS_MAX = 50;
 let figures = 0;
 
 /**
- * @param {{ title: string, how: string, wide?: boolean, table: () => Table }} options
+ * @param {{ title: string, how: string, wide?: boolean, heading?: string, table: () => Table }} options `heading`: the element of the title.
  */
-export function figure({ title, how, wide, table }) {
+export function figure({ title, how, wide, heading = 'h2', table }) {
   const id = `figure-${++figures}`;
   const plot = h('div', { class: 'plot' });
   const legend = h('ul', { class: 'legend' });
@@ -29,7 +29,7 @@ export function figure({ title, how, wide, table }) {
   const root = h(
     'figure',
     { class: wide ? 'card figure wide' : 'card figure', 'aria-labelledby': `${id}-title`, 'aria-describedby': `${id}-how` },
-    h('div', { class: 'head' }, h('h2', { id: `${id}-title` }, title), button),
+    h('div', { class: 'head' }, h(heading, { id: `${id}-title` }, title), button),
     h('p', { class: 'how', id: `${id}-how` }, how),
     legend,
     plot,

@@ -1,20 +1,27 @@
-/** A chart of lines and bands over time, on a canvas (uPlot). Drawn only while it is in view; read point by point with the arrow keys. */
+/**
+ * A chart of lines and bands, on a canvas. Drawn only while it is in view, or before it is printed; read point by point with the arrow keys.
+ * uPlot is a script of its own, loaded before: the global `uPlot`.
+ */
 
-import uPlot from '../vendor/uplot/uPlot.esm.js';
-import { h } from '../dom.js';
-import { clock } from '../format.js';
-import { nextFrame, whileSeen } from '../frame.js';
-import { colour, THEME_CHANGED } from '../theme.js';
+import { h } from './dom.js';
+import { clock } from './format.js';
+import { nextFrame, whileSeen } from './frame.js';
+import { colour, THEME_CHANGED } from './colours.js';
 
 /**
- * A line. `edge`: only the end of a band, without a line of its own, and what is beyond the scale is cut off.
+ * A line. `edge`: not drawn, such as the end of a band; the scale does not follow it.
  * @typedef {{ label: string, colour: string, dash?: number[], width?: number, edge?: boolean, fill?: boolean, letter?: string, stepped?: boolean }} Line
  */
 /** Between two lines, given by their places: the upper, then the lower. @typedef {{ between: [number, number], colour: string }} Band */
-/** @typedef {(number | null)[]} Column */
+/** @typedef {(number | null | undefined)[]} Column Null breaks a line; undefined is no point of it. */
+/**
+ * What a chart over something else than time sets: the smallest and the largest x and y, what is drawn below the lines and above them, in
+ * canvas pixels, and settings of its axes.
+ * @typedef {{ x: [number, number], y: [number, number], under: (plot: uPlot) => void, over: (plot: uPlot) => void, axes: [uPlot.Axis, uPlot.Axis] }} Plane
+ */
 
 const HEIGHT = 230;
-const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
+export const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 
 export class LineChart {
   /** @type {uPlot | null} */ #plot = null;
@@ -27,9 +34,9 @@ export class LineChart {
 
   /**
    * @param {HTMLElement} host
-   * @param {{ name: string, format: (value: number) => string, zero?: boolean, top?: () => number | undefined, group?: string, onPoint?: (index: number | null) => void }} options
+   * @param {{ name: string, format: (value: number) => string, zero?: boolean, top?: () => number | undefined, group?: string, onPoint?: (index: number | null) => void, height?: number, plane?: Plane }} options
    *   `zero`: the scale begins there. `top`: it ends there. `group`: charts that point at the same moment. `onPoint`: told which moment is
-   *   pointed at.
+   *   pointed at. `height`: in pixels. `plane`: for a chart that is not over time.
    * @param {AbortSignal} signal
    */
   constructor(host, options, signal) {
@@ -44,6 +51,7 @@ export class LineChart {
       this.#draw();
     };
     addEventListener(THEME_CHANGED, repaint, { signal });
+    addEventListener('beforeprint', () => this.#now(), { signal });
     host.addEventListener('keydown', (event) => this.#key(event), { signal });
     signal.addEventListener('abort', () => {
       resized.disconnect();
@@ -52,7 +60,7 @@ export class LineChart {
     });
   }
 
-  /** Shows these columns, one for each line, over these moments (seconds since 1970). @param {Line[]} lines @param {Band[]} bands @param {number[]} at @param {Column[]} columns */
+  /** Shows these columns, one for each line, over these moments (seconds since 1970; on a plane, values of x). @param {Line[]} lines @param {Band[]} bands @param {number[]} at @param {Column[]} columns */
   show(lines, bands, at, columns) {
     this.#shown = { lines, bands, at, columns };
     this.#draw();
@@ -72,7 +80,7 @@ export class LineChart {
 
   #resize = () => {
     const width = this.#host.clientWidth;
-    if (width && this.#plot && this.#plot.width !== width) this.#plot.setSize({ width, height: HEIGHT });
+    if (width && this.#plot && this.#plot.width !== width) this.#plot.setSize({ width, height: this.#plot.height });
   };
 
   /** @param {KeyboardEvent} event */
@@ -86,18 +94,18 @@ export class LineChart {
     if (!(event.key in goes)) return;
     event.preventDefault();
     const index = Math.max(0, Math.min(last, goes[event.key]));
-    plot.setCursor({ left: plot.valToPos(this.#shown.at[index], 'x'), top: HEIGHT / 3 });
+    plot.setCursor({ left: plot.valToPos(this.#shown.at[index], 'x'), top: plot.height / 3 });
   }
 
   /** @param {number} width @param {Line[]} lines @param {Band[]} bands @returns {uPlot.Options} */
   #settings(width, lines, bands) {
-    const { format, zero, top, group, onPoint } = this.#options;
+    const { format, zero, top, group, onPoint, height, plane } = this.#options;
     const soft = colour('--soft');
     const grid = { stroke: colour('--hair'), width: 1 };
     const stepped = uPlot.paths.stepped?.({ align: 1 });
     return {
       width,
-      height: HEIGHT,
+      height: height ?? HEIGHT,
       legend: { show: false },
       padding: [10, 26, 0, 4],
       cursor: {
@@ -106,10 +114,10 @@ export class LineChart {
         points: { show: (_, index) => (lines[index - 1].edge || lines[index - 1].fill ? h('i', { hidden: true }) : pointer(lines[index - 1])) },
         sync: group ? { key: group } : undefined,
       },
-      scales: { y: { range: (_, low, high) => scale(low, high, zero, top?.()) } },
+      scales: plane ? { x: { time: false, range: plane.x }, y: { range: plane.y } } : { y: { range: (_, low, high) => scale(low, high, zero, top?.()) } },
       axes: [
-        { stroke: soft, font: FONT, grid: { show: false }, ticks: { stroke: colour('--axis'), size: 4 }, size: 30, space: 76, values: (_, splits, __, ___, apart) => splits.map((at) => (apart < 1 ? `:${(at % 60).toFixed(apart < 0.01 ? 3 : 2)}` : clock(at * 1000, apart < 60))) },
-        { stroke: soft, font: FONT, grid, ticks: { show: false }, space: 44, size: (_, values) => (values ? Math.max(...values.map((value) => value.length)) * 6.6 + 14 : 40), values: (_, splits) => splits.map(format) },
+        { stroke: soft, font: FONT, grid: { show: false }, ticks: { stroke: colour('--axis'), size: 4 }, size: 30, space: 76, values: (_, splits, __, ___, apart) => splits.map((at) => (apart < 1 ? `:${(at % 60).toFixed(apart < 0.01 ? 3 : 2)}` : clock(at * 1000, apart < 60))), ...plane?.axes[0] },
+        { stroke: soft, font: FONT, grid, ticks: { show: false }, space: 44, size: (_, values) => (values ? Math.max(...values.map((value) => value.length)) * 6.6 + 14 : 40), values: (_, splits) => splits.map(format), ...plane?.axes[1] },
       ],
       series: [
         {},
@@ -128,7 +136,8 @@ export class LineChart {
       ],
       bands: bands.map(({ between, colour: name }) => ({ series: /** @type {[number, number]} */ (between.map((place) => place + 1)), fill: `${colour(name)}2e` })),
       hooks: {
-        draw: [(plot) => letters(plot, lines)],
+        drawAxes: plane ? [plane.under] : [],
+        draw: [(plot) => letters(plot, lines), ...(plane ? [plane.over] : [])],
         setCursor: [(plot) => onPoint?.(plot.cursor.idx ?? null)],
       },
     };
@@ -149,7 +158,7 @@ function pointer(line) {
  * @param {number | null} low @param {number | null} high @param {boolean} [zero] @param {number} [top]
  * @returns {[number, number]}
  */
-function scale(low, high, zero, top) {
+export function scale(low, high, zero, top) {
   if (low == null || high == null) return [0, top ?? 1];
   const room = (high - low || Math.abs(high) || 1) * 0.08;
   const from = zero || (low >= 0 && low < high * 0.6) ? Math.min(0, low) : low - room;

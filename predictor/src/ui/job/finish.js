@@ -1,7 +1,7 @@
 /** When each worker of the latest step finished, and when it was expected to: bars that should end together. */
 
-import { h, say, set } from '../dom.js';
-import { seconds } from '../format.js';
+import { h, say, set } from '../charts/dom.js';
+import { seconds } from '../charts/format.js';
 
 /** @typedef {import('../palette.js').Mark} Mark */
 /** @typedef {{ at: number | null | undefined, label: string, kind: string }} Rule */

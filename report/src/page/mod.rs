@@ -1,35 +1,41 @@
-//! The page around the charts: heading, words, notices, figures and tables.
+//! The page: heading, text, notices, figures, tables, and the data of charts with the script that draws them.
+
+mod assets;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::draw;
-use crate::scale::fixed;
+use self::assets::{POLICY, SCRIPT, STYLE, UPLOT};
+use crate::chart::Chart;
+use crate::data::Data;
+use crate::number::fixed;
 use crate::{Cell, Figure, Report, Section, Table};
 
-const STYLE: &str = concat!(include_str!("marks.css"), include_str!("page.css"));
 /// An `f64` holds no more.
 const MAX_DECIMALS: usize = 17;
 const DASH: &str = "–";
 
 pub(crate) fn html(report: &Report) -> String {
-    let mut charts = 0;
     let page = html! {
         (DOCTYPE)
-        html lang="en" {
+        html lang="en" data-theme="light" {
             head {
                 meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(*POLICY);
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
                 title { (report.title) }
                 style { (PreEscaped(STYLE)) }
+                script { (PreEscaped(UPLOT)) }
+                // Runs when the page has been read.
+                script type="module" { (PreEscaped(SCRIPT.as_str())) }
             }
             body {
                 main {
                     header {
                         h1 { (report.title) }
-                        @if !report.subtitle.is_empty() { p { (report.subtitle) } }
+                        @if !report.subtitle.is_empty() { p.lead { (report.subtitle) } }
                     }
-                    @for section in &report.sections { (part(section, &mut charts)) }
+                    noscript { p.notice { "This page draws its charts with JavaScript, which is switched off." } }
+                    @for section in &report.sections { (part(section)) }
                 }
             }
         }
@@ -37,7 +43,7 @@ pub(crate) fn html(report: &Report) -> String {
     printable(page.into_string())
 }
 
-fn part(section: &Section, charts: &mut usize) -> Markup {
+fn part(section: &Section) -> Markup {
     match section {
         Section::Text { heading, paragraphs } => html! {
             section.words {
@@ -48,14 +54,29 @@ fn part(section: &Section, charts: &mut usize) -> Markup {
         Section::Notice(words) => html! { p.notice role="note" { (words) } },
         Section::Figures(figures) => html! { dl.figures { @for figure in figures { (large(figure)) } } },
         Section::Table(rows) => table(rows),
-        Section::Charts(grid) => html! {
-            div.charts {
-                @for chart in grid {
-                    (draw::figure(chart, { *charts += 1; *charts }))
-                }
-            }
-        },
+        Section::Charts(charts) => html! { div.charts { @for chart in charts { (figure(chart)) } } },
     }
+}
+
+fn figure(chart: &Chart) -> Markup {
+    html! {
+        figure.chart.card.figure {
+            h3 { (chart.title) }
+            @if !chart.description.is_empty() { p.how { (chart.description) } }
+            @match Data::of(chart) {
+                // A data block, which no browser runs.
+                Some(data) => script type="application/json" { (PreEscaped(json(&data))) },
+                None => p.nodata { "no data" },
+            }
+        }
+    }
+}
+
+/// JSON that can stand in HTML and in XML: whatever could be markup is escaped.
+fn json(data: &Data<'_>) -> String {
+    // The data are numbers and strings, which can always be written.
+    let text = serde_json::to_string(data).unwrap_or_default();
+    text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
 fn large(figure: &Figure) -> Markup {
@@ -74,10 +95,10 @@ fn table(table: &Table) -> Markup {
     let is_number =
         |column: usize| table.rows.iter().any(|row| matches!(row.get(column), Some(Cell::Number { .. })));
     html! {
-        section.table {
+        section.card.table {
             @if !table.title.is_empty() { h3 { (table.title) } }
-            @if !table.description.is_empty() { p { (table.description) } }
-            div.scroll {
+            @if !table.description.is_empty() { p.how { (table.description) } }
+            div.scroll tabindex="0" role="region" aria-label=(if table.title.is_empty() { "Table" } else { &table.title }) {
                 table {
                     thead { tr {
                         @for column in 0..width {
@@ -111,7 +132,7 @@ fn cell(cell: Option<&Cell>, in_numbers: bool) -> Markup {
 }
 
 /// Escaping cannot help characters that HTML and XML forbid in any spelling.
-pub(crate) fn printable(page: String) -> String {
+fn printable(page: String) -> String {
     let forbidden = |c: char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\x7f'..='\u{9f}' | '\u{fffe}' | '\u{ffff}');
     if page.contains(forbidden) { page.replace(forbidden, "\u{fffd}") } else { page }
 }
