@@ -2,26 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use evenstep_core::allocate::Communication;
-use evenstep_core::curve::{CurveLearner, MAX_POINTS};
-use evenstep_core::hedge::ChunkCost;
-use evenstep_core::hedge::learner::Parts;
-use evenstep_core::memory::MemoryModel;
-use evenstep_core::straggler::{Signs, Watch};
 use evenstep_protocol::{WorkerReport, driver};
 use serde::{Deserialize, Serialize};
+
+use crate::allocate::Communication;
+use crate::curve::{BadPoints, CurveLearner, MAX_POINTS};
+use crate::hedge::ChunkCost;
+use crate::hedge::learner::Parts;
+use crate::memory::MemoryModel;
+use crate::straggler::Watch;
 
 /// Weight of the newest report in the averages of communication.
 const COMMUNICATION_WEIGHT: f64 = 0.2;
 
-/// Where an iteration stands to a profile.
+/// The position of an iteration in the profile at the start of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProfilePart {
-    /// It is no part of one.
+    /// It does not belong to the profile.
     Outside,
-    /// Others come after it.
+    /// It belongs to the profile, and is not its last.
     Within,
-    /// It is the last.
+    /// It is the last of the profile.
     Last,
 }
 
@@ -62,9 +63,17 @@ impl WorkerModel {
         }
     }
 
-    /// Takes what was computed, and the speed that was forecast for it. Batches of a profile make a curve together, once it is
-    /// over: the first time at each size is left out.
-    pub fn measure(&mut self, parts: &Parts, forecast: Option<f64>, profile: ProfilePart) {
+    /// Learns from what was computed, and the speed that was forecast for it. The batches of a profile make one curve, once the
+    /// profile is over: the first time at each size is left out.
+    ///
+    /// # Errors
+    /// [`BadPoints`] if the batches of a profile make no curve; everything else was learned.
+    pub fn measure(
+        &mut self,
+        parts: &Parts,
+        forecast: Option<f64>,
+        profile: ProfilePart,
+    ) -> Result<(), BadPoints> {
         parts.measure(&mut self.curve, forecast);
         self.chunks.observe(parts);
         if profile != ProfilePart::Outside && self.profiled.len() < MAX_POINTS {
@@ -74,21 +83,23 @@ impl WorkerModel {
             let mut seen = BTreeSet::new();
             let mut points = std::mem::take(&mut self.profiled);
             points.retain(|(batch, _)| !seen.insert(*batch));
-            if !points.is_empty()
-                && let Err(error) = self.curve.profile(&points)
-            {
-                tracing::warn!(%error, "a profile that makes no curve");
+            if !points.is_empty() {
+                self.curve.profile(&points)?;
             }
         }
+        Ok(())
     }
 
-    /// Takes what a report says beside its speed. `micro_batch` is the most that it computes together, where it accumulates.
-    /// Answers whether its curve, which was known, starts anew for that.
+    /// Learns what a report says beside its speed. `micro_batch` is the most that the worker computes at once if it accumulates
+    /// gradients. Returns true if a curve that was known starts anew because of that.
     pub fn take(&mut self, report: &WorkerReport, micro_batch: Option<u64>) -> bool {
         self.newest = Some(report.iteration);
         self.largest = self.largest.max(report.local_batch);
         for name in driver::ALL.iter().filter(|name| !report.drivers.contains_key(**name)) {
-            *self.missing.entry((*name).into()).or_default() += 1;
+            match self.missing.get_mut(*name) {
+                Some(count) => *count += 1,
+                None => drop(self.missing.insert((*name).into(), 1)),
+            }
         }
         let at_once = micro_batch.map_or(report.local_batch, |most| report.local_batch.min(most));
         self.memory.observe(at_once, report.peak_memory_bytes);
@@ -101,18 +112,5 @@ impl WorkerModel {
 fn average(mean: &mut Option<f64>, now: Option<f64>) {
     if let Some(now) = now {
         *mean = Some(mean.map_or(now, |mean| mean + COMMUNICATION_WEIGHT * (now - mean)));
-    }
-}
-
-/// The signs of a report that tell why a worker is slow.
-pub fn signs(report: &WorkerReport) -> Signs {
-    let reading = |name: &str| report.drivers.get(name).copied();
-    Signs {
-        sm_clock_mhz: reading(driver::SM_CLOCK_MHZ),
-        gpu_temperature_celsius: reading(driver::GPU_TEMPERATURE_CELSIUS),
-        cpu_stall: reading(driver::PSI_CPU_SOME),
-        run_queue_wait: reading(driver::RUN_QUEUE_WAIT),
-        memory_stall: reading(driver::PSI_MEMORY_SOME),
-        loader_share: report.loader_wait_s.map(|wait_s| wait_s / (wait_s + report.compute_time_s)),
     }
 }

@@ -1,16 +1,16 @@
-//! How much background work an iteration bears, said on the wire.
+//! How much background work an iteration can carry.
 
-use evenstep_core::gate::{Limit, budgets};
-use evenstep_core::plan::WorkerOutlook;
 use evenstep_protocol::{Allocation, BackgroundBudget, BackgroundSettings};
 
-use super::hedge::Hedging;
+use super::tail::Hedging;
+use crate::gate::{Limit, budgets};
+use crate::plan::WorkerOutlook;
 
-/// Gives each share its budget; none where somebody is unmeasured, as nobody knows then when the step ends.
+/// Gives each share its budget; none if a worker is unmeasured, because the end of the step is not known then.
 ///
-/// A worker finishes when its compute and communication do. One that claims from a tail finishes with the step: the tail takes
-/// up what it would wait, and shortens the step for it, which is worth more than other work.
-pub fn say(
+/// A worker finishes when its compute and communication do. One that claims from a tail finishes with the step: the tail fills
+/// the time that it would wait and shortens the step, which is worth more than other work.
+pub fn set_budgets(
     allocations: &mut [Allocation],
     outlooks: &[WorkerOutlook],
     hedging: Option<&Hedging>,

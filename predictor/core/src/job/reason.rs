@@ -1,8 +1,9 @@
-//! Decisions in words.
+//! Decisions and stragglers as text.
 
-use evenstep_core::plan::Reason;
-use evenstep_core::straggler::{Cause, Straggler};
 use evenstep_protocol::{DecisionKind, StragglerReason, StragglerView, WorkerId};
+
+use crate::plan::Reason;
+use crate::straggler::{Cause, Straggler};
 
 /// The kind of a decision.
 pub fn kind(reason: &Reason) -> DecisionKind {
@@ -14,8 +15,8 @@ pub fn kind(reason: &Reason) -> DecisionKind {
     }
 }
 
-/// Why, for people. `live` are the workers in rank order.
-pub fn in_words(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
+/// The reason as text. `live` are the workers in rank order.
+pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
     match *reason {
         Reason::Unmeasured { workers } if workers < live.len() => {
             format!("{workers} of {} workers unmeasured: at most an even share for each of them", live.len())
@@ -44,7 +45,7 @@ pub fn in_words(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
     }
 }
 
-/// A straggler, for people.
+/// A straggler with its cause as text.
 pub fn straggler(straggler: &Straggler) -> StragglerView {
     let share = |what: &str, waiting: f64| format!("waits for {what} {:.0} % of the time", waiting * 100.0);
     let (reason, detail) = match straggler.cause {

@@ -1,23 +1,23 @@
-//! How much a worker may get: what the job, the worker, an operator and its memory say, and which of them rules.
+//! The floor and the caps of a worker: set by the job, the worker or an operator, or learned from its memory.
 
-use evenstep_protocol::{CapReason, WorkerId};
+use evenstep_protocol::{CapReason, WorkerId, WorkerOverride};
 
 use super::state::JobState;
 
 /// Bounds of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// It takes at least so many samples.
+    /// It takes at least this many samples.
     pub floor: u64,
-    /// It takes at most so many samples.
+    /// It takes at most this many samples.
     pub cap: Option<u64>,
-    /// It takes at most so many samples, those that it claims from a tail among them.
+    /// It takes at most this many samples, including those that it claims from a tail.
     pub in_all: Option<u64>,
-    /// Its memory holds at most so many at once, where it does not accumulate: no chunk may be larger.
+    /// The most samples that its memory holds at once, if it does not accumulate: no chunk may be larger.
     pub at_once: Option<u64>,
-    /// It computes at most so many at once, where the job lets it accumulate.
+    /// The most samples that it computes at once, if the job lets it accumulate.
     pub micro_batch: Option<u64>,
-    /// The tightest cap, and whose it is.
+    /// The tightest cap, and its origin.
     pub tightest: Option<(u64, CapReason)>,
 }
 
@@ -29,7 +29,8 @@ impl JobState {
             let cap = spec.max_local_batch;
             return Bounds { floor: 0, cap, in_all: cap, at_once: None, micro_batch: None, tightest: None };
         };
-        let operator = worker.operator_override.clone().unwrap_or_default();
+        let none = WorkerOverride::default();
+        let operator = worker.operator_override.as_ref().unwrap_or(&none);
         let said = [
             (spec.max_local_batch, CapReason::Job),
             (worker.request.max_local_batch, CapReason::Worker),
@@ -68,7 +69,7 @@ impl JobState {
         }
         bounds.cap = bounds.in_all;
         if let Some(most) = bounds.at_once {
-            // What does not fit does not fit, whoever wants it: a learned cap stands above every floor.
+            // A batch that does not fit into memory cannot run: a learned cap rules over every floor.
             let whole = if spec.allowed_sizes.is_empty() { most - most % spec.quantum } else { most };
             bounds.floor = bounds.floor.min(whole);
             bounds.cap = Some(bounds.cap.map_or(whole, |cap| cap.min(whole)));

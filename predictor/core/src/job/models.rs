@@ -2,41 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_core::allocate::Scenarios;
-use evenstep_core::curve::{Curve, CurveLearner};
-use evenstep_core::forecast::nonlinear::{FittedExpert, Training};
-use evenstep_core::forecast::{Earlier, Forecast, JobForecaster};
-use evenstep_core::hedge::learner::CLAIM_FIRST_S;
-use evenstep_core::hedge::{ChunkCost, ClaimCost};
-use evenstep_core::series::{DriverSet, Observation};
-use evenstep_protocol::{WorkerId, WorkerReport, driver};
+use evenstep_protocol::{WorkerId, WorkerReport};
 use serde::{Deserialize, Serialize};
 
-use super::parts::{parts, tail_speedup};
-use super::worker_model::{ProfilePart, WorkerModel, signs};
-
-/// Names the layout of `Models` and [`Earlier`] in the store; a change of either takes a new number.
-pub const FORMAT: u32 = 3;
+use super::report::{by_iteration, drivers, parts, readings, signs};
+use super::worker::{ProfilePart, WorkerModel};
+use crate::allocate::Scenarios;
+use crate::curve::{BadPoints, Curve, CurveLearner};
+use crate::forecast::nonlinear::FittedExpert;
+use crate::forecast::{Earlier, Forecast, JobForecaster};
+use crate::hedge::learner::CLAIM_FIRST_S;
+use crate::hedge::{ChunkCost, ClaimCost};
+use crate::series::Observation;
 
 /// How long a counter is busy with one addition, in seconds, where a claim takes no less: 50,000 claims a second, fewer than one
 /// store takes on loopback (the trainer's example `claims`).
 const CLAIM_BUSY_S: f64 = 2e-5;
-
-/// Whether the stored models of a job can be read; their format must be [`FORMAT`].
-///
-/// # Errors
-/// Why not.
-pub fn learned_of_job(state: &[u8]) -> Result<(), String> {
-    postcard::from_bytes::<Models>(state).map(drop).map_err(|error| error.to_string())
-}
-
-/// The same of what was learned on a kind of device.
-///
-/// # Errors
-/// Why not.
-pub fn learned_of_device(state: &[u8]) -> Result<(), String> {
-    postcard::from_bytes::<Earlier>(state).map(drop).map_err(|error| error.to_string())
-}
 
 /// Forecasts of a job, and what else its reports taught.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -45,12 +26,12 @@ pub struct Models {
     workers: BTreeMap<WorkerId, WorkerModel>,
 }
 
-/// What a report does not say of itself.
+/// What the job knows of a report beside its contents.
 #[derive(Debug, Clone, Copy)]
 pub struct Circumstances {
-    /// The most samples that the worker computes together, where it accumulates.
+    /// The most samples that the worker computes at once, if it accumulates gradients.
     pub micro_batch: Option<u64>,
-    /// Where its iteration stands to a profile.
+    /// The position of its iteration in the profile at the start.
     pub profile: ProfilePart,
 }
 
@@ -105,36 +86,39 @@ impl Models {
         self.forecaster.age(worker);
     }
 
-    /// Takes new reports, those of one iteration together, and the circumstances of each.
+    /// Learns from reports, those of one iteration together, and the circumstances of each. Returns the workers whose profile
+    /// made no curve.
     ///
-    /// The first report of a worker is left out: a first iteration allocates, compiles and warms caches. So is one older
-    /// than what the models have seen, which comes late, after an outage: it is history, not news.
+    /// Two kinds of reports are left out. The first of a worker: a first iteration allocates, compiles and warms caches. One
+    /// that is not newer than what the models have seen: it arrived late, after an outage.
     pub fn learn<'a>(
         &mut self,
         reports: impl IntoIterator<Item = &'a WorkerReport>,
         circumstances: impl Fn(&WorkerReport) -> Circumstances,
-    ) {
-        for reports in by_iteration(reports) {
-            let news: Vec<&WorkerReport> =
-                reports.into_iter().filter(|report| self.is_news(report, circumstances(report))).collect();
-            let outcomes: Vec<(WorkerId, Observation)> =
-                news.iter().filter_map(|report| self.measure(report, circumstances(report))).collect();
+    ) -> Vec<(WorkerId, BadPoints)> {
+        let mut failed = Vec::new();
+        for mut reports in by_iteration(reports) {
+            reports.retain(|report| self.is_usable(report, circumstances(report)));
+            let measured =
+                reports.iter().filter_map(|report| self.measure(report, circumstances(report), &mut failed));
+            let outcomes: Vec<(WorkerId, Observation)> = measured.collect();
             self.forecaster.observe(&outcomes);
-            for report in &news {
+            for report in &reports {
                 // Speeds were measured by a curve that was not known yet: they start anew.
                 if circumstances(report).profile == ProfilePart::Last {
                     self.forecaster.age(&report.worker);
                 }
             }
-            for report in news {
+            for report in reports {
                 let readings = readings(self.forecaster.drivers(), report);
                 self.forecaster.boundary(&report.worker, &readings);
             }
         }
+        failed
     }
 
-    /// Marks a report as seen, and says whether the models may learn from it.
-    fn is_news(&mut self, report: &WorkerReport, circumstances: Circumstances) -> bool {
+    /// Takes what a report says beside its speed. Returns whether the models may learn from its speed.
+    fn is_usable(&mut self, report: &WorkerReport, circumstances: Circumstances) -> bool {
         let first = !self.workers.contains_key(&report.worker);
         let known = self.workers.entry(report.worker.clone()).or_default();
         if known.newest.is_some_and(|newest| report.iteration <= newest) {
@@ -147,18 +131,21 @@ impl Models {
         !first
     }
 
-    /// What a report says of speed: lets the curve learn, and gives the observation in its sample equivalents.
+    /// Lets the curve learn from a report, and returns the observation in sample equivalents of the curve.
     fn measure(
         &mut self,
         report: &WorkerReport,
         circumstances: Circumstances,
+        failed: &mut Vec<(WorkerId, BadPoints)>,
     ) -> Option<(WorkerId, Observation)> {
         let known = self.workers.get_mut(&report.worker)?;
         let parts = parts(report);
         parts.observation(&known.curve)?;
         known.counts_cost = report.cost.is_some();
         let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
-        known.measure(&parts, forecast, circumstances.profile);
+        if let Err(error) = known.measure(&parts, forecast, circumstances.profile) {
+            failed.push((report.worker.clone(), error));
+        }
         let observation = parts.observation(&known.curve)?;
         known.watch.observe(report.iteration, observation.speed(), signs(report));
         Some((report.worker.clone(), observation))
@@ -208,49 +195,6 @@ impl Models {
             self.forecaster.install(&worker, network);
         }
     }
-}
-
-/// What a network of each of these workers learns from, in these reports, by the curves as they are known now.
-pub fn trainings<'a>(
-    workers: &[(WorkerId, CurveLearner)],
-    reports: impl IntoIterator<Item = &'a WorkerReport>,
-) -> Vec<(WorkerId, Training)> {
-    let drivers = drivers();
-    let mut trainings: BTreeMap<&WorkerId, (&CurveLearner, Training)> =
-        workers.iter().map(|(worker, curve)| (worker, (curve, Training::new(&drivers)))).collect();
-    for report in by_iteration(reports).into_iter().flatten() {
-        if let Some((curve, training)) = trainings.get_mut(&report.worker) {
-            if let Some(seen) = parts(report).observation(curve) {
-                training.observe(&seen);
-            }
-            training.boundary(&readings(&drivers, report));
-        }
-    }
-    trainings.into_iter().map(|(worker, (_, training))| (worker.clone(), training)).collect()
-}
-
-fn by_iteration<'a>(reports: impl IntoIterator<Item = &'a WorkerReport>) -> Vec<Vec<&'a WorkerReport>> {
-    let mut iterations: BTreeMap<u64, Vec<&WorkerReport>> = BTreeMap::new();
-    for report in reports {
-        iterations.entry(report.iteration).or_default().push(report);
-    }
-    iterations.into_values().collect()
-}
-
-/// What forecasts take.
-fn drivers() -> DriverSet {
-    DriverSet::new(driver::ALL.into_iter().chain([driver::BARRIER_WAIT_S, driver::TAIL_SPEEDUP]))
-}
-
-/// What a report tells of the iteration to come, by name: its readings, how long the worker waited, and how it did at the end.
-pub fn inputs(report: &WorkerReport) -> impl Iterator<Item = (&str, f64)> {
-    let waited = report.barrier_wait_s.map(|wait_s| (driver::BARRIER_WAIT_S, wait_s));
-    let ended = tail_speedup(report).map(|speedup| (driver::TAIL_SPEEDUP, speedup));
-    report.drivers.iter().map(|(name, value)| (name.as_str(), *value)).chain(waited).chain(ended)
-}
-
-fn readings(drivers: &DriverSet, report: &WorkerReport) -> Vec<Option<f64>> {
-    drivers.readings(inputs(report))
 }
 
 #[cfg(test)]

@@ -1,16 +1,17 @@
-//! Whether an iteration has a tail, and how that is said on the wire.
+//! The shared tail of an iteration: whether it has one, and its form on the wire.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 
-use evenstep_core::allocate::{Scenarios, Share};
-use evenstep_core::hedge::{ChunkCost, Hedged, POOL_MAX, Terms, hedge};
-use evenstep_core::plan::{Plan, WorkerOutlook};
 use evenstep_protocol::{AllocateAnswer, Hedge, HedgeView, Tail, WorkerId};
 
 use super::bounds::Bounds;
 use super::state::JobState;
+use crate::allocate::{Scenarios, Share};
+use crate::hedge::{ChunkCost, Hedged, POOL_MAX, Terms, hedge};
+use crate::plan::{Plan, WorkerOutlook};
 
-/// How often a tail is made anew without those who could not hold its chunks.
+/// Attempts at a tail, each without the workers whose memory could not hold the chunks of the one before.
 const TRIES_MAX: usize = 4;
 
 /// A plan of which a part is left to a tail.
@@ -29,9 +30,9 @@ pub struct Hedging {
 }
 
 impl JobState {
-    /// Hedges a plan. `None` where the job does not want it, fewer than two workers can claim, somebody is unmeasured, or no tail
-    /// is expected to shorten the step.
-    pub fn hedge(
+    /// A plan with a shared tail. `None` if the job has no tails, fewer than two workers can claim, a worker is unmeasured, or no
+    /// tail is expected to shorten the step.
+    pub(super) fn hedge(
         &self,
         live: &[WorkerId],
         plan: &Plan,
@@ -66,19 +67,30 @@ impl JobState {
         None
     }
 
-    /// Whether a worker can claim.
-    pub fn claims(&self, id: &WorkerId) -> bool {
+    /// Whether a worker can claim chunks.
+    fn claims(&self, id: &WorkerId) -> bool {
         self.workers.get(id).is_some_and(|worker| worker.request.claims)
     }
 
-    /// How the latest answer hedged; `None` where no answer could.
+    /// The tail of the newest allocation; `None` if fewer than two live workers can claim, or the job has no tails.
     pub fn hedge_view(&self) -> Option<HedgeView> {
         let can = self.members.live().filter(|id| self.claims(id)).count() >= 2;
         (can && self.spec.hedge == Hedge::Auto).then(|| HedgeView {
-            tail_share: self.last_tail.share,
-            chunks: self.last_tail.chunks,
+            tail_share: self
+                .last_answer
+                .as_deref()
+                .filter(|last| last.tail.is_some())
+                .map_or(0.0, tail_share),
+            chunks: self.last_answer.as_deref().map_or(0, chunks),
             claim_time_s: self.models.claim_cost().latency_s,
         })
+    }
+
+    /// The pool that each worker claims from in the newest allocation.
+    pub fn pools(&self) -> BTreeMap<&WorkerId, u64> {
+        let shares = self.last_answer.iter().filter(|last| last.tail.is_some());
+        let shares = shares.flat_map(|last| &last.allocations);
+        shares.filter_map(|share| Some((&share.worker, share.pool?))).collect()
     }
 }
 
@@ -112,38 +124,25 @@ impl Hedging {
     }
 }
 
-/// What the latest answer left to a tail.
-#[derive(Debug, Default)]
-pub struct LastTail {
-    /// Share of its samples.
-    share: f64,
-    chunks: u64,
-    pools: BTreeMap<WorkerId, u64>,
+/// The part of an allocation's samples that is left to a tail.
+fn tail_share(answer: &AllocateAnswer) -> f64 {
+    let samples = answer.tail.iter().flat_map(|tail| &tail.chunks).sum::<u64>();
+    samples as f64 / answer.global_batch as f64
 }
 
-impl LastTail {
-    /// Of an answer.
-    pub fn of(answer: &AllocateAnswer) -> Self {
-        let Some(tail) = &answer.tail else { return Self::default() };
-        let pools = answer.allocations.iter().filter_map(|share| Some((share.worker.clone(), share.pool?)));
-        Self {
-            share: tail.chunks.iter().sum::<u64>() as f64 / answer.global_batch as f64,
-            chunks: tail.chunks.len() as u64,
-            pools: pools.collect(),
-        }
-    }
+fn chunks(answer: &AllocateAnswer) -> u64 {
+    answer.tail.as_ref().map_or(0, |tail| tail.chunks.len() as u64)
+}
 
-    /// The pool that a worker claims from.
-    pub fn pool(&self, id: &WorkerId) -> Option<u64> {
-        self.pools.get(id).copied()
-    }
-
-    /// For people; empty where there is no tail.
-    pub fn in_words(&self) -> String {
-        match self.chunks {
-            0 => String::new(),
-            1 => format!("; {:.0} % of the samples in a tail of 1 chunk", self.share * 100.0),
-            chunks => format!("; {:.0} % of the samples in a tail of {chunks} chunks", self.share * 100.0),
-        }
-    }
+/// Adds the tail to the reason of an allocation that has one.
+pub fn append_reason(answer: &mut AllocateAnswer) {
+    let percent = tail_share(answer) * 100.0;
+    let chunks = chunks(answer);
+    let reason = &mut answer.decision.reason;
+    // Writing to a string cannot fail.
+    let _ = match chunks {
+        0 => Ok(()),
+        1 => write!(reason, "; {percent:.0} % of the samples in a tail of 1 chunk"),
+        chunks => write!(reason, "; {percent:.0} % of the samples in a tail of {chunks} chunks"),
+    };
 }
