@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, ValueEnum};
-use evenstep_protocol::{BurstAllReduce, BurstNetwork, BurstProfile, BurstRequest};
+use evenstep_protocol::{BurstAllReduce, BurstNetwork, BurstProfile};
 use evenstep_report::output::check_apart;
 use evenstep_report::values::{between, not_negative, positive};
 
 use super::help::{EXAMPLES, LONG_ABOUT};
+use crate::request::BurstRequest;
 
 /// Flags of `plan`.
 #[derive(Debug, ClapArgs)]
