@@ -88,12 +88,8 @@ fn layers(plan: &BurstPlan) -> Table {
         "amplification",
         "",
     ];
-    Table {
-        title: "Layers".into(),
-        description: "In the order in which they run.".into(),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: plan.layers.iter().map(row).collect(),
-    }
+    let rows = plan.layers.iter().map(row).collect();
+    Table::new("Layers", "In the order in which they run.", &columns, rows)
 }
 
 fn front(plan: &BurstPlan) -> Table {
@@ -101,16 +97,11 @@ fn front(plan: &BurstPlan) -> Table {
         vec![Cell::number(point.amplification, 3), us(point.iteration_us), us(point.gpu_us)]
     };
     let more = if plan.front_complete { "all that there are" } else { "there may be more between them" };
-    Table {
-        title: "What limits buy".into(),
-        description: format!("From which amplification limit on each plan is allowed: {more}."),
-        columns: ["limit from", "iteration (us)", "GPU time (us)"].map(str::to_owned).to_vec(),
-        rows: plan.front.iter().map(row).collect(),
-    }
+    let description = format!("From which amplification limit on each plan is allowed: {more}.");
+    let columns = ["limit from", "iteration (us)", "GPU time (us)"];
+    Table::new("What limits buy", description, &columns, plan.front.iter().map(row).collect())
 }
 
-/// Microseconds with the digits that say something.
 fn us(us: f64) -> Cell {
-    let magnitude = if us > 0.0 { us.log10().floor() as i32 } else { 0 };
-    Cell::number(us, (4 - magnitude).clamp(0, 9).unsigned_abs() as usize)
+    Cell::significant(us, 5)
 }

@@ -26,11 +26,10 @@ mod page;
 
 mod charts;
 
-mod output;
-
 use std::time::Instant;
 
 use evenstep_protocol::JobId;
+use evenstep_report::output::{self, put, put_figures, put_page};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub use args::Args;
@@ -46,14 +45,18 @@ use crate::table::{name_series, read_all};
 /// # Errors
 /// Where a trace cannot be used or an output cannot be written; no output is written then.
 pub fn run(args: &Args, stored: impl FnOnce(&str, &JobId) -> anyhow::Result<Trace>) -> anyhow::Result<()> {
-    output::check(args)?;
+    output::check(&[&args.json, &args.csv, &args.report])?;
     let mut traces = match &args.job {
         Some(job_id) => vec![stored(&args.store, job_id)?],
         None => read_all(&args.trace, &args.choice()?)?,
     };
     name_series(&mut traces);
     let results = judge(&traces, args)?;
-    output::write(&results, args)
+    put_figures(&text::table(&results), &results, &args.json, &[&args.csv, &args.report])?;
+    if let Some(path) = &args.csv {
+        put(path, &forecasts::csv(&results)?)?;
+    }
+    put_page(&args.report, |asked| page::report(&results, asked))
 }
 
 fn judge(traces: &[Trace], args: &Args) -> anyhow::Result<Results> {
