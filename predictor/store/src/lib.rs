@@ -11,6 +11,7 @@ mod bulk;
 mod change;
 mod database;
 mod error;
+mod from_row;
 mod glance;
 mod lease;
 mod meter;

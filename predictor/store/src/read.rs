@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::database::{on, rows, scalar};
+use crate::from_row::from_row;
 use crate::{Store, StoreError, integer};
 use evenstep_protocol::{
     AllocateAnswer, InvalidId, JobId, JobSpec, JoinRequest, NodeId, NodeSample, NodeView, TailReport,
@@ -72,7 +73,6 @@ impl StoredAnswer {
     }
 }
 
-#[derive(sqlx::FromRow)]
 struct JobRow {
     spec: String,
     generation: i64,
@@ -80,7 +80,8 @@ struct JobRow {
     learning_rate: Option<String>,
 }
 
-#[derive(sqlx::FromRow)]
+from_row!(JobRow { spec, generation, departed_generation, learning_rate });
+
 struct WorkerRow {
     worker: String,
     request: String,
@@ -90,9 +91,10 @@ struct WorkerRow {
     operator_override: Option<String>,
 }
 
+from_row!(WorkerRow { worker, request, state, last_seen_unix_ms, oom_cap, operator_override });
+
 /// A report as it is read. The columns with defaults came later: a database of an earlier schema, read offline and left as
 /// it is, does not have them.
-#[derive(sqlx::FromRow)]
 pub(crate) struct ReportRow {
     pub iteration: i64,
     worker: String,
@@ -102,27 +104,23 @@ pub(crate) struct ReportRow {
     loader_wait_s: Option<f64>,
     peak_memory_bytes: Option<i64>,
     drivers_text: String,
-    #[sqlx(default)]
     cost: Option<f64>,
-    #[sqlx(default)]
     communication_s: Option<f64>,
-    #[sqlx(default)]
     overlapped_communication_s: Option<f64>,
-    #[sqlx(default)]
     gradient_sqr: Option<f64>,
-    #[sqlx(default)]
     global_gradient_sqr: Option<f64>,
-    #[sqlx(default)]
     micro_batches: Option<i64>,
-    #[sqlx(default)]
     tail_chunks: Option<i64>,
-    #[sqlx(default)]
     tail_samples: Option<i64>,
-    #[sqlx(default)]
     tail_compute_time_s: Option<f64>,
-    #[sqlx(default)]
     tail_claim_time_s: Option<f64>,
 }
+
+from_row!(ReportRow {
+    iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, peak_memory_bytes, drivers_text;
+    later: cost, communication_s, overlapped_communication_s, gradient_sqr, global_gradient_sqr, micro_batches,
+        tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s
+});
 
 impl Store {
     /// All jobs, by id.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{AllocateAnswer, JobId, JobSpec, NodeSample, WorkerReport};
 
 use crate::database::rows;
+use crate::from_row::from_row;
 use crate::read::ReportRow;
 use crate::summary::{
     HOUR_S, MINUTE_S, NodeStep, NodeSums, WorkerStep, WorkerSums, begin_of_step, node_sums, predicted_time_s,
@@ -315,7 +316,6 @@ impl Store {
 }
 
 /// The iterations of a job.
-#[derive(sqlx::FromRow)]
 struct Span {
     kept_from: i64,
     first_answer: Option<i64>,
@@ -324,6 +324,8 @@ struct Span {
     last_report: Option<i64>,
     workers: i64,
 }
+
+from_row!(Span { kept_from, first_answer, first_report, last_answer, last_report, workers });
 
 impl Span {
     /// The first iteration that there is, and the one behind the last that may go at once.
@@ -337,20 +339,20 @@ impl Span {
     }
 }
 
-#[derive(sqlx::FromRow)]
 struct TimedReport {
     at_unix_ms: i64,
-    #[sqlx(flatten)]
     report: ReportRow,
 }
 
-#[derive(sqlx::FromRow)]
+from_row!(TimedReport { at_unix_ms; whole: report });
+
 struct StepRow {
     worker: String,
     at_unix_ms: i64,
-    #[sqlx(flatten)]
     sums: WorkerSums,
 }
+
+from_row!(StepRow { worker, at_unix_ms; whole: sums });
 
 /// What old iterations come to.
 #[derive(Default)]
