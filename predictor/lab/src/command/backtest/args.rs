@@ -17,7 +17,7 @@ use crate::backtest::{ModelName, Tuning};
 use crate::batch::{DEGREE_MAX, Lags, Terms};
 use crate::command::columns::{ColumnFlags, check_traces};
 use crate::command::{COUNT_MAX, GLOBAL_BATCH_MAX};
-use crate::table::columns::{Choice, Truth};
+use crate::trace::columns::{Choice, Truth};
 
 /// Flags of `backtest`.
 #[derive(Debug, ClapArgs)]
