@@ -64,15 +64,16 @@ pub fn allocate_expected(
 /// few workers the mean counts, with many the slowest iterations do.
 fn cautious(problem: &Problem<'_>, scenarios: &Scenarios, plain: &[u64]) -> Vec<u64> {
     let shares = problem.shares;
+    let clamped = scenarios.rows().flatten().map(|factor| factor.clamp(1.0 / SLOWEST, SLOWEST));
+    let mut powers: Vec<f64> = clamped.collect();
     let mut largest = vec![0.0; shares.len()];
-    for factors in scenarios.rows() {
+    for factors in powers.chunks_exact(shares.len()) {
         largest.iter_mut().zip(factors).for_each(|(largest, factor)| *largest = factor.max(*largest));
     }
     // Relative to the largest, so that powers do not overflow.
-    let relative = |factors: &[f64]| -> Vec<f64> {
-        factors.iter().zip(&largest).map(|(factor, largest)| factor / largest).collect()
-    };
-    let mut powers: Vec<f64> = scenarios.rows().flat_map(relative).collect();
+    for factors in powers.chunks_exact_mut(shares.len()) {
+        factors.iter_mut().zip(&largest).for_each(|(factor, largest)| *factor /= largest);
+    }
     let mut best = (scenarios.expected_finish(shares, plain), plain.to_vec());
     for power in 0..POWERS {
         let mut sums = vec![0.0; shares.len()];
@@ -81,8 +82,7 @@ fn cautious(problem: &Problem<'_>, scenarios: &Scenarios, plain: &[u64]) -> Vec<
         }
         let slowed = |((share, largest), sum): ((&Share, &f64), f64)| {
             let mean = (sum / scenarios.len() as f64).powf(0.25f64.powi(power));
-            let factor = (largest * mean).clamp(1.0 / SLOWEST, SLOWEST);
-            Share { curve: share.curve.clone().scaled(factor), ..share.clone() }
+            Share { curve: share.curve.clone().scaled(largest * mean), ..share.clone() }
         };
         let slowed: Vec<Share> = shares.iter().zip(&largest).zip(sums).map(slowed).collect();
         let batches = split(&problem.with(&slowed));
