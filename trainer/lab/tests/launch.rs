@@ -210,9 +210,9 @@ fn a_step_with_a_tail_can_be_drawn() {
         // The clock is one for all: everything fits into a few steps.
         assert!(last - first < 5.0, "{step:?}");
     }
-    let draw = ["report", &timeline, &format!("--picture={}", path("step.svg")), "--iteration=4"];
+    let draw = ["report", &timeline, &format!("--picture={}", path("step.html")), "--iteration=4"];
     succeed(&trainer(&draw).output().unwrap());
-    let picture = fs::read_to_string(path("step.svg")).unwrap();
+    let picture = fs::read_to_string(path("step.html")).unwrap();
     assert!(picture.contains("chunk of the tail") && picture.contains("One step under even (iteration 4)"));
 }
 

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use evenstep_report::Report;
 
 use crate::report::results::Results;
 use crate::report::run::Run;
@@ -48,8 +49,8 @@ pub struct ReportArgs {
     /// The iteration to draw [default: the one in which most was claimed]
     #[arg(long, requires = "timeline")]
     pub iteration: Option<u64>,
-    /// Write that step as a picture to this file, under the last policy or that of --of
-    #[arg(long, value_name = "FILE.svg", requires = "timeline")]
+    /// Write a page with that step alone to this file, under the last policy or that of --of; `scripts/pictures` makes a picture of it
+    #[arg(long, value_name = "FILE.html", requires = "timeline")]
     pub picture: Option<PathBuf>,
     /// The policy of the picture
     #[arg(long, value_name = "POLICY", requires = "picture")]
@@ -110,7 +111,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     if let Some(path) = &args.picture {
         let mut wanted = steps.iter().rev().filter(|(policy, _)| args.of.is_none_or(|of| *policy == of));
         let (_, chart) = wanted.next().context("--of: the timeline has no such policy")?;
-        write(path, chart.to_svg().as_bytes())?;
+        write(path, Report::of_chart(chart).to_html().as_bytes())?;
     }
     if let Some(path) = &args.html {
         write(path, page::report(&runs, &results, steps, args.overview).to_html().as_bytes())?;
