@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use evenstep_c10d::Group;
-use evenstep_client::{Allocated, Backlog, Connection, Prefetcher, Requested};
+use evenstep_client::{Allocated, Backlog, Connection, Mismatch, Prefetcher, Requested};
 use evenstep_protocol::{AllocateAnswer, WorkerId, WorkerReport};
 use tch::{Device, Tensor};
 
@@ -171,7 +171,7 @@ impl Planner {
 fn check(response: &AllocateAnswer, requested: &Requested<'_>) -> Result<Option<Plan>, String> {
     match Plan::from_answer(response, requested) {
         Ok(plan) => Ok(Some(plan)),
-        Err(PlanError::Outgrown) => Ok(None),
+        Err(PlanError::Workers(Mismatch::Outgrown)) => Ok(None),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -10,6 +10,7 @@ mod slots;
 pub mod tail;
 
 pub use answer::PlanError;
+pub use evenstep_client::Share;
 pub use tail::{Seat, Tail};
 
 use crate::rate::Rate;
@@ -26,15 +27,6 @@ pub struct Plan {
     rate: Rate,
     /// Seconds by rank that background work may delay it; empty where the answer says nothing of it.
     budgets_s: Vec<f64>,
-}
-
-/// Samples of one rank: `offset .. offset + local_batch` of the iteration's global batch.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Share {
-    /// How many.
-    pub local_batch: u64,
-    /// Where they begin.
-    pub offset: u64,
 }
 
 impl Plan {
