@@ -1,11 +1,11 @@
 //! Plans out of the predictor's answers.
 
-use evenstep_client::{Mismatch, Requested};
+use evenstep_client::{Mismatch, Requested, Share};
 use evenstep_protocol::{AllocateAnswer, Allocation};
 
+use super::learning_rate::Rate;
+use super::split::Plan;
 use super::tail::{Claimant, Tail, chunks_max};
-use super::{Plan, Share};
-use crate::rate::Rate;
 
 /// An answer of the predictor that this run cannot follow.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
