@@ -3,7 +3,8 @@
 use sqlx::migrate::Migrator;
 
 use crate::database::{Connection, Either, run, scalar};
-use crate::{StoreError, timescale};
+use crate::error::StoreError;
+use crate::timescale;
 
 static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
 static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
