@@ -66,9 +66,10 @@ async fn insert_all(connection: &mut Connection, batches: &[&TelemetryRows]) -> 
     let mut ordered = batches.to_vec();
     ordered.sort_by_key(|batch| (batch.node().as_str(), batch.boot_id(), batch.sequence()));
     let samples: usize = batches.iter().map(|batch| batch.len()).sum();
+    // $3 is the array of sequence numbers: the text does not depend on how many there are, and is prepared once.
     let sql = format!(
         "WITH inserted AS ({INTO} RETURNING node, boot_id, sequence)
-         SELECT node, boot_id, sequence FROM inserted WHERE (SELECT count(*) FROM inserted) < {samples}
+         SELECT node, boot_id, sequence FROM inserted WHERE (SELECT count(*) FROM inserted) < cardinality($3::bigint[])
          UNION ALL SELECT NULL, NULL, count(*) FROM inserted"
     );
     let inserted: Vec<(Option<String>, Option<String>, i64)> =
