@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
+use evenstep_client::Servers;
+use evenstep_client::servers::InvalidServers;
 use evenstep_observability::logs::Format as LogFormat;
-use evenstep_protocol::servers::InvalidServers;
-use evenstep_protocol::{DEFAULT_SERVER, InvalidId, NodeId, Servers};
+use evenstep_protocol::{DEFAULT_SERVER, InvalidId, NodeId};
 use figment::Figment;
 use figment::providers::{Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};

@@ -12,8 +12,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use evenstep_protocol::Servers;
-use evenstep_protocol::servers::{Outcome, Route, Turn};
+use evenstep_client::Servers;
+use evenstep_client::failover::{Attempt, Failover, Outcome};
 use serde::Serialize;
 
 use crate::spool::{BATCH_SAMPLES_MAX, Batch, Spool};
@@ -56,7 +56,7 @@ pub struct Uplink {
     spool: Arc<Mutex<Spool>>,
     state: Arc<Mutex<UplinkState>>,
     http: ureq::Agent,
-    route: Route,
+    failover: Failover,
     send_every: Duration,
     backoff: Backoff,
     batch_samples_max: usize,
@@ -91,12 +91,12 @@ impl Uplink {
             spool,
             state,
             http: ureq::Agent::new_with_config(config),
-            route: Route::new(servers.clone()),
+            failover: Failover::new(servers.clone()),
             send_every,
             backoff,
             batch_samples_max: BATCH_SAMPLES_MAX,
         };
-        let first = uplink.route.first();
+        let first = uplink.failover.first();
         uplink.update(|state| {
             state.server = first;
             state.batch_samples_max = BATCH_SAMPLES_MAX;
@@ -170,33 +170,33 @@ impl Uplink {
             Err(error) => return Verdict::Poison { reason: error.to_string() },
         };
         let started = Instant::now();
-        let asked = self.route.ask(PATH, |turn| {
+        let asked = self.failover.request(PATH, |attempt| {
             let left = timeout.saturating_sub(started.elapsed());
             // The last one has all that is left. The one before has half of it: it answered last, so it is the likeliest.
-            let limit = if turn.others == 0 { left } else { left / 2 };
-            self.send_to(turn, &body, limit, batch)
+            let limit = if attempt.remaining == 0 { left } else { left / 2 };
+            self.send_to(attempt, &body, limit, batch)
         });
-        let first = self.route.first();
+        let first = self.failover.first();
         self.update(|state| state.server = first);
-        asked.unwrap_or_else(|unanswered| {
+        asked.unwrap_or_else(|unreachable| {
             // Whoever said when to come back is left alone until then.
-            let after = unanswered.tried.iter().filter_map(|(_, unheard)| unheard.after).max();
-            Verdict::Retry(Unheard { reason: unanswered.to_string(), after })
+            let after = unreachable.attempts.iter().filter_map(|(_, unheard)| unheard.after).max();
+            Verdict::Retry(Unheard { reason: unreachable.to_string(), after })
         })
     }
 
     fn send_to(
         &self,
-        turn: Turn<'_>,
+        attempt: Attempt<'_>,
         body: &[u8],
         limit: Duration,
         batch: &Batch,
     ) -> Outcome<Verdict, Unheard> {
-        let silent = |reason: String| Outcome::Silent(Unheard::from(reason));
+        let silent = |reason: String| Outcome::Unreachable(Unheard::from(reason));
         if limit.is_zero() {
             return silent("no time was left to ask it".to_owned());
         }
-        let url = format!("{}{PATH}", turn.server);
+        let url = format!("{}{PATH}", attempt.server);
         let request = self.http.post(url).config().timeout_global(Some(limit)).build();
         let answer = match request.content_type("application/json").send(body) {
             Ok(answer) => answer,
@@ -205,7 +205,7 @@ impl Uplink {
         let status = answer.status().as_u16();
         let header = |name: &str| Some(answer.headers().get(name)?.to_str().ok()?.to_owned());
         if status == 307 {
-            return Outcome::Elsewhere(header("location").unwrap_or_default());
+            return Outcome::Redirected(header("location").unwrap_or_default());
         }
         let retry_after = header("retry-after");
         let mut text = Vec::new();

@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use evenstep_bench::{Trace, table};
-use evenstep_core::forecast::batch::{Arx, Narx, Polynomial, Recipe, Regression};
+use evenstep_core::forecast::fit::Regression;
+use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::Training;
+use evenstep_lab::batch::{Arx, Polynomial, Recipe};
 
 const SIZES: [(usize, usize); 2] = [(200, 12), (600, 12)];
 const SEED: u64 = 1;

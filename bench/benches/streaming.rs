@@ -10,8 +10,8 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use evenstep_bench::{Iteration, Trace};
 use evenstep_core::forecast::arx::{Arx, ArxSettings, PooledArx};
-use evenstep_core::forecast::batch::Narx;
 use evenstep_core::forecast::inputs::{History, InputGroups};
+use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::Training;
 use evenstep_core::forecast::{ExpertKind, JobForecaster, Loss};
 

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,13 @@ const LEASE_TICK: Duration = Duration::from_secs(1);
 /// What a stop waits for requests under way.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A service at work, see [`App::serve`].
+pub type Serving = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
+
 /// A service that listens.
+///
+/// Its entry points return boxed futures, so that the service is compiled once, in this crate: an `async fn` and all that
+/// it awaits is compiled again in every program that awaits it.
 #[derive(Debug)]
 pub struct App {
     listener: TcpListener,
@@ -46,7 +53,11 @@ impl App {
     ///
     /// # Errors
     /// Where the store or the address cannot be used; the error names it.
-    pub async fn open(config: &Config, clock: Clock) -> anyhow::Result<Self> {
+    pub fn open(config: &Config, clock: Clock) -> Pin<Box<dyn Future<Output = anyhow::Result<Self>> + '_>> {
+        Box::pin(Self::open_store(config, clock))
+    }
+
+    async fn open_store(config: &Config, clock: Clock) -> anyhow::Result<Self> {
         let place: Address = config.store.parse()?;
         if let Some(folder) = config.reports.as_ref().filter(|folder| !folder.is_dir()) {
             anyhow::bail!("reports: {}: no such folder", folder.display());
@@ -94,7 +105,15 @@ impl App {
     ///
     /// # Errors
     /// Where the listener fails.
-    pub async fn serve(self, stop: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<()> {
+    pub fn serve(self, stop: impl Future<Output = ()> + Send + 'static) -> Serving {
+        self.serve_until(Box::pin(stop))
+    }
+
+    fn serve_until(self, stop: Pin<Box<dyn Future<Output = ()> + Send>>) -> Serving {
+        Box::pin(self.run(stop))
+    }
+
+    async fn run(self, stop: Pin<Box<dyn Future<Output = ()> + Send>>) -> anyhow::Result<()> {
         let (drain, draining) = watch::channel(false);
         let (drained, mut drain_begun) = watch::channel(false);
         let record = Record::new(&self.keep);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BackgroundSettings, Calm, JobId, LearningRateRule, LearningRateSettings, WorkerId};
+use crate::{BackgroundSettings, JobId, LearningRateRule, LearningRateSettings, WorkerId};
 
 /// `PUT /v1/jobs/{id}`: what a job wants. Putting the same again changes nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -74,9 +74,10 @@ pub struct JobSpec {
     /// Hold an allocation while a new one would shorten the predicted step by less than this share. 0 to 1, default .02.
     #[serde(default = "default_min_gain")]
     pub min_gain: f64,
-    /// What else keeps an allocation from changing.
-    #[serde(default)]
-    pub calm: Calm,
+    /// No local batch exceeds this many times the largest batch that its worker was measured at, or an even share if that is more:
+    /// beyond it the worker's speed is a guess. 1 to 10^9, default 2.
+    #[serde(default = "default_max_batch_growth")]
+    pub max_batch_growth: f64,
     /// A worker that departed 10 times within 10 minutes may come back after this many seconds only. 0 to 86,400, default 60.
     #[serde(default = "default_flap_cooldown_s")]
     pub flap_cooldown_s: f64,
@@ -109,7 +110,7 @@ impl JobSpec {
             min_workers: one(),
             lease_s: default_lease_s(),
             min_gain: default_min_gain(),
-            calm: Calm::default(),
+            max_batch_growth: default_max_batch_growth(),
             flap_cooldown_s: default_flap_cooldown_s(),
             keep_s: None,
         }
@@ -136,6 +137,9 @@ fn default_lease_s() -> f64 {
 }
 fn default_min_gain() -> f64 {
     0.02
+}
+fn default_max_batch_growth() -> f64 {
+    2.0
 }
 fn default_overlap_begins() -> f64 {
     0.4

@@ -1,5 +1,4 @@
-//! What agents, the predictor and trainers say to each other: wire types, in the order of the way of the data; and
-//! [`servers`], by which a client finds the predictor that answers it.
+//! What agents, the predictor and trainers say to each other: wire types, in the order of the way of the data.
 //!
 //! Requests are strict: an unknown field is an error that names it, so that a misspelt option is never silently
 //! dropped. Answers may grow: clients ignore fields they do not know. Units stand last in names (`_s`, `_bytes`,
@@ -8,7 +7,6 @@
 mod allocation;
 mod background;
 mod burst;
-mod calm;
 mod ids;
 mod job;
 mod learning_rate;
@@ -19,8 +17,6 @@ mod store;
 mod telemetry;
 mod view;
 
-pub mod servers;
-
 pub use allocation::{
     AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, Tail, TailReport, WorkerReport,
 };
@@ -29,7 +25,6 @@ pub use burst::{
     BurstAllReduce, BurstAlternative, BurstFrontPoint, BurstLayer, BurstNetwork, BurstPlan, BurstPlanLayer,
     BurstProfile, BurstRequest, CountChange, InvalidChange,
 };
-pub use calm::Calm;
 pub use ids::{InvalidId, JobId, NodeId, WorkerId};
 pub use job::{Hedge, JobSpec, JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerOverride};
 pub use learning_rate::{LearningRateRule, LearningRateSettings, OptimizerInstruction, Ramp};
@@ -39,7 +34,6 @@ pub use live::{
 };
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
 pub use reports::{ReportLine, ReportsView};
-pub use servers::Servers;
 pub use store::{LevelView, RetentionView, StoreView};
 pub use telemetry::{
     GpuSample, NodeSample, ProcessSample, Readings, TelemetryAnswer, TelemetryBatch, driver,

@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use evenstep_protocol::{DEFAULT_SERVER, Hedge, JobId, Servers};
+use evenstep_client::Servers;
+use evenstep_protocol::{DEFAULT_SERVER, Hedge, JobId};
 use serde::{Deserialize, Serialize};
 
 use crate::background::BackgroundArgs;

@@ -2,7 +2,6 @@
 
 pub mod append;
 mod arm;
-pub mod ask;
 pub mod background;
 mod batch;
 pub mod board;

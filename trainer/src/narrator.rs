@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use evenstep_client::Backlog;
 use evenstep_protocol::{JobId, WorkerId};
 
 use crate::arm::Arm;
-use crate::ask::Backlog;
 use crate::cli::Policy;
 use crate::collective::Reduced;
 use crate::figures::Tally;
@@ -197,7 +197,7 @@ fn line(arm: &Arm, step: &Step<'_>, workers: &[WorkerId], at_s: f64) -> Iteratio
     let timed = planned.answered.as_ref().map(|answered| &answered.timed);
     let workers = workers.iter().zip(&reduced.reports).enumerate().map(|(rank, (worker, report))| {
         let expected =
-            timed.and_then(|timed| timed.answer.allocations.iter().find(|one| one.worker == *worker));
+            timed.and_then(|timed| timed.response.allocations.iter().find(|one| one.worker == *worker));
         WorkerLine {
             worker: worker.clone(),
             local_batch: report.local_batch,
@@ -220,15 +220,15 @@ fn line(arm: &Arm, step: &Step<'_>, workers: &[WorkerId], at_s: f64) -> Iteratio
         at_s,
         global_batch: step.size,
         lr_multiplier: Some(step.lr_multiplier),
-        schedule_iteration: timed.and_then(|timed| timed.answer.optimizer.schedule_iteration),
+        schedule_iteration: timed.and_then(|timed| timed.response.optimizer.schedule_iteration),
         step_time_s: step.step_time_s,
         ask_s: planned.ask_s,
         round_trip_s: timed.map(|timed| timed.round_trip_s),
-        server_s: timed.and_then(|timed| timed.server_s),
+        server_s: timed.and_then(|timed| timed.server_time_s),
         all_reduce_s: reduced.all_reduce_s,
         loss: reduced.loss,
-        generation: timed.map(|timed| timed.answer.generation),
-        decision: timed.map(|timed| timed.answer.decision.clone()),
+        generation: timed.map(|timed| timed.response.generation),
+        decision: timed.map(|timed| timed.response.decision.clone()),
         gradient_difference: step.gradient_difference,
         workers: workers.collect(),
     }

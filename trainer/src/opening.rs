@@ -1,13 +1,11 @@
 //! Rank 0's first words, and how it makes the run known.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use evenstep_protocol::{JobId, JobSpec, WorkerId};
+use evenstep_client::{Backlog, Client, ClientConfig, Connection, ConnectionBuilder, Registration, RunStart};
+use evenstep_protocol::{Hedge, JobId, JobSpec, JoinRequest, WorkerId};
 
-use crate::ask::{Backlog, Begin, Client, Registration};
 use crate::cli::{JoinArgs, TrainArgs};
 use crate::contend::clock_s;
 use crate::figures::Tally;
@@ -186,36 +184,42 @@ fn changes(kind: LoadKind) -> &'static str {
     }
 }
 
-/// How a run makes itself known to the predictor under one policy.
+/// The registration of a run with the predictor under one policy.
 pub fn registration(
     worker: &Worker<'_>,
     asking: &Asking,
     workers: &[WorkerId],
     devices: &[String],
-    begin: Begin,
+    start: RunStart,
 ) -> Registration {
     let (args, train) = (worker.args, &worker.args.train);
-    Registration {
-        client: Client::new(
-            &train.server,
-            asking.job_id.clone(),
-            Duration::from_millis(train.ask_timeout_ms),
-        ),
-        spec: JobSpec {
-            quantum: train.quantum,
-            max_local_batch: train.max_local_batch,
-            per_worker_batch: train.per_worker_batch,
-            rule: train.rule.named(),
-            learning_rate: train.rule.settings(worker.data.train.len()),
-            hedge: train.hedge.of(asking.policy),
-            min_chunk: train.hedge.min_chunk,
-            background: train.background.wanted(),
-            ..JobSpec::new(train.base_batch(args.world_size))
-        },
-        workers: workers.to_vec(),
-        devices: devices.to_vec(),
-        former: BTreeSet::new(),
-        outdated: Arc::default(),
-        begin,
-    }
+    let request_timeout = Duration::from_millis(train.ask_timeout_ms);
+    let config = ClientConfig { request_timeout, ..ClientConfig::default() };
+    let spec = JobSpec {
+        quantum: train.quantum,
+        max_local_batch: train.max_local_batch,
+        per_worker_batch: train.per_worker_batch,
+        rule: train.rule.named(),
+        learning_rate: train.rule.settings(worker.data.train.len()),
+        hedge: train.hedge.of(asking.policy),
+        min_chunk: train.hedge.min_chunk,
+        background: train.background.wanted(),
+        ..JobSpec::new(train.base_batch(args.world_size))
+    };
+    let claims = spec.hedge == Hedge::Auto;
+    let joins = workers.iter().zip(devices).map(|(worker, device)| JoinRequest {
+        device: Some(device.clone()),
+        claims,
+        ..JoinRequest::new(worker.clone())
+    });
+    let client = Client::new(&train.server, asking.job_id.clone(), config);
+    Registration::new(client, spec, joins.collect()).starting_at(start)
+}
+
+/// A connection of this registration that delivers the policy's reports and prints its events.
+pub fn connection(registration: Registration, asking: &Asking, output: &Output) -> ConnectionBuilder {
+    let output = output.clone();
+    Connection::builder(registration)
+        .backlog(asking.backlog.clone())
+        .on_event(move |event| output.say(&event.to_string()))
 }

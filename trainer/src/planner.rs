@@ -3,15 +3,15 @@
 use std::time::Instant;
 
 use evenstep_c10d::Group;
-use evenstep_protocol::{WorkerId, WorkerReport};
+use evenstep_client::{Allocated, Backlog, Connection, Prefetcher, Requested};
+use evenstep_protocol::{AllocateAnswer, WorkerId, WorkerReport};
 use tch::{Device, Tensor};
 
-use crate::ask::{AheadAsker, Answered, Backlog, Link};
 use crate::cli::AskMode;
 use crate::collective::Reduced;
 use crate::data::Cursor;
-use crate::plan::Plan;
 use crate::plan::tail::SharedTail;
+use crate::plan::{Plan, PlanError};
 
 /// Decides the plan of each iteration.
 #[derive(Debug)]
@@ -27,15 +27,15 @@ pub struct Planner {
 #[derive(Debug)]
 enum Source {
     Even { quantum: u64, tail: Option<SharedTail> },
-    Boundary { rank0: Option<Link> },
+    Boundary { rank0: Option<Connection> },
     Ahead { rank0: Option<Ahead>, next: Option<Plan> },
 }
 
 #[derive(Debug)]
 struct Ahead {
-    asker: AheadAsker,
-    /// The answer that rode on the last all-reduce.
-    rode: Option<Answered>,
+    prefetcher: Prefetcher<Plan>,
+    /// The allocation that rode on the last all-reduce.
+    rode: Option<Allocated<Plan>>,
 }
 
 /// The plan of an iteration and what it cost.
@@ -45,8 +45,8 @@ pub struct Planned {
     pub plan: Plan,
     /// Time for asking and handing out, on the critical path, in seconds.
     pub ask_s: f64,
-    /// On rank 0: the answer, where it was given for this very iteration.
-    pub answered: Option<Answered>,
+    /// On rank 0: the allocation, if it was made for this very iteration.
+    pub answered: Option<Allocated<Plan>>,
 }
 
 impl Planner {
@@ -55,16 +55,16 @@ impl Planner {
         Self { in_force, source: Source::Even { quantum, tail }, device: Device::Cpu }
     }
 
-    /// What the predictor says, and until then what is in force; `link` on rank 0 only, `device` is where the group
+    /// What the predictor says, and until then what is in force; `connection` on rank 0 only, `device` is where the group
     /// broadcasts.
-    pub fn asking(mode: AskMode, link: Option<Link>, in_force: Plan, device: Device) -> Self {
+    pub fn asking(mode: AskMode, connection: Option<Connection>, in_force: Plan, device: Device) -> Self {
         let source = match mode {
             AskMode::Boundary => Source::Boundary { rank0: None },
             AskMode::Ahead => Source::Ahead { rank0: None, next: None },
         };
         let mut planner = Self { in_force, source, device };
-        if let Some(link) = link {
-            planner.connect(link);
+        if let Some(connection) = connection {
+            planner.connect(connection);
         }
         planner
     }
@@ -77,7 +77,7 @@ impl Planner {
     /// Asking ahead only: wants the first iterations of the run, which no all-reduce came before.
     pub fn begin(&self, iteration: u64, size: u64) {
         if let Source::Ahead { rank0: Some(ahead), .. } = &self.source {
-            ahead.asker.want(iteration, size);
+            ahead.prefetcher.request(iteration, size);
         }
     }
 
@@ -98,13 +98,13 @@ impl Planner {
                 return Ok(Planned { plan, ask_s: 0.0, answered: None });
             }
             Source::Boundary { rank0 } => {
-                let answered = rank0.as_mut().and_then(|link| link.ask(iteration, size));
+                let answered = rank0.as_mut().and_then(|rank0| rank0.request(iteration, size, check));
                 let own = answered.as_ref().map(|answered| &answered.plan);
                 (hand_out(group, own, self.device)?, answered)
             }
             Source::Ahead { rank0, next } => {
                 let rode = rank0.as_mut().and_then(|ahead| ahead.rode.take());
-                let exact = rode.filter(|answered| answered.timed.answer.iteration == iteration);
+                let exact = rode.filter(|answered| answered.timed.response.iteration == iteration);
                 (next.take(), exact)
             }
         };
@@ -128,7 +128,7 @@ impl Planner {
     /// Asking ahead, on rank 0: the newest answer, to ride on this iteration's all-reduce.
     pub fn news(&mut self) -> Option<Plan> {
         let Source::Ahead { rank0: Some(ahead), .. } = &mut self.source else { return None };
-        ahead.rode = ahead.asker.newest();
+        ahead.rode = ahead.prefetcher.newest();
         ahead.rode.as_ref().map(|answered| answered.plan.clone())
     }
 
@@ -138,30 +138,41 @@ impl Planner {
         if let Source::Ahead { rank0, next } = &mut self.source {
             next.clone_from(&reduced.news);
             if let Some(ahead) = rank0 {
-                ahead.asker.want(iteration + 2, cursor.size(global_batch, 2));
+                ahead.prefetcher.request(iteration + 2, cursor.size(global_batch, 2));
             }
         }
     }
 
-    /// On rank 0: asks through this line from now on. Under even splits nobody is asked.
-    pub fn connect(&mut self, link: Link) {
+    /// On rank 0: sends requests over this connection from now on. Even splits need none.
+    pub fn connect(&mut self, connection: Connection) {
         match &mut self.source {
             Source::Even { .. } => {}
-            Source::Boundary { rank0 } => *rank0 = Some(link),
-            Source::Ahead { rank0, .. } => *rank0 = Some(Ahead { asker: AheadAsker::new(link), rode: None }),
+            Source::Boundary { rank0 } => *rank0 = Some(connection),
+            Source::Ahead { rank0, .. } => {
+                *rank0 = Some(Ahead { prefetcher: Prefetcher::start(connection, check), rode: None });
+            }
         }
     }
 
     /// Delivers the last reports and leaves the job; `next_size` is the size of the iteration that would come next.
     pub fn close(&mut self, next_size: u64) {
-        let link = match &mut self.source {
+        let connection = match &mut self.source {
             Source::Even { .. } => None,
             Source::Boundary { rank0 } => rank0.take(),
-            Source::Ahead { rank0, .. } => rank0.take().and_then(|ahead| ahead.asker.end()),
+            Source::Ahead { rank0, .. } => rank0.take().and_then(|ahead| ahead.prefetcher.finish()),
         };
-        if let Some(link) = link {
-            link.close(next_size);
+        if let Some(connection) = connection {
+            connection.close(next_size);
         }
+    }
+}
+
+/// Makes a plan of an allocation. An allocation that was made for fewer workers is skipped: later ones fit.
+fn check(response: &AllocateAnswer, requested: &Requested<'_>) -> Result<Option<Plan>, String> {
+    match Plan::from_answer(response, requested) {
+        Ok(plan) => Ok(Some(plan)),
+        Err(PlanError::Outgrown) => Ok(None),
+        Err(error) => Err(error.to_string()),
     }
 }
 

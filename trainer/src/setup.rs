@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use evenstep_agent::Boundary;
 use evenstep_c10d::{Group, Store};
+use evenstep_client::RunStart;
 use evenstep_protocol::{JobId, WorkerId};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tch::{Device, Tensor};
 
 use crate::arm::Arm;
-use crate::ask::{Begin, Link};
 use crate::background::{Background, foreground_stream};
 use crate::checkpoint::{self, State};
 use crate::claims::Claims;
@@ -24,7 +24,7 @@ use crate::device::{connect, reduce_device};
 use crate::elastic::Told;
 use crate::identity::{device_words, worker_id};
 use crate::moments::MomentsLog;
-use crate::opening::{narrate, registration, timeline};
+use crate::opening::{connection, narrate, registration, timeline};
 use crate::optimizer::Sgd;
 use crate::pace::Pace;
 use crate::plan::Plan;
@@ -76,7 +76,7 @@ pub fn prepare(args: &JoinArgs) -> Result<(Worker<'_>, Group, Vec<Arm>)> {
     if args.rank == 0 {
         worker.narrator = Some(narrate(&worker, &workers, &start, started, false)?);
     }
-    let begin = Begin { iteration: start.iteration, resumed: train.resume };
+    let begin = RunStart { iteration: start.iteration, resumed: train.resume };
     for arm in &mut arms {
         let even = Plan::even(arm.global_batch, args.world_size, train.quantum);
         let even = even.at_rate(worker.rate(arm, start.rate));
@@ -84,13 +84,13 @@ pub fn prepare(args: &JoinArgs) -> Result<(Worker<'_>, Group, Vec<Arm>)> {
             arm.planner = Planner::even(even, train.quantum, train.even_tail());
             continue;
         }
-        let link = worker.narrator.as_ref().map(|narrator| {
+        let connected = worker.narrator.as_ref().map(|narrator| {
             let asking = narrator.asking(arm.policy)?;
             let registration = registration(&worker, asking, &workers, &devices, begin);
-            let link = Link::open(registration, asking.backlog.clone(), narrator.output.clone());
-            link.with_context(|| format!("predictor {}", train.server))
+            let connected = connection(registration, asking, &narrator.output).open();
+            connected.with_context(|| format!("predictor {}", train.server))
         });
-        arm.planner = Planner::asking(train.ask, link.transpose()?, even, reduce_device(worker.device));
+        arm.planner = Planner::asking(train.ask, connected.transpose()?, even, reduce_device(worker.device));
         arm.planner.begin(start.iteration + 1, arm.cursor.size(arm.global_batch, 1));
     }
     // The first reading of a rate only opens its window; nobody begins before everybody is ready.

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use evenstep_c10d::Store;
+use evenstep_client::Requested;
 use evenstep_protocol::{AllocateAnswer, WorkerId};
 use evenstep_trainer::claims::{Claims, Did};
 use evenstep_trainer::cli::Policy;
@@ -15,7 +16,7 @@ use evenstep_trainer::collective::RankReport;
 use evenstep_trainer::compute::Computed;
 use evenstep_trainer::hedge::ClaimMode;
 use evenstep_trainer::host_port::HostPort;
-use evenstep_trainer::plan::{Asked, Plan, Share};
+use evenstep_trainer::plan::{Plan, Share};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
@@ -59,8 +60,9 @@ fn plan(iteration: u64) -> (Plan, u64) {
     }))
     .unwrap();
     let workers: Vec<WorkerId> = (0..WORKERS).map(worker).collect();
-    let asked = Asked { workers: &workers, global_batch: samples, generation: 1, follows_workers: false };
-    (Plan::from_answer(&answer, &asked).unwrap(), samples)
+    let requested =
+        Requested { workers: &workers, global_batch: samples, generation: 1, follows_workers: false };
+    (Plan::from_answer(&answer, &requested).unwrap(), samples)
 }
 
 /// What a rank computed of an iteration. Where it is `slow` it finds itself far slower than the others are expected to be.

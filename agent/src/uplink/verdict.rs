@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use evenstep_protocol::servers::Outcome;
+use evenstep_client::failover::Outcome;
 use evenstep_protocol::{Problem, TelemetryAnswer};
 
 use crate::spool::Batch;
@@ -51,23 +51,23 @@ pub(super) fn judge(
     batch: &Batch,
 ) -> Outcome<Verdict, Unheard> {
     let unheard = |reason: String| Unheard { reason, after: retry_after.and_then(seconds) };
-    let silent = |reason: String| Outcome::Silent(unheard(reason));
+    let silent = |reason: String| Outcome::Unreachable(unheard(reason));
     match status {
         200..=299 => match serde_json::from_slice::<TelemetryAnswer>(body) {
-            Ok(answer) if is_for(&answer, batch) => Outcome::Answered(Verdict::Acknowledged {
+            Ok(answer) if is_for(&answer, batch) => Outcome::Responded(Verdict::Acknowledged {
                 next_sequence: answer.next_sequence,
                 duplicates: answer.duplicates,
             }),
             Ok(answer) => silent(format!("the answer is not for this batch: {answer:?}")),
             Err(error) => silent(format!("the answer to the batch is not one of a predictor: {error}")),
         },
-        413 => Outcome::Answered(Verdict::TooLarge),
+        413 => Outcome::Responded(Verdict::TooLarge),
         // The store behind all servers is slower than what comes in: to press the others would make it no faster.
-        429 => Outcome::Answered(Verdict::Retry(unheard(shown(status, body)))),
+        429 => Outcome::Responded(Verdict::Retry(unheard(shown(status, body)))),
         // These judge the request's way, its sender or the moment, not the samples: a wrong --server, a proxy that
         // wants a login. Nothing may be given up for them.
         401 | 403 | 404 | 405 | 407 | 408 | 421 | 425 => silent(shown(status, body)),
-        400..=499 => Outcome::Answered(Verdict::Poison { reason: shown(status, body) }),
+        400..=499 => Outcome::Responded(Verdict::Poison { reason: shown(status, body) }),
         _ => silent(shown(status, body)),
     }
 }
@@ -122,33 +122,33 @@ mod tests {
     fn only_an_answer_to_this_batch_acknowledges_it() {
         let acknowledged = Verdict::Acknowledged { next_sequence: 13, duplicates: 1 };
         let outcome = judged(200, None, &answer("b", 13));
-        assert!(matches!(&outcome, Outcome::Answered(verdict) if *verdict == acknowledged), "{outcome:?}");
+        assert!(matches!(&outcome, Outcome::Responded(verdict) if *verdict == acknowledged), "{outcome:?}");
         for (boot_id, next_sequence) in [("c", 13), ("b", 14), ("b", 10), ("b", 0)] {
             let outcome = judged(200, None, &answer(boot_id, next_sequence));
-            assert!(matches!(outcome, Outcome::Silent(_)), "{boot_id} {next_sequence}: {outcome:?}");
+            assert!(matches!(outcome, Outcome::Unreachable(_)), "{boot_id} {next_sequence}: {outcome:?}");
         }
-        assert!(matches!(judged(200, None, b"<html>"), Outcome::Silent(_)));
+        assert!(matches!(judged(200, None, b"<html>"), Outcome::Unreachable(_)));
     }
 
     #[test]
     fn only_a_judgement_on_the_content_is_poison() {
         for status in [400, 409, 415, 422] {
             let outcome = judged(status, None, b"");
-            assert!(matches!(outcome, Outcome::Answered(Verdict::Poison { .. })), "{status}");
+            assert!(matches!(outcome, Outcome::Responded(Verdict::Poison { .. })), "{status}");
         }
         for status in [301, 401, 403, 404, 408, 500, 502, 503] {
-            assert!(matches!(judged(status, None, b""), Outcome::Silent(_)), "{status}");
+            assert!(matches!(judged(status, None, b""), Outcome::Unreachable(_)), "{status}");
         }
-        assert!(matches!(judged(413, None, b""), Outcome::Answered(Verdict::TooLarge)));
+        assert!(matches!(judged(413, None, b""), Outcome::Responded(Verdict::TooLarge)));
     }
 
     #[test]
     fn a_server_says_when_to_come_back() {
-        let Outcome::Silent(unheard) = judged(503, Some("7"), b"draining") else { panic!() };
+        let Outcome::Unreachable(unheard) = judged(503, Some("7"), b"draining") else { panic!() };
         assert_eq!((unheard.after, unheard.reason.as_str()), (Some(Duration::from_secs(7)), "503 draining"));
-        let Outcome::Answered(Verdict::Retry(unheard)) = judged(429, Some("9"), b"busy") else { panic!() };
+        let Outcome::Responded(Verdict::Retry(unheard)) = judged(429, Some("9"), b"busy") else { panic!() };
         assert_eq!((unheard.after, unheard.reason.as_str()), (Some(Duration::from_secs(9)), "429 busy"));
-        let Outcome::Silent(unheard) = judged(503, Some("Fri, 20 Nov 2026 18:00:00 GMT"), b"") else {
+        let Outcome::Unreachable(unheard) = judged(503, Some("Fri, 20 Nov 2026 18:00:00 GMT"), b"") else {
             panic!()
         };
         assert_eq!(unheard.after, None);

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::path::Path;
 use std::time::Instant;
 
+use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, SqliteConnection};
 
@@ -25,7 +26,7 @@ pub fn sqlite(file: &Path, nodes: &[Batches]) -> f64 {
 pub fn postgres(url: &str, nodes: &[Batches]) -> f64 {
     let mut connection = run(async {
         let mut connection = PgConnection::connect(url).await.expect("a database");
-        sqlx::migrate!("../migrations/postgres").run(&mut connection).await.expect("our schema");
+        schema("postgres").await.run(&mut connection).await.expect("our schema");
         connection
     });
     let rate = rate(nodes, |node, rows| run(copy(&mut connection, node, rows)));
@@ -53,6 +54,12 @@ fn rate(nodes: &[Batches], mut insert: impl FnMut(&str, &[Row])) -> f64 {
     nodes.iter().map(Batches::samples).sum::<usize>() as f64 / started.elapsed().as_secs_f64()
 }
 
+/// The schema that the service makes.
+async fn schema(database: &str) -> Migrator {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../migrations").join(database);
+    Migrator::new(folder).await.expect("our migrations")
+}
+
 /// A database of our schema, as durable as the service's.
 async fn open(file: &Path) -> SqliteConnection {
     let options = SqliteConnectOptions::new()
@@ -62,7 +69,7 @@ async fn open(file: &Path) -> SqliteConnection {
         .synchronous(SqliteSynchronous::Full)
         .disable_statement_logging();
     let mut connection = options.connect().await.expect("a database");
-    sqlx::migrate!("../migrations/sqlite").run(&mut connection).await.expect("our schema");
+    schema("sqlite").await.run(&mut connection).await.expect("our schema");
     connection
 }
 

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::planner::{AllReduce, COUNTS_MAX, Cost, GPUS_MAX, Input, Layer, Limit, Memory, Network, Problem};
 use evenstep_protocol::{BurstAllReduce, BurstLayer, BurstNetwork, BurstProfile, BurstRequest, CountChange};
 
 use crate::error::PlanError;
+use crate::planner::{AllReduce, COUNTS_MAX, Cost, GPUS_MAX, Input, Layer, Limit, Memory, Network, Problem};
 
 /// Layers that take less than this on one GPU are free of the limit, unless said otherwise: DeepPool's.
 pub const EXEMPT_BELOW_US: f64 = 300.0;

@@ -1,7 +1,8 @@
 //! A plan in the words of the wire.
 
-use crate::planner::{Alternative, Front, FrontPoint, Plan, PlannedLayer, Problem};
 use evenstep_protocol::{BurstAlternative, BurstFrontPoint, BurstPlan, BurstPlanLayer, BurstRequest};
+
+use crate::planner::{Alternative, Front, FrontPoint, Plan, PlannedLayer, Problem};
 
 pub fn answer(
     request: &BurstRequest,

@@ -1,8 +1,7 @@
 //! How much work a plan is, so that none takes minutes: a bound, and how many plans there is time for to find out what limits buy.
 
-use crate::planner::Problem;
-
 use crate::error::PlanError;
+use crate::planner::Problem;
 
 /// The most plans that are made to find out what limits buy.
 const FRONT_PLANS_MAX: u64 = 32;

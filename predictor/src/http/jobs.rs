@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use evenstep_core::gate::LIMIT_MAX;
-use evenstep_protocol::{Calm, JobId, JobSpec, JobView, JobsView, LearningRateRule, Problem};
+use evenstep_protocol::{JobId, JobSpec, JobView, JobsView, LearningRateRule, Problem};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -20,7 +20,7 @@ const LEASE_S_MAX: f64 = 86_400.0;
 const KEEP_S_MAX: u64 = 10_000_000_000;
 /// Sizes that a job may allow.
 const ALLOWED_SIZES_MAX: u64 = 64;
-/// The longest dwell, and the longest ramp, in iterations.
+/// The longest ramp, in iterations.
 const ITERATIONS_MAX: u64 = 1_000_000;
 
 pub fn router() -> OpenApiRouter<Api> {
@@ -100,22 +100,14 @@ fn check(spec: &JobSpec) -> Result<(), Refusal> {
     within("min_workers", spec.min_workers, 1..=WORKERS_MAX as u64)?;
     between("lease_s", spec.lease_s, 1.0, LEASE_S_MAX)?;
     between("min_gain", spec.min_gain, 0.0, 1.0)?;
+    between("max_batch_growth", spec.max_batch_growth, 1.0, 1e9)?;
     between("overlap_begins", spec.overlap_begins, 0.0, 1.0)?;
     between("memory_headroom", spec.memory_headroom, 0.0, 0.9)?;
     let background = spec.background.unwrap_or_default();
     between("background.slow_down_limit", background.slow_down_limit, 1.0, LIMIT_MAX)?;
     between("flap_cooldown_s", spec.flap_cooldown_s, 0.0, LEASE_S_MAX)?;
     spec.keep_s.map_or(Ok(()), |keep_s| within("keep_s", keep_s, 60..=KEEP_S_MAX))?;
-    check_calm(&spec.calm)?;
     check_learning_rate(spec)
-}
-
-fn check_calm(calm: &Calm) -> Result<(), Refusal> {
-    between("calm.dead_band", calm.dead_band, 0.0, 1.0)?;
-    within("calm.dwell", calm.dwell, 0..=ITERATIONS_MAX)?;
-    between("calm.change_cost_s", calm.change_cost_s, 0.0, LEASE_S_MAX)?;
-    between("calm.trust", calm.trust, 1.0, 1e9)?;
-    between("calm.fine_tune_below", calm.fine_tune_below, 0.0, 10.0)
 }
 
 fn check_sizes(spec: &JobSpec) -> Result<(), Refusal> {

@@ -2,7 +2,7 @@
 
 use evenstep_core::learning_rate::LearningRateError;
 use evenstep_core::plan::{
-    Calm, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
+    Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
 };
 use evenstep_protocol::{AllocateAnswer, AllocateRequest, Allocation, Decision, JobId, WorkerId};
 
@@ -47,7 +47,7 @@ pub fn decide(
         (step, None)
     } else {
         let scenarios = state.models.scenarios(&live);
-        let plan = plan(iteration, &outlooks, &scenarios, in_force, &rules)?;
+        let plan = plan(&outlooks, &scenarios, in_force, &rules)?;
         let any_size = rules.sizes == Sizes::Any;
         let hedging = any_size.then(|| state.hedge(&live, &plan, &outlooks, &bounds, &scenarios)).flatten();
         (plan, hedging)
@@ -85,7 +85,7 @@ pub fn decide(
     state.last_tail = LastTail::of(&answer);
     answer.decision.reason.push_str(&state.last_tail.in_words());
     if ragged.is_none() {
-        let in_force = plan.in_force(iteration, in_force);
+        let in_force = plan.in_force();
         state.in_force = Some((live, in_force));
     }
     state.last_decision = Some(answer.decision.clone());
@@ -101,20 +101,13 @@ fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rules {
         Some(distinct) => Sizes::Distinct(usize::try_from(distinct).unwrap_or(usize::MAX)),
         None => Sizes::Any,
     };
-    let calm = &spec.calm;
     Rules {
         global_batch,
         quantum: spec.quantum,
         sizes,
         objective: Objective::default(),
-        calm: Calm {
-            min_gain: spec.min_gain,
-            dead_band: calm.dead_band,
-            dwell: calm.dwell,
-            change_cost_s: calm.change_cost_s,
-            trust: calm.trust,
-            fine_tune_below: calm.fine_tune_below,
-        },
+        min_gain: spec.min_gain,
+        max_batch_growth: spec.max_batch_growth,
     }
 }
 

@@ -69,7 +69,7 @@ fn in_force(answer: &AllocateAnswer, global_batch: u64) -> Option<(Vec<WorkerId>
     let batches =
         answer.allocations.iter().map(|share| share.planned_batch.unwrap_or(share.local_batch)).collect();
     let speeds = answer.allocations.iter().map(|share| share.predicted_speed_samples_per_s).collect();
-    Some((workers, InForce { batches, speeds, since: answer.iteration }))
+    Some((workers, InForce { batches, speeds }))
 }
 
 impl JobState {

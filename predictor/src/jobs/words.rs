@@ -1,7 +1,6 @@
 //! Decisions in words.
 
 use evenstep_core::plan::Reason;
-use evenstep_core::plan::calm::Hold;
 use evenstep_core::straggler::{Cause, Straggler};
 use evenstep_protocol::{DecisionKind, StragglerReason, StragglerView, WorkerId};
 
@@ -11,7 +10,7 @@ pub fn kind(reason: &Reason) -> DecisionKind {
         Reason::Unmeasured { .. } => DecisionKind::ColdStart,
         Reason::Profiling { .. } => DecisionKind::Profiling,
         Reason::FirstMeasured | Reason::SpeedChanged { .. } | Reason::ByCost => DecisionKind::Rebalanced,
-        Reason::Unchanged | Reason::Held(_) => DecisionKind::Held,
+        Reason::Unchanged | Reason::Held { .. } => DecisionKind::Held,
     }
 }
 
@@ -37,20 +36,11 @@ pub fn in_words(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
         }
         Reason::ByCost => "ranges cut by what each sample costs".into(),
         Reason::Unchanged => "the shares in force are the best".into(),
-        Reason::Held(Hold::GainTooSmall { gain }) => format!(
+        Reason::Held { gain } => format!(
             "a change would save {:.1} % of the step, under the minimum of {:.1} %",
             gain * 100.0,
             min_gain * 100.0
         ),
-        Reason::Held(Hold::DeadBand { change }) => {
-            format!("no share would change by more than {:.0} %: within the dead-band", change * 100.0)
-        }
-        Reason::Held(Hold::Dwelling { left }) => {
-            format!("the shares in force stay for {left} more iterations")
-        }
-        Reason::Held(Hold::Costs { saves_s }) => {
-            format!("a change would save {:.1} ms a step: too little so far for what it costs", saves_s * 1e3)
-        }
     }
 }
 

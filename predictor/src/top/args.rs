@@ -1,6 +1,7 @@
 //! What can be asked of `top`.
 
-use evenstep_protocol::{DEFAULT_SERVER, JobId, Servers};
+use evenstep_client::Servers;
+use evenstep_protocol::{DEFAULT_SERVER, JobId};
 
 /// Watch jobs in a terminal: speeds, batches, finish times, waits and decisions as they happen
 ///

@@ -5,8 +5,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryR
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use evenstep_protocol::servers::{Outcome, Route};
-use evenstep_protocol::{JobId, Problem, Servers};
+use evenstep_client::Servers;
+use evenstep_client::failover::{Failover, Outcome};
+use evenstep_protocol::{JobId, Problem};
 use serde::de::DeserializeOwned;
 
 use super::sse::{Said, Stream};
@@ -112,15 +113,15 @@ impl Feed {
 impl Source {
     /// A thread that opens the stream of a subject again and again, until `left` has no sender any more.
     fn follow(self, subject: Subject, left: Receiver<()>) -> std::io::Result<JoinHandle<()>> {
-        // A route of its own: a job may be another predictor's than the one that knows all of them.
-        let stream = Following { route: Route::new(self.servers.clone()), source: self, subject, left };
+        // A failover order of its own: a job may be another predictor's than the one that knows all of them.
+        let stream = Following { failover: Failover::new(self.servers.clone()), source: self, subject, left };
         thread::Builder::new().name("live".into()).spawn(move || stream.run())
     }
 }
 
 struct Following {
     source: Source,
-    route: Route,
+    failover: Failover,
     subject: Subject,
     left: Receiver<()>,
 }
@@ -155,7 +156,7 @@ impl Following {
     /// False where nobody hears it.
     fn say(&self, heard: Heard) -> bool {
         let news = match &self.subject {
-            Subject::All => News::All(heard, self.route.first()),
+            Subject::All => News::All(heard, self.failover.first()),
             Subject::Job(job) => News::Job(job.clone(), heard),
         };
         self.source.news.send(news).is_ok()
@@ -221,25 +222,25 @@ impl Following {
 
     /// What the first of the servers that answers has at a path.
     fn ask(&self, path: &str) -> Result<ureq::Body, End> {
-        let answer = self.route.ask(path, |turn| {
-            let answer = match self.source.http.get(format!("{}{path}", turn.server)).call() {
+        let answer = self.failover.request(path, |attempt| {
+            let answer = match self.source.http.get(format!("{}{path}", attempt.server)).call() {
                 Ok(answer) => answer,
-                Err(error) => return Outcome::Silent(error.to_string()),
+                Err(error) => return Outcome::Unreachable(error.to_string()),
             };
             match answer.status().as_u16() {
-                200 => Outcome::Answered(Some(answer.into_body())),
+                200 => Outcome::Responded(Some(answer.into_body())),
                 307 => {
                     let location = answer.headers().get("location").and_then(|value| value.to_str().ok());
-                    Outcome::Elsewhere(location.unwrap_or_default().to_owned())
+                    Outcome::Redirected(location.unwrap_or_default().to_owned())
                 }
-                404 if matches!(self.subject, Subject::Job(_)) => Outcome::Answered(None),
-                status => Outcome::Silent(refusal(status, answer.into_body())),
+                404 if matches!(self.subject, Subject::Job(_)) => Outcome::Responded(None),
+                status => Outcome::Unreachable(refusal(status, answer.into_body())),
             }
         });
         match answer {
             Ok(Some(body)) => Ok(body),
             Ok(None) => Err(End::NotThere),
-            Err(unanswered) => Err(End::Lost(unanswered.to_string())),
+            Err(unreachable) => Err(End::Lost(unreachable.to_string())),
         }
     }
 }

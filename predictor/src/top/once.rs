@@ -5,7 +5,6 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use evenstep_protocol::servers::Route;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
@@ -34,7 +33,7 @@ const HEIGHT_OF_JOBS: usize = 6;
 /// No predictor answers, there is no such job, or standard output is closed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (mut feed, news) = Feed::start(args.server.clone())?;
-    let mut state = State::new(Route::new(args.server.clone()).first(), args.job.clone());
+    let mut state = State::new(args.server.urls()[0].clone(), args.job.clone());
     if let Some(job) = &args.job {
         feed.follow(job.clone()).map_err(anyhow::Error::msg)?;
     }

@@ -6,7 +6,6 @@ use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evenstep_protocol::servers::Route;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::signal::unix::{SignalKind, signal};
@@ -27,7 +26,7 @@ const DRAW_EVERY: Duration = Duration::from_secs(1);
 /// The terminal cannot be used.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (mut feed, news) = Feed::start(args.server.clone())?;
-    let mut state = State::new(Route::new(args.server.clone()).first(), args.job.clone());
+    let mut state = State::new(args.server.urls()[0].clone(), args.job.clone());
     if let Some(job) = &args.job {
         feed.follow(job.clone()).map_err(anyhow::Error::msg)?;
     }

@@ -1,13 +1,38 @@
 //! The schema: brought up to date when a store is opened, and refused where it is from the future.
 
-use sqlx::migrate::Migrator;
+use std::sync::LazyLock;
+
+use sqlx::SqlStr;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
 
 use crate::database::{Connection, Either, run, scalar};
 use crate::error::StoreError;
 use crate::timescale;
 
-static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
-static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
+/// Files of a folder of `migrations`: names and contents.
+macro_rules! migrations {
+    ($folder:literal: $($name:literal)*) => {
+        [$(($name, include_str!(concat!("../../../migrations/", $folder, "/", $name, ".sql")))),*]
+    };
+}
+static SQLITE: LazyLock<Migrator> = LazyLock::new(|| {
+    migrator(&migrations!("sqlite":
+        "0001_initial" "0002_models" "0003_allocation_learning" "0004_hedging" "0005_trust" "0006_retention"
+    ))
+});
+static POSTGRES: LazyLock<Migrator> =
+    LazyLock::new(|| migrator(&migrations!("postgres": "0001_schema" "0002_retention")));
+
+/// Migrations as sqlx's own macro makes them from files: a version, and a description.
+fn migrator(files: &[(&str, &'static str)]) -> Migrator {
+    let migrations = files.iter().filter_map(|(name, sql)| {
+        let (version, description) = name.split_once('_')?;
+        let (version, description) = (version.parse().ok()?, description.replace('_', " "));
+        let sql = SqlStr::from_static(sql);
+        Some(Migration::new(version, description.into(), MigrationType::Simple, sql, false))
+    });
+    Migrator::with_migrations(migrations.collect())
+}
 
 /// The schema that a database of ours has.
 pub(crate) const NEWEST: &str = "SELECT max(version) FROM _sqlx_migrations";
@@ -76,4 +101,31 @@ pub(crate) async fn probe(connection: &mut Connection) -> Result<u64, StoreError
         }
     };
     Ok(run!(connection, sql)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use sqlx::migrate::Migrator;
+
+    use super::{POSTGRES, SQLITE};
+
+    /// What is compiled in is what sqlx finds in the folder: a database of an earlier version was made by that.
+    #[tokio::test]
+    async fn every_migration_is_compiled_in_as_its_file_says() {
+        let migrations = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
+        for (folder, ours) in [("sqlite", &SQLITE), ("postgres", &POSTGRES)] {
+            let files = Migrator::new(migrations.join(folder)).await.unwrap();
+            assert!(files.iter().count() > 0);
+            assert_eq!(ours.iter().count(), files.iter().count(), "{folder}");
+            for (ours, file) in ours.iter().zip(files.iter()) {
+                assert_eq!(ours.version, file.version);
+                assert_eq!(ours.description, file.description);
+                assert_eq!(ours.migration_type, file.migration_type);
+                assert_eq!(ours.checksum, file.checksum);
+                assert_eq!(ours.no_tx, file.no_tx);
+            }
+        }
+    }
 }

@@ -6,6 +6,7 @@ use evenstep_protocol::{AllocateAnswer, NodeSample, Readings, WorkerId, WorkerRe
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
+use crate::from_row::from_row;
 
 /// A minute, in seconds.
 pub const MINUTE_S: i64 = 60;
@@ -103,7 +104,7 @@ pub struct WorkerStep {
 }
 
 /// What the reports of a step of a worker come to.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, sqlx::FromRow)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerSums {
     /// How many there were.
     pub reports: i64,
@@ -120,6 +121,16 @@ pub struct WorkerSums {
     /// What they had foreseen, in seconds.
     pub predicted_time_s: f64,
 }
+
+from_row!(WorkerSums {
+    reports,
+    samples,
+    compute_time_s,
+    barrier_wait_s,
+    loader_wait_s,
+    predicted,
+    predicted_time_s
+});
 
 impl WorkerSums {
     /// Takes in a report, with what the answer to its iteration had foreseen for the worker.

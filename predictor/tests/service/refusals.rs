@@ -177,6 +177,9 @@ fn jobs_and_workers_that_break_a_rule_are_refused_by_field_and_value() {
         (put(json!({"global_batch": 60, "quantum": 0})), "quantum: 0"),
         (put(json!({"global_batch": 60, "lease_s": 0.5})), "lease_s: 0.5"),
         (put(json!({"global_batch": 60, "min_gain": 1.5})), "min_gain: 1.5"),
+        (put(json!({"global_batch": 60, "max_batch_growth": 0.5})), "max_batch_growth: 0.5"),
+        // The option of earlier versions.
+        (put(json!({"global_batch": 60, "calm": {"trust": 2.0}})), "unknown field `calm`"),
         (put(json!({"global_batch": 60, "min_local_batch": 9, "max_local_batch": 8})), "min_local_batch: 9"),
         (put(json!({"global_batch": 60, "max_local_batch": 0})), "max_local_batch: 0"),
         (put(json!({"global_batch": 60, "min_chunk": 0})), "min_chunk: 0"),

@@ -62,6 +62,25 @@ fn a_restart_recovers_jobs_workers_series_models_and_what_was_planned() {
     assert!(seen(&service) == before, "after SIGTERM:\n{:#?}\nbefore:\n{:#?}", seen(&service).0, before.0);
 }
 
+/// Schemas before `0007_hysteresis` (SQLite) and `0003_hysteresis` (PostgreSQL) stored job options with an object `calm`.
+#[test]
+fn job_options_of_earlier_versions_are_migrated() {
+    let mut service = Service::start();
+    let spec = JobSpec { max_batch_growth: 3.5, ..JobSpec::new(64) };
+    service.client.put_job("job", &spec);
+    service.predictor.process.kill();
+    let mut earlier = serde_json::to_value(&spec).unwrap();
+    earlier.as_object_mut().unwrap().remove("max_batch_growth");
+    earlier["calm"] = serde_json::json!(
+        {"dead_band": 0.0, "dwell": 3, "change_cost_s": 0.0, "trust": 3.5, "fine_tune_below": 0.0}
+    );
+    assert_eq!(service.store.rows(&format!("UPDATE job SET spec = '{earlier}' RETURNING spec")).len(), 1);
+    let unmigrated = "DELETE FROM _sqlx_migrations WHERE description = 'hysteresis' RETURNING description";
+    assert_eq!(service.store.rows(unmigrated).len(), 1);
+    service.predictor.restart();
+    assert_eq!(service.predictor.client().job("job").spec, spec);
+}
+
 #[test]
 fn told_to_stop_it_finishes_what_was_begun_and_leaves_one_file() {
     let mut service = Service::start();

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use evenstep_c10d::{Error, Group, Store};
+use evenstep_client::RunStart;
 use evenstep_protocol::{JobId, WorkerId};
 use tch::Device;
 
 pub use rendezvous::{Ending, PREFIX, Told, end, ending, has_begun};
 
 use crate::arm::Arm;
-use crate::ask::{Begin, Link};
 use crate::cli::{JoinArgs, Policy};
 use crate::collective::Bucket;
 use crate::contend::clock_s;
@@ -29,7 +29,7 @@ use crate::data::Cursor;
 use crate::device::{connect, reduce_device};
 use crate::figures::quantile;
 use crate::identity::{default_job_id, device_words, worker_id};
-use crate::opening::{narrate, registration};
+use crate::opening::{connection, narrate, registration};
 use crate::output::Output;
 use crate::plan::Plan;
 use crate::planner::Planner;
@@ -299,17 +299,16 @@ impl Life<'_> {
         };
         let asking = narrator.asking(self.arm.policy)?;
         let devices: Vec<String> = members.members.iter().map(|member| member.device.clone()).collect();
-        let begin = Begin { iteration: self.arm.iteration, resumed: train.resume || begun };
-        self.outdated = Arc::default();
-        let mut registration = registration(&self.worker, asking, &narrator.workers, &devices, begin);
-        registration.former.clone_from(&members.ever);
-        registration.outdated = Arc::clone(&self.outdated);
-        let (backlog, output) = (asking.backlog.clone(), narrator.output.clone());
-        let link = if begun {
-            Link::reopen(registration, backlog, output)
+        let start = RunStart { iteration: self.arm.iteration, resumed: train.resume || begun };
+        let registration = registration(&self.worker, asking, &narrator.workers, &devices, start)
+            .with_former_workers(members.ever.clone());
+        self.outdated = registration.superseded();
+        let builder = connection(registration, asking, &narrator.output);
+        let connection = if begun {
+            builder.reopen()
         } else {
-            match Link::open(registration, backlog, output) {
-                Ok(link) => link,
+            match builder.open() {
+                Ok(connection) => connection,
                 Err(error) => {
                     let why = format!("predictor {}: {error}", train.server);
                     end(self.rendezvous.store(), &Ending::Failed(why.clone()))?;
@@ -317,7 +316,7 @@ impl Life<'_> {
                 }
             }
         };
-        self.arm.planner.connect(link);
+        self.arm.planner.connect(connection);
         self.arm.planner.begin(self.arm.iteration + 1, self.arm.cursor.size(self.arm.global_batch, 1));
         Ok(())
     }

@@ -1,23 +1,11 @@
 //! Plans out of the predictor's answers.
 
-use evenstep_protocol::{AllocateAnswer, Allocation, WorkerId};
+use evenstep_client::Requested;
+use evenstep_protocol::{AllocateAnswer, Allocation};
 
 use super::tail::{Claimant, Tail, chunks_max};
 use super::{Plan, Share};
 use crate::rate::Rate;
-
-/// What was asked for.
-#[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
-    /// Our workers in rank order.
-    pub workers: &'a [WorkerId],
-    /// Samples in the iteration.
-    pub global_batch: u64,
-    /// The generation.
-    pub generation: u64,
-    /// Whether the global batch follows the number of workers.
-    pub follows_workers: bool,
-}
 
 /// An answer of the predictor that this run cannot follow.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -64,8 +52,8 @@ impl Plan {
     /// # Errors
     /// It names other workers than ours, its shares and chunks do not cover the global batch exactly once, or its tail breaks
     /// a rule.
-    pub fn from_answer(answer: &AllocateAnswer, asked: &Asked<'_>) -> Result<Self, PlanError> {
-        let Asked { workers, global_batch, generation, follows_workers } = *asked;
+    pub fn from_answer(answer: &AllocateAnswer, requested: &Requested<'_>) -> Result<Self, PlanError> {
+        let Requested { workers, global_batch, generation, follows_workers } = *requested;
         let named = answer.allocations.len();
         let mut told: Vec<Option<&Allocation>> = vec![None; workers.len()];
         for allocation in &answer.allocations {
@@ -153,7 +141,8 @@ fn tail(answer: &AllocateAnswer, told: &[Option<&Allocation>]) -> Result<Option<
 #[cfg(test)]
 mod tests {
     use evenstep_protocol::{
-        BackgroundBudget, Decision, DecisionKind, JobId, LearningRateRule, OptimizerInstruction, Tail as Told,
+        BackgroundBudget, Decision, DecisionKind, JobId, LearningRateRule, OptimizerInstruction,
+        Tail as Told, WorkerId,
     };
 
     use super::*;
@@ -210,8 +199,8 @@ mod tests {
 
     /// What two workers make of an answer to a request for 40 samples.
     fn followed(answer: &AllocateAnswer, generation: u64, follows_workers: bool) -> Result<Plan, PlanError> {
-        let asked = Asked { workers: &workers(2), global_batch: 40, generation, follows_workers };
-        Plan::from_answer(answer, &asked)
+        let requested = Requested { workers: &workers(2), global_batch: 40, generation, follows_workers };
+        Plan::from_answer(answer, &requested)
     }
 
     #[test]

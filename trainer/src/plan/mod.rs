@@ -9,7 +9,7 @@ pub mod answer;
 mod slots;
 pub mod tail;
 
-pub use answer::{Asked, PlanError};
+pub use answer::PlanError;
 pub use tail::{Seat, Tail};
 
 use crate::rate::Rate;

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, ValueEnum};
 use evenstep_protocol::{BurstAllReduce, BurstNetwork, BurstProfile, BurstRequest};
-
-use super::help::{EXAMPLES, LONG_ABOUT};
 use evenstep_report::output::check_apart;
 use evenstep_report::values::{between, not_negative, positive};
+
+use super::help::{EXAMPLES, LONG_ABOUT};
 
 /// Flags of `plan`.
 #[derive(Debug, ClapArgs)]

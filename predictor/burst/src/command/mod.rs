@@ -25,9 +25,10 @@ use evenstep_protocol::BurstProfile;
 
 pub use args::Args;
 
-use crate::plan::plan;
 use evenstep_report::output::STANDARD;
 use evenstep_report::output::{self, asked, put, put_figures};
+
+use crate::plan::plan;
 
 /// The largest profile that is read, in bytes.
 const PROFILE_BYTES_MAX: u64 = 256 << 20;

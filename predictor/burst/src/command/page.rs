@@ -1,11 +1,11 @@
 //! A plan as a page that stands alone.
 
 use evenstep_protocol::{BurstAlternative, BurstFrontPoint, BurstPlan, BurstPlanLayer};
+use evenstep_report::text::number;
 use evenstep_report::{Cell, Figure, Report, Section, Table};
 
 use super::charts;
 use super::text::{headline, samples, verdict};
-use evenstep_report::text::number;
 
 const DEFINITIONS: &str = "Layers run one after another. A layer on n GPUs runs on the n fastest; between layers of unlike counts activations go forward \
 and gradients back (transfers). Compute is forward and backward; where the profile has tables, the gradient sum is part of it. Amplification: GPU time of \

@@ -1,7 +1,6 @@
 //! A plan as text.
 
 use evenstep_protocol::{BurstAlternative, BurstPlan, BurstPlanLayer};
-
 use evenstep_report::text::{aligned, line, number};
 
 /// The whole text.

@@ -1,11 +1,11 @@
 //! What each amplification limit buys: time against GPU time.
 
-use super::Planner;
 use super::answer::Plan;
 use super::check::check;
 use super::costs::{Costs, just_below};
 use super::error::{BurstError, Infeasible};
 use super::problem::{Limit, Problem};
+use super::solve::Planner;
 
 /// Plans for all amplification limits.
 #[derive(Debug, Clone, PartialEq)]

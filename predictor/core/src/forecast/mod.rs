@@ -2,18 +2,21 @@
 //!
 //! Experts ([`average`], [`arx`]) each forecast the log speed from a worker's past and the drivers read at the boundary of
 //! the iteration ([`inputs`]); [`Mix`] weights them by their own records; [`AdaptiveInterval`] puts a band around the mix.
-//! [`JobForecaster`] runs them for all workers of a job. [`batch`] has the models that are fitted on a stretch of history.
+//! [`JobForecaster`] runs them for all workers of a job. [`narx`] is a network that is fitted to a range of history ([`nonlinear`] makes an
+//! expert of it).
 
 pub mod arx;
 pub mod average;
-pub mod batch;
 mod expert;
+pub mod fit;
 pub mod inputs;
 mod interval;
 mod job;
 mod mix;
+pub mod narx;
 pub mod nonlinear;
 pub mod rls;
+pub mod scaling;
 mod worker;
 
 pub use expert::{EXPERT_NAMES, ExpertKind, UnknownExpert};

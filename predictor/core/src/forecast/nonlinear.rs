@@ -11,8 +11,9 @@ use linfa::traits::Fit;
 use ndarray::{Array1, Array2};
 use serde::{Deserialize, Serialize};
 
-use super::batch::{FitError, FittedNarx, Narx, Regression};
+use super::fit::{FitError, Regression};
 use super::inputs::{History, InputGroups, Layout, Scaler};
+use super::narx::{FittedNarx, Narx};
 use crate::series::{DriverSet, Observation};
 
 /// Rows of history that a network is fitted to at most: the latest.

@@ -188,7 +188,7 @@ fn a_network_joins_and_is_believed_where_it_is_better() {
     };
     let mut forecaster = forecaster(&[]);
     let mut training = nonlinear::Training::new(forecaster.drivers());
-    assert!(training.fit(&batch::Narx::refit()).is_err(), "nothing to learn from yet");
+    assert!(training.fit(&narx::Narx::refit()).is_err(), "nothing to learn from yet");
     let mut walk = |forecaster: &mut JobForecaster<u8>, training: &mut nonlinear::Training| {
         let mut squares = 0.0;
         for _ in 0..300 {
@@ -202,7 +202,7 @@ fn a_network_joins_and_is_believed_where_it_is_better() {
         squares
     };
     let before = walk(&mut forecaster, &mut training);
-    forecaster.install(&0, training.fit(&batch::Narx::refit()).unwrap());
+    forecaster.install(&0, training.fit(&narx::Narx::refit()).unwrap());
     walk(&mut forecaster, &mut training);
     let after = walk(&mut forecaster, &mut training);
     assert!(after < 0.1 * before, "{after} against {before}");

@@ -1,10 +1,10 @@
 //! From forecasts to the batches of an iteration, with the reason: a plain function of its input.
 //!
 //! What the plan minimises is the expected time of the slowest worker over the forecasts' joint distribution
-//! ([`Scenarios`]). It holds what is in force unless a change is worth it ([`calm`]). A worker that is unmeasured gets a careful
+//! ([`Scenarios`]). It holds what is in force unless a change is worth it ([`hysteresis`]). A worker that is unmeasured gets a careful
 //! share. At the start of a job a short [`profile`] can make batch curves known.
 
-pub mod calm;
+mod hysteresis;
 pub mod profile;
 
 #[cfg(test)]
@@ -17,7 +17,12 @@ use crate::allocate::{
 use crate::curve::Curve;
 use crate::forecast::Forecast;
 
-pub use calm::Calm;
+use hysteresis::Gain;
+
+/// The default of [`Rules::min_gain`].
+pub const MIN_GAIN: f64 = 0.02;
+/// The default of [`Rules::max_batch_growth`].
+pub const MAX_BATCH_GROWTH: f64 = 2.0;
 
 /// What is known of one worker when an iteration is planned.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,8 +64,6 @@ pub struct InForce {
     pub batches: Vec<u64>,
     /// Speeds by rank that the batches were made for; `None` after a cold start.
     pub speeds: Option<Vec<f64>>,
-    /// The first iteration that had these batches.
-    pub since: u64,
 }
 
 /// Which sizes local batches may have.
@@ -96,8 +99,11 @@ pub struct Rules {
     pub sizes: Sizes,
     /// What is minimised.
     pub objective: Objective,
-    /// What keeps an allocation from changing.
-    pub calm: Calm,
+    /// Hold the plan in force while a new plan would shorten the expected step by less than this share, 0 to 1.
+    pub min_gain: f64,
+    /// No worker gets more than this many times the largest batch it was measured at, or an even share if that is more; at
+    /// least 1.
+    pub max_batch_growth: f64,
 }
 
 /// The batches of an iteration.
@@ -116,11 +122,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan as the one in force, made in this iteration unless the one `before` it had the same batches.
-    pub fn in_force(&self, iteration: u64, before: Option<&InForce>) -> InForce {
-        let since =
-            before.filter(|before| before.batches == self.batches).map_or(iteration, |before| before.since);
-        InForce { batches: self.batches.clone(), speeds: self.speeds.clone(), since }
+    /// The plan as the one in force for the next iteration.
+    pub fn in_force(&self) -> InForce {
+        InForce { batches: self.batches.clone(), speeds: self.speeds.clone() }
     }
 }
 
@@ -163,16 +167,18 @@ pub enum Reason {
     ByCost,
     /// The best plan is the one in force.
     Unchanged,
-    /// A better plan is not worth the change.
-    Held(calm::Hold),
+    /// A better plan would gain less than the minimum.
+    Held {
+        /// The share of the step that it would save.
+        gain: f64,
+    },
 }
 
-/// Plans iteration `iteration`.
+/// Plans the next iteration.
 ///
 /// # Errors
 /// [`Unplannable`] where the bounds cannot hold the global batch, or no allowed sizes make it.
 pub fn plan(
-    iteration: u64,
     workers: &[WorkerOutlook],
     scenarios: &Scenarios,
     in_force: Option<&InForce>,
@@ -185,7 +191,7 @@ pub fn plan(
     };
     let even_batches = even(&bounds(workers), rules.global_batch, rules.quantum)?;
     let unmeasured = workers.iter().filter(|worker| worker.measured.is_none()).count();
-    let Some(shares) = shares(workers, &even_batches, rules.calm.trust) else {
+    let Some(shares) = shares(workers, &even_batches, rules.max_batch_growth) else {
         let batches = match &rules.sizes {
             Sizes::Any => even_batches,
             _ => split(&alike(workers), &Scenarios::default(), rules)?,
@@ -210,25 +216,18 @@ pub fn plan(
         None => Change::To(best, Reason::FirstMeasured),
         Some(held) if held.batches == best => Change::To(best, Reason::Unchanged),
         Some(InForce { speeds: None, .. }) => Change::To(best, Reason::FirstMeasured),
-        Some(held @ InForce { speeds: Some(before), batches, since }) => {
-            let gain = calm::Gain::of(&shares, scenarios, rules.objective, batches, &best);
-            match rules.calm.holds(iteration.saturating_sub(*since), batches, &best, &gain) {
-                Some(hold) => Change::Hold { held, hold },
-                None => {
-                    let reason = most_changed(before, &speeds);
-                    let best = if rules.sizes == Sizes::Any && rules.calm.goes_half_way(&shares, batches) {
-                        split(&half_way(&shares, batches, &best), scenarios, rules).unwrap_or(best)
-                    } else {
-                        best
-                    };
-                    Change::To(best, reason)
-                }
+        Some(held @ InForce { speeds: Some(before), batches }) => {
+            let gain = Gain::of(&shares, scenarios, rules.objective, batches, &best);
+            if gain.is_worth_a_change(rules.min_gain) {
+                Change::To(best, most_changed(before, &speeds))
+            } else {
+                Change::Hold { held, gain: gain.believed.max(0.0) }
             }
         }
     };
     let (batches, made_for, reason) = match change {
         // The speeds stay those that the batches were made for, so that slow drift adds up until it is worth a change.
-        Change::Hold { held, hold } => (held.batches.clone(), held.speeds.clone(), Reason::Held(hold)),
+        Change::Hold { held, gain } => (held.batches.clone(), held.speeds.clone(), Reason::Held { gain }),
         Change::To(batches, reason) => (batches, Some(speeds), reason),
     };
     let step_time_s = Some(finish(&batches));
@@ -237,7 +236,7 @@ pub fn plan(
 
 enum Change<'a> {
     To(Vec<u64>, Reason),
-    Hold { held: &'a InForce, hold: calm::Hold },
+    Hold { held: &'a InForce, gain: f64 },
 }
 
 /// Plans an iteration whose samples cost differently, in their order: contiguous ranges of balanced finish times. What is in
@@ -288,9 +287,9 @@ fn alike(workers: &[WorkerOutlook]) -> Vec<Share> {
 }
 
 /// What the split sees of each worker; `None` where nobody is measured. An unmeasured worker is taken for as slow as the slowest
-/// of the others, and gets no more than an even share. A measured one gets at most `trust` times the largest batch it was
-/// measured at, or an even share where that is more.
-fn shares(workers: &[WorkerOutlook], even: &[u64], trust: f64) -> Option<Vec<Share>> {
+/// of the others, and gets no more than an even share. A measured one gets at most
+/// `max_batch_growth` times the largest batch it was measured at, or an even share if that is more.
+fn shares(workers: &[WorkerOutlook], even: &[u64], max_batch_growth: f64) -> Option<Vec<Share>> {
     let measured =
         || workers.iter().zip(even).filter_map(|(worker, even)| Some((worker.measured.as_ref()?, *even)));
     let slowest = measured()
@@ -298,7 +297,9 @@ fn shares(workers: &[WorkerOutlook], even: &[u64], trust: f64) -> Option<Vec<Sha
         .map(|(measured, _)| &measured.curve)?;
     let share = |(worker, even): (&WorkerOutlook, &u64)| {
         let (curve, trusted) = match &worker.measured {
-            Some(measured) => (&measured.curve, (measured.largest as f64 * trust).max(*even as f64)),
+            Some(measured) => {
+                (&measured.curve, (measured.largest as f64 * max_batch_growth).max(*even as f64))
+            }
             None => (slowest, *even as f64),
         };
         // A bound beyond what integers hold is none.
@@ -317,15 +318,6 @@ fn shares(workers: &[WorkerOutlook], even: &[u64], trust: f64) -> Option<Vec<Sha
 fn untrusted(shares: &[Share], workers: &[WorkerOutlook]) -> Vec<Share> {
     let share = |(share, worker): (&Share, &WorkerOutlook)| Share { cap: worker.cap, ..share.clone() };
     shares.iter().zip(workers).map(share).collect()
-}
-
-/// The same shares, bounded to the nearer half of the way from what is in force to what would be best.
-fn half_way(shares: &[Share], held: &[u64], best: &[u64]) -> Vec<Share> {
-    let bounded = |((share, held), best): ((&Share, &u64), &u64)| {
-        let middle = held.midpoint(*best);
-        Share { floor: middle.min(*held), cap: Some(middle.max(*held)), ..share.clone() }
-    };
-    shares.iter().zip(held).zip(best).map(bounded).collect()
 }
 
 /// Whether the batches in force are still a legal answer.

@@ -3,13 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::recipes::RecipeName;
-use super::refit::{Refits, Refitted};
-use super::rolling::{JobModel, Prediction};
-use evenstep_core::forecast::batch::{FitError, Narx};
+use evenstep_core::forecast::fit::FitError;
+use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::Training;
 use evenstep_core::forecast::{EXPERT_NAMES, ExpertKind, JobForecaster, Loss};
 use evenstep_core::series::{DriverSet, Observation};
+
+use super::recipes::RecipeName;
+use super::refit::{Refitted, Setup};
+use super::rolling::{JobModel, Prediction};
 
 /// The mixes. Single experts stand beside them ([`EXPERT_NAMES`]), and batch models ([`RecipeName::ALL`]).
 pub const MIX_NAMES: &str = "mix, mix_step (trained on the step time)";
@@ -64,17 +66,6 @@ impl fmt::Display for ModelName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.written)
     }
-}
-
-/// What a model is set up for.
-#[derive(Debug, Clone, Copy)]
-pub struct Setup<'a> {
-    /// Names of the drivers.
-    pub drivers: &'a [String],
-    /// Rows of warm-up of each worker.
-    pub warmup_rows: &'a [usize],
-    /// How batch models are fitted.
-    pub refits: &'a Refits,
 }
 
 impl ModelName {

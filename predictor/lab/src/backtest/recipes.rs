@@ -1,8 +1,9 @@
 //! Batch models by name.
 
-use evenstep_core::forecast::batch::{
-    Arx, ElasticNet, FitError, Narx, Ols, Polynomial, Recipe, Ridge, Settings, Terms,
-};
+use evenstep_core::forecast::fit::FitError;
+use evenstep_core::forecast::narx::{Narx, Settings};
+
+use crate::batch::{Arx, ElasticNet, Ols, Polynomial, Recipe, Ridge, Terms};
 
 /// A batch model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,11 +3,12 @@
 //! They take log speed from its lags, from the drivers at the boundary and their lags, and from the log of the batch to
 //! come. A missing reading enters at the mean of its column, a column that says nothing is left out.
 
-use super::models::Setup;
+use evenstep_core::forecast::fit::{FitError, Regression};
+use evenstep_core::series::DriverSet;
+
 use super::recipes::{RecipeName, Tuning};
 use super::rolling::{JobModel, Prediction};
-use evenstep_core::forecast::batch::{FitError, Lags, Recipe, Regression, System};
-use evenstep_core::series::DriverSet;
+use crate::batch::{Lags, Recipe, System};
 
 /// Forecasts stay within the range of this many recent values, and [`RANGE_MARGIN`] of log speed beyond.
 const RANGE_ROWS: usize = 20;
@@ -36,6 +37,17 @@ pub struct Refits {
     pub horizon: usize,
     /// Settings of the models.
     pub tuning: Tuning,
+}
+
+/// What a model is set up for.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup<'a> {
+    /// Names of the drivers.
+    pub drivers: &'a [String],
+    /// Rows of warm-up of each worker.
+    pub warmup_rows: &'a [usize],
+    /// How batch models are fitted.
+    pub refits: &'a Refits,
 }
 
 /// A batch model of each worker.
@@ -185,12 +197,8 @@ fn filled(row: &[Option<f64>], columns: &[Column]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    const TUNING: Tuning = Tuning {
-        degree: 3,
-        terms: evenstep_core::forecast::batch::Terms::Automatic,
-        seed: 1,
-        thorough: false,
-    };
+    const TUNING: Tuning =
+        Tuning { degree: 3, terms: crate::batch::Terms::Automatic, seed: 1, thorough: false };
 
     fn model(refits: &Refits, warmup_rows: usize) -> Refitted {
         let setup = Setup { drivers: &["load".into()], warmup_rows: &[warmup_rows], refits };

@@ -1,7 +1,10 @@
 //! Rolling origin: a model walks through a job, forecasts each row from what was known before, then sees it.
 
-use super::{BacktestError, Clock, Job, Row, Series};
 use evenstep_core::forecast::{AdaptiveInterval, COVERAGE};
+
+use super::clock::Clock;
+use super::error::BacktestError;
+use super::job::{Job, Row, Series};
 
 /// Rows that must follow the warm-up: fewer have no spread to compare an error with.
 pub const TEST_ROWS_MIN: usize = 2;
@@ -262,12 +265,7 @@ mod tests {
 
     fn tracks(job: &Job, model: &str, plan: &Plan) -> Vec<Track> {
         let rows: Vec<usize> = job.series.iter().map(|series| plan.warmup_rows(series).unwrap()).collect();
-        let tuning = Tuning {
-            degree: 2,
-            terms: evenstep_core::forecast::batch::Terms::Automatic,
-            seed: 1,
-            thorough: false,
-        };
+        let tuning = Tuning { degree: 2, terms: crate::batch::Terms::Automatic, seed: 1, thorough: false };
         let refits = Refits {
             window: None,
             early: Some(18),

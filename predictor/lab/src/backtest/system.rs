@@ -2,8 +2,12 @@
 
 use std::ops::Range;
 
-use super::{Accuracy, BacktestError, Clock};
-use evenstep_core::forecast::batch::{FitError, Lags, Recipe, System};
+use evenstep_core::forecast::fit::FitError;
+
+use super::clock::Clock;
+use super::error::BacktestError;
+use super::metrics::Accuracy;
+use crate::batch::{Lags, Recipe, System};
 
 /// The part of the train range that decides whether current inputs help: the last fifth.
 const HELD_OUT: usize = 5;
@@ -125,7 +129,7 @@ impl Identification {
 mod tests {
     use super::*;
     use crate::backtest::recipes::{RecipeName, Tuning};
-    use evenstep_core::forecast::batch::Terms;
+    use crate::batch::Terms;
 
     const TUNING: Tuning = Tuning { degree: 1, terms: Terms::Automatic, seed: 1, thorough: false };
 

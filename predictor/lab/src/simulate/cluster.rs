@@ -4,8 +4,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
-use super::SimulateError;
-use super::world::{CELLS_MAX, Form, Worker, World};
+use super::error::{CELLS_MAX, SimulateError};
+use super::world::{Form, Worker, World};
 
 /// A described cluster.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

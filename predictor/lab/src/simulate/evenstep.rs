@@ -2,18 +2,20 @@
 
 use std::collections::VecDeque;
 
-use super::SimulateError;
-use super::policy::{Policy, Report, Settings, Shares};
-use super::world::{BARRIER_WAIT, World};
 use evenstep_core::allocate::{Communication, Scenarios, Share};
 use evenstep_core::curve::CurveLearner;
-use evenstep_core::forecast::batch::Narx;
+use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
 use evenstep_core::forecast::{ExpertKind, JobForecaster};
 use evenstep_core::hedge::learner::Parts;
 use evenstep_core::hedge::{ChunkCost, Hedged, Terms, hedge};
-use evenstep_core::plan::{InForce, Measured, Rules, Sizes, WorkerOutlook, plan};
+use evenstep_core::plan::{InForce, MAX_BATCH_GROWTH, Measured, Rules, Sizes, WorkerOutlook, plan};
 use evenstep_core::series::DriverSet;
+
+use super::error::SimulateError;
+use super::policy::{Policy, Report, Shares};
+use super::settings::Settings;
+use super::world::{BARRIER_WAIT, World};
 
 /// Fits networks, in the order given; where one cannot be fitted there is none.
 pub type Fitter<'a> = &'a (dyn Fn(&[Training]) -> Vec<Option<FittedExpert>> + Sync);
@@ -163,8 +165,7 @@ impl Known {
 }
 
 impl Policy for Evenstep<'_> {
-    fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Shares, SimulateError> {
-        let iteration = iteration as u64;
+    fn shares(&mut self, _iteration: usize, present: &[usize]) -> Result<Shares, SimulateError> {
         let outlooks: Vec<WorkerOutlook> = present.iter().map(|worker| self.outlook(*worker)).collect();
         let in_force = self.in_force.as_ref().filter(|(workers, _)| workers == present);
         let in_force = in_force.map(|(_, in_force)| in_force);
@@ -173,12 +174,12 @@ impl Policy for Evenstep<'_> {
             quantum: self.settings.quantum,
             sizes: Sizes::Any,
             objective: self.settings.objective,
-            calm: self.settings.calm,
+            min_gain: self.settings.min_gain,
+            max_batch_growth: MAX_BATCH_GROWTH,
         };
         let scenarios = self.scenarios(present);
-        let plan = plan(iteration, &outlooks, &scenarios, in_force, &rules)?;
-        let in_force = plan.in_force(iteration, in_force);
-        self.in_force = Some((present.to_vec(), in_force));
+        let plan = plan(&outlooks, &scenarios, in_force, &rules)?;
+        self.in_force = Some((present.to_vec(), plan.in_force()));
         let hedged =
             self.hedges.then(|| self.hedged(present, &outlooks, &plan.batches, &scenarios)).flatten();
         Ok(hedged.map_or(Shares::Given(plan.batches), Shares::Hedged))

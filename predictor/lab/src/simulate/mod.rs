@@ -4,113 +4,46 @@
 //! ([`ClusterSpec`]); it does not react to what is done in it. A [`PolicyName`] shares out the batch knowing what it could
 //! have known. [`walk()`] lets a policy live through a world.
 //!
+//! - [`error`]: why a simulation cannot be run
 //! - [`world`]: workers, their conditions, and how their time grows with the batch
 //! - [`cluster`]: a world from a description, drawn by a seed
-//! - [`policy`]: the policies by name, and those that need no forecaster
-//! - `evenstep`: the service's own way
+//! - [`settings`]: the policies by name, and the settings of a simulation
+//! - [`policy`]: what a policy is
+//! - [`baselines`]: the policies without a forecaster
+//! - [`evenstep`]: the service's own policy
 //! - [`walk`](mod@walk): iteration by iteration
-//! - [`summary`]: what came out
-//! - [`advice`]: is it worth it?
+//! - [`summary`]: statistics of a run
+//! - [`advice`]: whether evenstep is worth it
 
-pub mod advice;
-
-pub mod cluster;
-
-mod evenstep;
-
-pub mod policy;
-
-pub mod summary;
-
-pub mod walk;
+pub mod error;
 
 pub mod world;
 
+pub mod cluster;
+
+pub mod settings;
+
+pub mod policy;
+
+pub mod baselines;
+
+pub mod evenstep;
+
+pub mod walk;
+
+pub mod summary;
+
+pub mod advice;
+
 pub use advice::{Advice, Verdict};
+pub use baselines::slowest;
 pub use cluster::ClusterSpec;
+pub use error::SimulateError;
 pub use evenstep::{Fitter, fit_one};
-pub use policy::{PolicyName, Settings};
+pub use settings::{PolicyName, Settings};
 pub use summary::Summary;
 pub use walk::{Run, walk};
 pub use world::{Form, Worker, World};
-
-use evenstep_core::allocate::Infeasible;
-use evenstep_core::plan::Unplannable;
-
-/// Why a simulation cannot be run.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum SimulateError {
-    /// A number out of its range.
-    #[error("{what} {value}: it must be {range}")]
-    Range {
-        /// What it is.
-        what: String,
-        /// Its value.
-        value: f64,
-        /// What it must be.
-        range: &'static str,
-    },
-    /// Fewer samples than workers.
-    #[error("global batch {global_batch}: {workers} workers take at least {quantum} samples each")]
-    TooFewSamples {
-        /// Samples of an iteration.
-        global_batch: u64,
-        /// Workers that take part.
-        workers: usize,
-        /// The least that each takes.
-        quantum: u64,
-    },
-    /// A global batch that is no multiple of the quantum.
-    #[error("global batch {global_batch}: it must be a multiple of the quantum {quantum}")]
-    NoMultiple {
-        /// Samples of an iteration.
-        global_batch: u64,
-        /// What every share is a multiple of.
-        quantum: u64,
-    },
-    /// An iteration in which nobody takes part.
-    #[error("iteration {iteration}: no worker takes part")]
-    Nobody {
-        /// Which.
-        iteration: usize,
-    },
-    /// Too little to judge by.
-    #[error(
-        "{iterations} iterations, of which {warmup} are warm-up: at least 1 must be warm-up and 1 must come after it"
-    )]
-    TooFewIterations {
-        /// Iterations there are.
-        iterations: usize,
-        /// How many of them are warm-up.
-        warmup: usize,
-    },
-    /// More than fits into memory.
-    #[error("{workers} workers and {iterations} iterations: at most {max} together may be simulated", max = world::CELLS_MAX)]
-    TooLarge {
-        /// Workers.
-        workers: usize,
-        /// Iterations.
-        iterations: usize,
-    },
-    /// More workers are to be made of traces than there are shifts, or fewer than traces.
-    #[error("{workers} workers of {traces} traces of {iterations} iterations: {rule}")]
-    Workers {
-        /// Workers asked for.
-        workers: usize,
-        /// Traces there are.
-        traces: usize,
-        /// Iterations of each.
-        iterations: usize,
-        /// What must be.
-        rule: &'static str,
-    },
-    /// A share that cannot be.
-    #[error(transparent)]
-    Infeasible(#[from] Infeasible),
-    /// A plan that cannot be.
-    #[error(transparent)]
-    Unplannable(#[from] Unplannable),
-}
 
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,15 @@
 //! What came out of a run, in numbers.
 
-use super::policy::PolicyName;
+use serde::Serialize;
+
+use super::settings::PolicyName;
 use super::walk::Run;
 
 /// Share of the steps that lie at or under the "p95".
 const HIGH_QUANTILE: f64 = 0.95;
 
 /// A run in numbers, over the iterations that count.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
     /// Which policy.
     pub policy: PolicyName,

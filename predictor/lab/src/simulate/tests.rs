@@ -1,13 +1,12 @@
 use proptest::prelude::*;
 
-use super::policy::slowest;
 use super::world::{RecordedForm, Worker};
 use super::*;
 use crate::backtest::{Job, Row, Series};
 use evenstep_core::forecast::Loss;
 use evenstep_core::forecast::nonlinear::{FittedExpert, Training};
 use evenstep_core::hedge::{ClaimCost, POOL_MAX};
-use evenstep_core::plan::{Calm, Objective};
+use evenstep_core::plan::{MIN_GAIN, Objective};
 
 fn no_networks(due: &[Training]) -> Vec<Option<FittedExpert>> {
     due.iter().map(|_| None).collect()
@@ -19,7 +18,7 @@ fn settings(global_batch: u64, warmup: usize) -> Settings {
         quantum: 1,
         warmup,
         ema: 0.5,
-        calm: Calm::default(),
+        min_gain: MIN_GAIN,
         objective: Objective::default(),
         loss: Loss::SquaredError,
         networks: false,

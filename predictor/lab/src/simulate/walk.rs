@@ -1,10 +1,13 @@
 //! Iteration by iteration: shares are made, done, and reported.
 
-use super::SimulateError;
-use super::evenstep::Fitter;
-use super::policy::{PolicyName, Report, Settings, Shares};
-use super::world::{CELLS_MAX, World};
 use evenstep_core::hedge::{ClaimCost, Hand, Took, play};
+
+use super::baselines::{Averages, Nothing, Oracle, Split, Warmup, WithoutSlowest, slowest};
+use super::error::{CELLS_MAX, SimulateError};
+use super::evenstep::{Evenstep, Fitter};
+use super::policy::{Policy, Report, Shares};
+use super::settings::{PolicyName, Settings};
+use super::world::World;
 
 /// What a policy did, over the iterations that count.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,7 +51,7 @@ pub fn walk(
         shares: Vec::new(),
         changes: 0,
     };
-    let mut policy = policy.build(world, settings, fitter);
+    let mut policy = build(policy, world, settings, fitter);
     let mut before: Vec<u64> = Vec::new();
     let mut reports: Vec<Report<'_>> = Vec::new();
     for iteration in 0..world.iterations {
@@ -78,6 +81,34 @@ pub fn walk(
         before = given;
     }
     Ok(run)
+}
+
+/// A policy that has seen nothing.
+fn build<'a>(
+    name: PolicyName,
+    world: &'a World,
+    settings: &Settings,
+    fitter: Fitter<'a>,
+) -> Box<dyn Policy + 'a> {
+    let workers = world.workers.len();
+    match name {
+        PolicyName::Even => Box::new(Split { settings: settings.clone(), believed: Nothing }),
+        PolicyName::StaticProportional => {
+            Box::new(Split { settings: settings.clone(), believed: Warmup::new(workers, settings.warmup) })
+        }
+        PolicyName::LastValue => {
+            Box::new(Split { settings: settings.clone(), believed: Averages::new(workers, 1.0) })
+        }
+        PolicyName::Ema => {
+            Box::new(Split { settings: settings.clone(), believed: Averages::new(workers, settings.ema) })
+        }
+        PolicyName::Base => Box::new(Evenstep::new(world, settings, fitter, false)),
+        PolicyName::Evenstep => Box::new(Evenstep::new(world, settings, fitter, true)),
+        PolicyName::Oracle => Box::new(Oracle { settings: settings.clone(), world }),
+        PolicyName::WithoutSlowest => {
+            Box::new(WithoutSlowest { settings: settings.clone(), slowest: slowest(world, settings) })
+        }
+    }
 }
 
 fn by_worker(world: &World, present: &[usize], batches: impl Iterator<Item = u64>) -> Vec<u64> {

@@ -2,15 +2,12 @@
 
 use std::ops::Range;
 
+use evenstep_core::curve::Curve;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::SimulateError;
+use super::error::SimulateError;
 use crate::backtest::Job;
-use evenstep_core::curve::Curve;
-
-/// Workers times iterations that can be simulated.
-pub const CELLS_MAX: usize = 20_000_000;
 
 /// What a simulated worker's wait is called, as a driver: it follows from the policy, so a recorded one counts for nothing.
 pub(super) const BARRIER_WAIT: &str = "barrier_wait_s";

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::backtest::{Job, Row, Series};
-
 use super::file::{Table, TableError};
+use crate::backtest::{Job, Row, Series};
 
 /// Columns whose names start so hold what nobody could have known: they are never inputs.
 const TRUTH: &str = "truth_";

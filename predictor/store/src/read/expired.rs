@@ -7,6 +7,7 @@ use evenstep_protocol::{JobId, NodeSample};
 use crate::database::rows;
 use crate::encode::{from_json, integer};
 use crate::error::StoreError;
+use crate::from_row::from_row;
 use crate::roll_up::{RollUp, SampleKey};
 use crate::store::Store;
 use crate::summary::{
@@ -131,10 +132,10 @@ impl Store {
     }
 }
 
-#[derive(sqlx::FromRow)]
 struct StepRow {
     worker: String,
     at_unix_ms: i64,
-    #[sqlx(flatten)]
     sums: WorkerSums,
 }
+
+from_row!(StepRow { worker, at_unix_ms; whole: sums });

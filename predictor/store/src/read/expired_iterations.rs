@@ -9,6 +9,7 @@ use super::report_row::ReportRow;
 use crate::database::rows;
 use crate::encode::{from_json, integer};
 use crate::error::StoreError;
+use crate::from_row::from_row;
 use crate::roll_up::RollUp;
 use crate::store::Store;
 use crate::summary::{MINUTE_S, WorkerStep, WorkerSums, begin_of_step, predicted_time_s};
@@ -85,7 +86,6 @@ impl Store {
 }
 
 /// The iterations of a job.
-#[derive(sqlx::FromRow)]
 struct Span {
     kept_from: i64,
     first_answer: Option<i64>,
@@ -94,6 +94,8 @@ struct Span {
     last_report: Option<i64>,
     workers: i64,
 }
+
+from_row!(Span { kept_from, first_answer, first_report, last_answer, last_report, workers });
 
 impl Span {
     /// The first iteration that there is, and the one behind the last that may go at once.
@@ -107,12 +109,12 @@ impl Span {
     }
 }
 
-#[derive(sqlx::FromRow)]
 struct TimedReport {
     at_unix_ms: i64,
-    #[sqlx(flatten)]
     report: ReportRow,
 }
+
+from_row!(TimedReport { at_unix_ms; whole: report });
 
 /// What old iterations come to.
 #[derive(Default)]

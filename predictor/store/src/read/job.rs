@@ -7,6 +7,7 @@ use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerOverride};
 use crate::database::{on, rows, scalar};
 use crate::encode::{from_json, id};
 use crate::error::StoreError;
+use crate::from_row::from_row;
 use crate::store::Store;
 
 /// Departures of a job that are read back at most, to tell who flaps.
@@ -46,7 +47,6 @@ pub struct StoredWorker {
     pub departures_unix_ms: Vec<i64>,
 }
 
-#[derive(sqlx::FromRow)]
 struct JobRow {
     spec: String,
     generation: i64,
@@ -54,7 +54,8 @@ struct JobRow {
     learning_rate: Option<String>,
 }
 
-#[derive(sqlx::FromRow)]
+from_row!(JobRow { spec, generation, departed_generation, learning_rate });
+
 struct WorkerRow {
     worker: String,
     request: String,
@@ -63,6 +64,8 @@ struct WorkerRow {
     oom_cap: Option<i64>,
     operator_override: Option<String>,
 }
+
+from_row!(WorkerRow { worker, request, state, last_seen_unix_ms, oom_cap, operator_override });
 
 impl Store {
     /// All jobs, by id.

@@ -4,10 +4,10 @@ use evenstep_protocol::{TailReport, WorkerReport};
 
 use crate::encode::{from_json, id};
 use crate::error::StoreError;
+use crate::from_row::from_row;
 
 /// A report as it is read. The columns with defaults came later: a database of an earlier schema, read offline and left as
 /// it is, does not have them.
-#[derive(sqlx::FromRow)]
 pub(crate) struct ReportRow {
     pub iteration: i64,
     worker: String,
@@ -17,27 +17,23 @@ pub(crate) struct ReportRow {
     loader_wait_s: Option<f64>,
     peak_memory_bytes: Option<i64>,
     drivers_text: String,
-    #[sqlx(default)]
     cost: Option<f64>,
-    #[sqlx(default)]
     communication_s: Option<f64>,
-    #[sqlx(default)]
     overlapped_communication_s: Option<f64>,
-    #[sqlx(default)]
     gradient_sqr: Option<f64>,
-    #[sqlx(default)]
     global_gradient_sqr: Option<f64>,
-    #[sqlx(default)]
     micro_batches: Option<i64>,
-    #[sqlx(default)]
     tail_chunks: Option<i64>,
-    #[sqlx(default)]
     tail_samples: Option<i64>,
-    #[sqlx(default)]
     tail_compute_time_s: Option<f64>,
-    #[sqlx(default)]
     tail_claim_time_s: Option<f64>,
 }
+
+from_row!(ReportRow {
+    iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, peak_memory_bytes, drivers_text;
+    later: cost, communication_s, overlapped_communication_s, gradient_sqr, global_gradient_sqr, micro_batches,
+        tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s
+});
 
 impl TryFrom<ReportRow> for WorkerReport {
     type Error = StoreError;

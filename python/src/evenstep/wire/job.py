@@ -32,25 +32,6 @@ class LearningRateSettings(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Calm(Message):
-    """What keeps an allocation from changing; see `docs/allocation.md`.
-
-    Attributes:
-        dead_band: Hold while no share would change by more than this part of itself.
-        dwell: Hold for at least so many iterations after a change.
-        change_cost_s: What a change costs, in seconds.
-        trust: No worker gets more than this many times the largest batch it was measured at.
-        fine_tune_below: While finish times differ by less than this share, go half of the way only.
-    """
-
-    dead_band: float | None = None
-    dwell: int | None = None
-    change_cost_s: float | None = None
-    trust: float | None = None
-    fine_tune_below: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class BackgroundSettings(Message):
     """A job beside which background work runs.
 
@@ -85,7 +66,7 @@ class JobSpec(Message):
         min_workers: With fewer live workers the job is paused.
         lease_s: A worker that is silent for longer has left, in seconds.
         min_gain: Hold the shares while a change would save less of the step.
-        calm: What else keeps an allocation from changing.
+        max_batch_growth: No local batch exceeds this many times the largest batch that its worker was measured at.
         flap_cooldown_s: A worker that came and went too often may come back after so many seconds.
         keep_s: Older reports and answers become minutes and hours, in seconds.
     """
@@ -109,7 +90,7 @@ class JobSpec(Message):
     min_workers: int | None = None
     lease_s: float | None = None
     min_gain: float | None = None
-    calm: Calm | None = None
+    max_batch_growth: float | None = None
     flap_cooldown_s: float | None = None
     keep_s: int | None = None
 

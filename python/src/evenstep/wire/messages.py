@@ -15,7 +15,6 @@ from evenstep.wire.allocation import (
 from evenstep.wire.codec import Message
 from evenstep.wire.job import (
     BackgroundSettings,
-    Calm,
     Hedge,
     JobSpec,
     JoinAnswer,
@@ -33,7 +32,6 @@ __all__ = [
     "Allocation",
     "BackgroundBudget",
     "BackgroundSettings",
-    "Calm",
     "Decision",
     "Hedge",
     "JobSpec",

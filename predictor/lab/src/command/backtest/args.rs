@@ -4,20 +4,20 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::backtest::models::DEFAULT_MODELS;
-use crate::backtest::recipes::RecipeName;
-use crate::backtest::{ModelName, Tuning};
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
-use evenstep_core::forecast::batch::{DEGREE_MAX, Lags, Terms};
 use evenstep_protocol::JobId;
+use evenstep_report::output::check_apart;
+use evenstep_report::values::{between, share};
 
 use super::help::{self, EXAMPLES, LONG_ABOUT};
 use super::values::{LAGS_MAX, Rows, rows, terms};
+use crate::backtest::models::DEFAULT_MODELS;
+use crate::backtest::recipes::RecipeName;
+use crate::backtest::{ModelName, Tuning};
+use crate::batch::{DEGREE_MAX, Lags, Terms};
 use crate::command::columns::{ColumnFlags, check_traces};
 use crate::command::{COUNT_MAX, GLOBAL_BATCH_MAX};
 use crate::table::columns::{Choice, Truth};
-use evenstep_report::output::check_apart;
-use evenstep_report::values::{between, share};
 
 /// Flags of `backtest`.
 #[derive(Debug, ClapArgs)]

@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
+use evenstep_core::forecast::EXPERT_NAMES;
+
 use crate::backtest::models::{DEFAULT_MODELS, MIX_NAMES};
 use crate::backtest::recipes::RecipeName;
-use evenstep_core::forecast::EXPERT_NAMES;
 
 /// What the command does.
 pub const LONG_ABOUT: &str = "\

@@ -1,12 +1,12 @@
 //! System identification over all traces, in parallel; the results come in the order that was asked for.
 
-use crate::backtest::{Clock, Identification, ModelName, Tuning};
 use anyhow::Context;
-use evenstep_core::forecast::batch::System;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 use super::args::{Args, Current};
 use super::results::{Estimate, Forecasts, ModelResult, Results, SeriesResult, means};
+use crate::backtest::{Clock, Identification, ModelName, Tuning};
+use crate::batch::System;
 use crate::table::columns::{Readings, Trace};
 
 /// A series on its way.

@@ -1,9 +1,10 @@
 //! Where results go: standard output, files.
 
+use evenstep_report::output::{self, asked, put, put_figures};
+
 use super::args::Args;
 use super::results::Results;
 use super::{forecasts, page, text};
-use evenstep_report::output::{self, asked, put, put_figures};
 
 /// Checks before any work that files can be where they should be.
 ///

@@ -1,11 +1,11 @@
 //! Results as a page that stands alone.
 
+use evenstep_report::text::number;
 use evenstep_report::{Cell, Figure, Report, Section, Table};
 
 use super::charts;
 use super::results::{MeanResult, ModelResult, Ratio, Results, SeriesResult, StepTime};
 use super::text::best;
-use evenstep_report::text::number;
 
 /// Series that get a chapter of their own; where there are more, the means must do.
 const CHAPTERS_MAX: usize = 24;

@@ -1,7 +1,8 @@
 //! What came out, as it is printed, written and drawn.
 
-use crate::backtest::{Accuracy, Calibration, Regret};
 use serde::Serialize;
+
+use crate::backtest::{Accuracy, Calibration, Regret};
 
 /// A whole backtest.
 #[derive(Debug, Serialize)]

@@ -1,14 +1,14 @@
 //! Rolling origin over all traces, in parallel; the results come in the order that was asked for.
 
-use crate::backtest::{
-    Accuracy, Calibration, Clock, Job, ModelName, Plan, Point, Refits, Series, Setup, Track, roll,
-};
 use anyhow::Context;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 use super::args::Args;
 use super::results::{Estimate, Forecasts, ModelResult, Results, SeriesResult, means};
 use super::steps;
+use crate::backtest::{
+    Accuracy, Calibration, Clock, Job, ModelName, Plan, Point, Refits, Series, Setup, Track, roll,
+};
 use crate::table::columns::Trace;
 
 /// Samples of a step for each worker, where nothing else is asked for.

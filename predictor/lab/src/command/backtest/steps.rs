@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::backtest::{Job, ModelName, Plan, Regret, Series, Step, Track};
 use anyhow::Context;
 
 use super::results::{Ratio, StepTime, TraceStepTime};
+use crate::backtest::{Job, ModelName, Plan, Regret, Series, Step, Track};
 
 /// Step times of all models.
 #[derive(Debug, Default)]

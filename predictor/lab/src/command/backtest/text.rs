@@ -1,7 +1,8 @@
 //! Results as a table of text.
 
-use super::results::{MeanResult, ModelResult, Ratio, Results, SeriesResult};
 use evenstep_report::text::{aligned, line, number};
+
+use super::results::{MeanResult, ModelResult, Ratio, Results, SeriesResult};
 
 /// Series that are printed one by one; where there are more, their means must do.
 const SERIES_PRINTED_MAX: usize = 40;

@@ -1,6 +1,6 @@
 //! Values of flags, and their bounds.
 
-use evenstep_core::forecast::batch::{CANDIDATES_MAX, Terms};
+use crate::batch::{CANDIDATES_MAX, Terms};
 
 /// A range of rows, whose end may be that of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

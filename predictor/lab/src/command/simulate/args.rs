@@ -3,19 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::simulate::world::{CELLS_MAX, RecordedForm};
-use crate::simulate::{PolicyName, Settings};
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use evenstep_core::forecast::Loss;
 use evenstep_core::hedge::{ClaimCost, POOL_MAX};
-use evenstep_core::plan::{Calm, Objective};
+use evenstep_core::plan::{MIN_GAIN, Objective};
+use evenstep_report::output::STANDARD;
+use evenstep_report::output::check_apart;
+use evenstep_report::values::{between, not_negative, positive, share};
 
 use super::help::{EXAMPLES, LONG_ABOUT};
 use crate::command::GLOBAL_BATCH_MAX;
 use crate::command::columns::{ColumnFlags, check_traces};
-use evenstep_report::output::STANDARD;
-use evenstep_report::output::check_apart;
-use evenstep_report::values::{between, not_negative, positive, share};
+use crate::simulate::error::CELLS_MAX;
+use crate::simulate::world::RecordedForm;
+use crate::simulate::{PolicyName, Settings};
 
 /// Samples of a step for each worker, where nothing else is asked for.
 const BATCH_PER_WORKER: u64 = 64;
@@ -227,7 +228,7 @@ impl Args {
             quantum: self.quantum,
             warmup: (self.warmup * iterations as f64) as usize,
             ema: self.ema,
-            calm: Calm { min_gain: self.min_gain.unwrap_or(Calm::default().min_gain), ..Calm::default() },
+            min_gain: self.min_gain.unwrap_or(MIN_GAIN),
             objective: match self.split {
                 Split::Expected => Objective::ExpectedMaximum,
                 Split::Certain => Objective::Maximum,

@@ -1,9 +1,10 @@
 //! The charts of a simulation.
 
-use crate::simulate::{PolicyName, Run, World};
 use evenstep_report::{Axis, Bar, Chart, Mark};
 
-use super::results::{PolicyResult, Results};
+use super::results::Results;
+use crate::simulate::Summary;
+use crate::simulate::{PolicyName, Run, World};
 
 /// Workers whose shares are drawn; of more, these are the first.
 const DRAWN_MAX: usize = 8;
@@ -33,8 +34,8 @@ pub fn waits(results: &Results) -> Chart {
     }
 }
 
-fn bars(results: &Results, name: &str, of: fn(&PolicyResult) -> f64) -> Mark {
-    let bar = |policy: &PolicyResult| Bar { category: policy.policy.into(), value: of(policy) };
+fn bars(results: &Results, name: &str, of: fn(&Summary) -> f64) -> Mark {
+    let bar = |policy: &Summary| Bar { category: policy.policy.to_string(), value: of(policy) };
     Mark::Bars { name: name.into(), bars: results.policies.iter().map(bar).collect() }
 }
 
@@ -100,5 +101,5 @@ pub fn shares(results: &Results, runs: &[Run], world: &World) -> Option<Chart> {
 
 /// The runs of the policies that were asked for, in their order.
 fn asked<'a>(results: &'a Results, runs: &'a [Run]) -> impl Iterator<Item = &'a Run> {
-    results.policies.iter().filter_map(|policy| runs.iter().find(|run| run.policy.as_str() == policy.policy))
+    results.policies.iter().filter_map(|policy| runs.iter().find(|run| run.policy == policy.policy))
 }

@@ -17,10 +17,11 @@ mod charts;
 
 mod page;
 
-use crate::simulate::policy::slowest;
-use crate::simulate::{PolicyName, Run, Settings, World, fit_one, walk};
 use evenstep_core::forecast::nonlinear::{FittedExpert, Training};
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+
+use crate::simulate::slowest;
+use crate::simulate::{PolicyName, Run, Settings, World, fit_one, walk};
 
 pub use args::Args;
 

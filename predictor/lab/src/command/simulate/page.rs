@@ -1,11 +1,12 @@
 //! Results as a page that stands alone.
 
-use crate::simulate::{Run, World};
+use evenstep_report::text::number;
 use evenstep_report::{Cell, Figure, Report, Section, Table};
 
 use super::charts;
-use super::results::{PolicyResult, Results};
-use evenstep_report::text::number;
+use super::results::Results;
+use crate::simulate::Summary;
+use crate::simulate::{Run, World};
 
 const DEFINITIONS: &str = "Speed-up: the mean step of an even split over this one's; regret: the mean step over the oracle's, less \
 1; the oracle knows what each worker will do; wait: seconds that a worker waits in a step for the slowest, on average; changes: iterations \
@@ -65,9 +66,9 @@ fn headline(results: &Results) -> Vec<Figure> {
 }
 
 fn table(results: &Results) -> Table {
-    let row = |policy: &PolicyResult| {
+    let row = |policy: &Summary| {
         vec![
-            policy.policy.into(),
+            policy.policy.as_str().into(),
             cell(policy.mean_step_time_s),
             cell(policy.p95_step_time_s),
             Cell::number(policy.speedup, 3),

@@ -1,12 +1,11 @@
 //! What came out, as it is printed, written and drawn.
 
-use crate::simulate::policy::slowest;
-use crate::simulate::{PolicyName, Run, Settings, Summary, Verdict, World};
 use anyhow::Context;
 use serde::Serialize;
 
 use super::args::Args;
-use super::text;
+use crate::simulate::slowest;
+use crate::simulate::{PolicyName, Run, Settings, Summary, Verdict, World};
 
 /// A whole simulation.
 #[derive(Debug, Serialize)]
@@ -24,32 +23,9 @@ pub struct Results {
     /// Whether evenstep fitted networks on the way.
     pub networks: bool,
     /// In the order they were asked for.
-    pub policies: Vec<PolicyResult>,
+    pub policies: Vec<Summary>,
     /// Whether it is worth it; null where evenstep was not among the policies.
     pub advice: Option<AdviceResult>,
-}
-
-/// One policy, over the iterations that count.
-#[derive(Debug, Serialize)]
-pub struct PolicyResult {
-    /// Its name.
-    pub policy: &'static str,
-    /// Mean time of a step in seconds.
-    pub mean_step_time_s: f64,
-    /// 95 % of the steps took at most so long.
-    pub p95_step_time_s: f64,
-    /// The mean step of an even split over this one's.
-    pub speedup: f64,
-    /// The mean step over the oracle's, less 1.
-    pub regret: f64,
-    /// Iterations in which any share changed.
-    pub changes: usize,
-    /// Seconds that a worker waited in a step for the slowest, on average.
-    pub barrier_wait_s: f64,
-    /// Seconds that a worker spent on claims in a step, on average.
-    pub claim_s: f64,
-    /// Chunks of the shared tail in a step, on average.
-    pub chunks: f64,
 }
 
 /// Is it worth it?
@@ -78,7 +54,7 @@ impl Results {
         let of = |policy: PolicyName| runs.iter().find(|run| run.policy == policy);
         let there = |policy: PolicyName| of(policy).with_context(|| format!("{policy} was not simulated"));
         let (even, oracle) = (there(PolicyName::Even)?, there(PolicyName::Oracle)?);
-        let policy = |policy: PolicyName| Ok(PolicyResult::from(Summary::of(there(policy)?, even, oracle)));
+        let policy = |policy: PolicyName| Ok(Summary::of(there(policy)?, even, oracle));
         let without = slowest(world, settings)
             .and_then(|slowest| Some((world.workers[slowest].id.clone(), of(PolicyName::WithoutSlowest)?)));
         let asked = args.policies();
@@ -96,25 +72,9 @@ impl Results {
     }
 }
 
-impl From<Summary> for PolicyResult {
-    fn from(summary: Summary) -> Self {
-        Self {
-            policy: summary.policy.as_str(),
-            mean_step_time_s: summary.mean_step_time_s,
-            p95_step_time_s: summary.p95_step_time_s,
-            speedup: summary.speedup,
-            regret: summary.regret,
-            changes: summary.changes,
-            barrier_wait_s: summary.barrier_wait_s,
-            claim_s: summary.claim_s,
-            chunks: summary.chunks,
-        }
-    }
-}
-
 impl From<Verdict> for AdviceResult {
     fn from(verdict: Verdict) -> Self {
-        let text = text::advice(&verdict);
+        let text = verdict.to_string();
         let (slowest, without_slowest_s) = verdict.without_slowest.unzip();
         Self {
             best: verdict.advice.as_str(),

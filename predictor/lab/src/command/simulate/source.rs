@@ -1,13 +1,13 @@
 //! The world: of traces, or of a cluster that was described.
 
-use crate::backtest::{Job, Series};
-use crate::simulate::world::CELLS_MAX;
-use crate::simulate::{ClusterSpec, SimulateError, World};
 use anyhow::Context;
 use figment::Figment;
 use figment::providers::{Format, Toml};
 
 use super::args::{Args, CLUSTER_ITERATIONS};
+use crate::backtest::{Job, Series};
+use crate::simulate::error::CELLS_MAX;
+use crate::simulate::{ClusterSpec, SimulateError, World};
 use crate::table::{name_series, read_all};
 
 /// The world that was asked for.

@@ -6,6 +6,7 @@ use crate::tables::{Cell, Table};
 use evenstep_protocol::{
     AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, Readings, WorkerId, WorkerOverride,
 };
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 /// Readers of what the store keeps without knowing what is in it. Each says why it cannot read something.
@@ -63,7 +64,10 @@ pub fn judge(table: &Table, row: &[Cell], models: &ModelReaders) -> Result<(), R
 
 fn job(values: &Values<'_>, read_learning_rate: fn(&str) -> Result<(), String>) -> Result<(), Remark> {
     values.ids()?;
-    values.json::<JobSpec>("spec")?;
+    let mut spec: serde_json::Value = values.json("spec")?;
+    // Before schema 0007 (SQLite) or 0003 (PostgreSQL): the migration replaces it.
+    spec.as_object_mut().and_then(|options| options.remove("calm"));
+    JobSpec::deserialize(spec).map_err(|error| format!("its spec cannot be read: {error}"))?;
     let learning_rate = values.text("learning_rate")?;
     if !learning_rate.is_empty() {
         read_learning_rate(learning_rate)

@@ -1,0 +1,203 @@
+//! The predictor's HTTP interface as one job uses it.
+
+use std::time::Duration;
+
+use evenstep_protocol::{
+    AllocateAnswer, AllocateRequest, JobId, JobSpec, JoinAnswer, JoinRequest, Problem, WorkerId,
+};
+use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+use crate::config::ClientConfig;
+use crate::error::{Error, ErrorKind, Operation};
+use crate::failover::Outcome;
+use crate::http::{Method, Request, Response, Transport};
+use crate::servers::Servers;
+
+/// The requests of one job. Every request may be repeated. Clones share connections and the memory of which server responds.
+#[derive(Debug, Clone)]
+pub struct Client {
+    transport: Transport,
+    job_id: JobId,
+    config: ClientConfig,
+}
+
+/// A response and how long it took.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timed<T> {
+    /// The response.
+    pub response: T,
+    /// Time from sending the request to having read the response, with failed attempts at other servers, in seconds.
+    pub round_trip_s: f64,
+    /// Time that the predictor spent on it (`server-timing`), in seconds.
+    pub server_time_s: Option<f64>,
+}
+
+impl Client {
+    /// A client of these servers for one job. Connects on the first request.
+    pub fn new(servers: &Servers, job_id: JobId, config: ClientConfig) -> Self {
+        let user_agent = concat!("evenstep-client/", env!("CARGO_PKG_VERSION"));
+        let transport = Transport::new(servers, user_agent, config.response_bytes_max, config.clock.clone());
+        Self { transport, job_id, config }
+    }
+
+    /// The job.
+    pub fn job_id(&self) -> &JobId {
+        &self.job_id
+    }
+
+    /// Time limits and bounds.
+    pub fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
+    /// The same client with the time limit of requests at the end of a run.
+    #[must_use]
+    pub(crate) fn at_end_of_run(mut self) -> Self {
+        self.config.request_timeout = self.config.request_timeout.max(self.config.leave_timeout);
+        self
+    }
+
+    /// Registers the job, or changes its options.
+    ///
+    /// # Errors
+    /// No response, or a rejection.
+    pub fn register_job(&self, spec: &JobSpec) -> Result<(), Error> {
+        let path = format!("/v1/jobs/{}", self.job_id);
+        let sent = self.send_json(&Method::PUT, &path, spec).map(|_: Timed<IgnoredAny>| ());
+        sent.map_err(|kind| kind.in_operation(Operation::RegisterJob(self.job_id.clone())))
+    }
+
+    /// Joins a worker to the job, or renews its lease.
+    ///
+    /// # Errors
+    /// No response, or a rejection.
+    pub fn join(&self, request: &JoinRequest) -> Result<JoinAnswer, Error> {
+        let path = format!("/v1/jobs/{}/workers", self.job_id);
+        let joined = self.send_json(&Method::POST, &path, request).map(|timed| timed.response);
+        joined.map_err(|kind| kind.in_operation(Operation::Join(request.worker.clone())))
+    }
+
+    /// Removes a worker from the job.
+    ///
+    /// # Errors
+    /// No response, or a rejection.
+    pub fn leave(&self, worker: &WorkerId) -> Result<JoinAnswer, Error> {
+        // Of the characters that an id may contain only the slash has a meaning in a path.
+        let path = format!("/v1/jobs/{}/workers/{}", self.job_id, worker.as_str().replace('/', "%2F"));
+        let left = self.send(&Method::DELETE, &path, None).map(|timed| timed.response);
+        left.map_err(|kind| kind.in_operation(Operation::Leave(worker.clone())))
+    }
+
+    /// Requests the allocation of an iteration and delivers reports of earlier ones.
+    ///
+    /// # Errors
+    /// No response, or a rejection.
+    pub fn allocate(&self, request: &AllocateRequest) -> Result<Timed<AllocateAnswer>, Error> {
+        let allocated = self.send_json(&Method::POST, "/allocate", request);
+        allocated.map_err(|kind| kind.in_operation(Operation::Allocate(request.iteration)))
+    }
+
+    fn send_json<T: DeserializeOwned>(
+        &self,
+        method: &Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<Timed<T>, ErrorKind> {
+        let body = serde_json::to_vec(body).map_err(|error| ErrorKind::Rejected(error.to_string()))?;
+        self.send(method, path, Some(&body))
+    }
+
+    fn send<T: DeserializeOwned>(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&[u8]>,
+    ) -> Result<Timed<T>, ErrorKind> {
+        let ClientConfig { request_timeout, handover_attempts_max, handover_pause, ref clock, .. } =
+            self.config;
+        let started = clock.now();
+        let since = || clock.now().saturating_duration_since(started);
+        let mut handover_attempts = 0;
+        let response = loop {
+            let left = request_timeout.saturating_sub(since());
+            match self.transport.send(Request { method, path, body }, left, judge) {
+                Ok(response) => break response,
+                // The owner that a server redirected to is shutting down. The job is free a few milliseconds later.
+                Err(unreachable) if unreachable.redirected && handover_attempts < handover_attempts_max => {
+                    handover_attempts += 1;
+                    clock.sleep(handover_pause);
+                }
+                Err(unreachable) => return Err(ErrorKind::Unreachable(unreachable.to_string())),
+            }
+        };
+        let round_trip_s = Duration::as_secs_f64(&since());
+        Ok(Timed { response: parse(&response)?, round_trip_s, server_time_s: response.server_time_s() })
+    }
+}
+
+/// Whether another server should be tried.
+fn judge(response: Response) -> Outcome<Response, String> {
+    if matches!(response.status, 502..=504) {
+        let (slug, detail) = describe(&response);
+        // These are about the job: the other servers would redirect to its owner, which sent them.
+        if !matches!(slug.as_str(), "paused" | "cooling-down") {
+            return Outcome::Unreachable(detail);
+        }
+    }
+    Outcome::Responded(response)
+}
+
+fn parse<T: DeserializeOwned>(response: &Response) -> Result<T, ErrorKind> {
+    if !(200..300).contains(&response.status) {
+        return Err(rejection(response));
+    }
+    // The response to a DELETE may be empty.
+    let body: &[u8] = if response.body.is_empty() { b"null" } else { &response.body };
+    serde_json::from_slice(body).map_err(|error| ErrorKind::InvalidResponse(error.to_string()))
+}
+
+fn rejection(response: &Response) -> ErrorKind {
+    let (slug, detail) = describe(response);
+    match (response.status, slug.as_str()) {
+        (409, "stale-generation") => ErrorKind::StaleGeneration(detail),
+        (404, "unknown-job" | "unknown-worker") => ErrorKind::Unknown(detail),
+        // Busy and paused are temporary: leases expire and workers return.
+        (429 | 500.., _) => ErrorKind::Unreachable(detail),
+        _ => ErrorKind::Rejected(detail),
+    }
+}
+
+/// The type of the problem, empty if a predictor did not send it, and the whole problem in words.
+fn describe(response: &Response) -> (String, String) {
+    let status = response.status;
+    match serde_json::from_slice::<Problem>(&response.body) {
+        Ok(problem) => (problem.slug().to_owned(), format!("{status} {}: {}", problem.title, problem.detail)),
+        Err(_) => (String::new(), format!("status {status}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(status: u16, body: &str) -> Response {
+        Response { status, headers: Default::default(), body: body.into() }
+    }
+
+    #[test]
+    fn rejections_are_told_apart() {
+        let problem = |slug: &str, status: u16| {
+            let kind = format!("{}{slug}", Problem::TYPE_PREFIX);
+            let body = serde_json::json!({"type": kind, "title": "t", "status": status, "detail": "d"});
+            rejection(&response(status, &body.to_string()))
+        };
+        assert!(matches!(problem("stale-generation", 409), ErrorKind::StaleGeneration(_)));
+        assert!(matches!(problem("unknown-job", 404), ErrorKind::Unknown(_)));
+        assert!(matches!(problem("busy", 429), ErrorKind::Unreachable(_)));
+        assert!(matches!(problem("infeasible", 422), ErrorKind::Rejected(_)));
+        assert!(matches!(problem("paused", 503), ErrorKind::Unreachable(_)));
+        assert!(matches!(rejection(&response(404, "not found")), ErrorKind::Rejected(_)));
+        assert!(matches!(rejection(&response(502, "<html>")), ErrorKind::Unreachable(_)));
+    }
+}

@@ -1,0 +1,37 @@
+//! Time limits and bounds of a client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::{Clock, SystemClock};
+
+/// Time limits and bounds of a [`Client`](crate::Client).
+#[derive(Debug, Clone)]
+pub struct ClientConfig {
+    /// Time limit of a request over all servers: no server is tried after it, and it bounds each phase (connect, send,
+    /// receive) of an attempt. Default 2 s.
+    pub request_timeout: Duration,
+    /// The least that `request_timeout` is raised to when a run ends and no iteration waits any more. Default 2 s.
+    pub leave_timeout: Duration,
+    /// The longest response that is read, in bytes. Default 8 MiB.
+    pub response_bytes_max: u64,
+    /// The number of further attempts while a job moves from one predictor to another. Default 10.
+    pub handover_attempts_max: u32,
+    /// The pause between these attempts. Default 20 ms.
+    pub handover_pause: Duration,
+    /// The source of time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self {
+            request_timeout: Duration::from_secs(2),
+            leave_timeout: Duration::from_secs(2),
+            response_bytes_max: 8 << 20,
+            handover_attempts_max: 10,
+            handover_pause: Duration::from_millis(20),
+            clock: Arc::new(SystemClock),
+        }
+    }
+}

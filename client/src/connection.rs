@@ -1,0 +1,313 @@
+//! The connection of a run: requests allocations while the predictor is reachable, and costs no time while it is not.
+
+use std::time::{Duration, Instant};
+
+use evenstep_protocol::AllocateAnswer;
+
+use crate::backlog::Backlog;
+use crate::backoff::Backoff;
+use crate::client::Timed;
+use crate::error::{Error, ErrorKind, Operation};
+use crate::event::{Event, EventHandler};
+use crate::recovery::{Attempted, BackgroundRecovery, Recovery};
+use crate::registration::Registration;
+use crate::shares::Requested;
+
+/// The number of rejections in a row after which the reports in the request are given up: they may be the cause.
+const REJECTIONS_MAX: u64 = 3;
+
+/// Of rejections in a row the first, and every n-th after it, is an event.
+const REJECTIONS_PER_EVENT: u64 = 100;
+
+/// An allocation that passed the caller's check.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Allocated<T> {
+    /// The result of the check.
+    pub plan: T,
+    /// The whole response, and how long it took.
+    pub timed: Timed<AllocateAnswer>,
+}
+
+/// Who restores the connection when the predictor was unreachable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Reconnect {
+    /// A thread that the connection starts when it loses the predictor, and that ends with the outage or the connection.
+    #[default]
+    Background,
+    /// The caller, by [`Connection::reconnect`]. The connection starts no thread.
+    Caller,
+}
+
+/// Options of a connection that is not open yet.
+#[derive(Debug)]
+pub struct ConnectionBuilder {
+    registration: Registration,
+    backlog: Backlog,
+    reconnect: Reconnect,
+    backoff: Backoff,
+    events: EventHandler,
+}
+
+/// The connection of a run.
+#[derive(Debug)]
+pub struct Connection {
+    registration: Registration,
+    backlog: Backlog,
+    state: State,
+    /// Whether the predictor has accepted this run: from then on the job's past is that of this run.
+    registered: bool,
+    rejections: u64,
+    reconnect: Reconnect,
+    backoff: Backoff,
+    events: EventHandler,
+}
+
+#[derive(Debug)]
+enum State {
+    Connected {
+        generation: u64,
+    },
+    /// A thread restores the connection.
+    Background(BackgroundRecovery),
+    /// The caller restores the connection, not before `due`.
+    Caller {
+        recovery: Recovery,
+        due: Instant,
+    },
+    /// The predictor will not serve this run.
+    GivenUp,
+}
+
+impl ConnectionBuilder {
+    /// Sets the queue of reports, to share it with the code that fills it. Default: an empty one.
+    #[must_use]
+    pub fn backlog(mut self, backlog: Backlog) -> Self {
+        self.backlog = backlog;
+        self
+    }
+
+    /// Sets who restores a lost connection. Default: a thread.
+    #[must_use]
+    pub fn reconnect(mut self, reconnect: Reconnect) -> Self {
+        self.reconnect = reconnect;
+        self
+    }
+
+    /// Sets the pauses between attempts to restore the connection. Default: 100 ms, doubled up to 2 s.
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Sets what receives events. It is called on the thread that uses the connection. Default: nothing.
+    #[must_use]
+    pub fn on_event(mut self, handle: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.events = EventHandler::new(handle);
+        self
+    }
+
+    /// Registers the run. If the predictor is unreachable, the connection opens all the same and is restored later.
+    ///
+    /// # Errors
+    /// The predictor rejects this run, or the job id belongs to another run.
+    pub fn open(self) -> Result<Connection, Error> {
+        let registered = self.registration.register().and_then(|joined| {
+            self.registration.check_first(&joined)?;
+            Ok(joined.generation)
+        });
+        let mut connection = self.unregistered(false);
+        match registered {
+            Ok(generation) => connection.set_connected(generation),
+            Err(error @ Error { kind: ErrorKind::Unreachable(_), .. }) => {
+                connection.events.handle(&Event::Unreachable(error));
+                connection.disconnect();
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(connection)
+    }
+
+    /// Registers a changed set of workers of a run that the predictor has accepted before. It does not wait: the connection
+    /// is restored as after an outage.
+    pub fn reopen(self) -> Connection {
+        let mut connection = self.unregistered(true);
+        connection.disconnect();
+        connection
+    }
+
+    fn unregistered(self, registered: bool) -> Connection {
+        let Self { registration, backlog, reconnect, backoff, events } = self;
+        let (state, rejections) = (State::GivenUp, 0);
+        Connection { registration, backlog, state, registered, rejections, reconnect, backoff, events }
+    }
+}
+
+impl Connection {
+    /// Options of a connection for this run.
+    pub fn builder(registration: Registration) -> ConnectionBuilder {
+        let (backlog, reconnect, backoff, events) = Default::default();
+        ConnectionBuilder { registration, backlog, reconnect, backoff, events }
+    }
+
+    /// The queue of reports.
+    pub fn backlog(&self) -> &Backlog {
+        &self.backlog
+    }
+
+    /// The job and the workers of the run.
+    pub fn registration(&self) -> &Registration {
+        &self.registration
+    }
+
+    /// Requests the allocation of an iteration of `global_batch` samples and delivers waiting reports with it. Returns what
+    /// `check` makes of the response. Returns `None` if there is no allocation now: the previous one stays in force.
+    ///
+    /// `check` returns `Ok(None)` for an allocation of an earlier set of workers that this run cannot follow, and a message
+    /// for an invalid one: the connection then registers again.
+    pub fn request<T>(
+        &mut self,
+        iteration: u64,
+        global_batch: u64,
+        check: impl FnOnce(&AllocateAnswer, &Requested<'_>) -> Result<Option<T>, String>,
+    ) -> Option<Allocated<T>> {
+        let generation = self.generation()?;
+        let taken = self.backlog.take(iteration);
+        let request = self.registration.request(generation, iteration, Some(global_batch), &taken);
+        let allocated = self.registration.client().allocate(&request).and_then(|timed| {
+            let requested = Requested {
+                workers: self.registration.workers(),
+                global_batch,
+                generation,
+                follows_workers: self.registration.spec().per_worker_batch.is_some(),
+            };
+            match check(&timed.response, &requested) {
+                Ok(plan) => Ok(plan.map(|plan| Allocated { plan, timed })),
+                Err(why) => Err(ErrorKind::InvalidResponse(why).in_operation(Operation::Allocate(iteration))),
+            }
+        });
+        let error = match allocated {
+            Ok(allocated) => {
+                self.rejections = 0;
+                return allocated;
+            }
+            Err(error) => error,
+        };
+        match error.kind {
+            ErrorKind::Rejected(_) => {
+                self.rejections += 1;
+                if self.rejections < REJECTIONS_MAX {
+                    self.backlog.put_back(taken);
+                } else {
+                    self.backlog.count_lost(request.reports.len());
+                }
+                if self.rejections % REJECTIONS_PER_EVENT == 1 {
+                    self.events.handle(&Event::Rejected { error, in_a_row: self.rejections });
+                }
+            }
+            // The predictor has taken the reports; only the response is of no use. Registering again removes foreign workers.
+            ErrorKind::InvalidResponse(_) => self.lose(error),
+            _ => {
+                self.backlog.put_back(taken);
+                self.lose(error);
+            }
+        }
+        None
+    }
+
+    /// Makes one attempt to restore a lost connection, if [`Reconnect::Caller`] was chosen and the pause since the last attempt
+    /// is over. Returns the time until the next attempt, or `None` if there is nothing to restore.
+    pub fn reconnect(&mut self) -> Option<Duration> {
+        let State::Caller { recovery, due } = &mut self.state else { return None };
+        let clock = self.registration.client().config().clock.clone();
+        let left = due.saturating_duration_since(clock.now());
+        if !left.is_zero() {
+            return Some(left);
+        }
+        match recovery.attempt() {
+            Attempted::Connected(generation) => self.set_reconnected(generation),
+            Attempted::GivenUp(error) => self.give_up(Some(error)),
+            Attempted::Retry(pause) => {
+                *due = clock.now() + pause;
+                return Some(pause);
+            }
+        }
+        None
+    }
+
+    /// Whether the predictor was reachable when it was last used.
+    pub fn is_connected(&mut self) -> bool {
+        self.generation().is_some()
+    }
+
+    /// Ends the run: delivers waiting reports with a request for the iteration that would come next, of `next_global_batch`
+    /// samples, and removes the workers from the job.
+    pub fn close(mut self, next_global_batch: u64) {
+        // No iteration waits for it any more, and the job waits for workers that do not leave until their leases expire.
+        self.registration.at_end_of_run();
+        if self.is_connected() {
+            let next = self.backlog.done();
+            // One request is enough: reports of a long outage were delivered when it ended.
+            self.request(next, next_global_batch, |_, _| Ok(None::<()>));
+        }
+        if !self.backlog.is_empty() {
+            self.events.handle(&Event::ReportsUndelivered);
+        }
+        if self.is_connected()
+            && let Err(error) = self.registration.leave()
+        {
+            self.events.handle(&Event::LeaveFailed(error));
+        }
+    }
+
+    /// The generation for requests, while the predictor is reachable.
+    fn generation(&mut self) -> Option<u64> {
+        if let State::Background(recovery) = &self.state {
+            match recovery.outcome()? {
+                Ok(generation) => self.set_reconnected(generation),
+                Err(error) => self.give_up(error),
+            }
+        }
+        match self.state {
+            State::Connected { generation } => Some(generation),
+            State::Background(_) | State::Caller { .. } | State::GivenUp => None,
+        }
+    }
+
+    fn set_connected(&mut self, generation: u64) {
+        self.registered = true;
+        self.state = State::Connected { generation };
+    }
+
+    fn set_reconnected(&mut self, generation: u64) {
+        self.events.handle(&Event::Reconnected { generation });
+        self.set_connected(generation);
+    }
+
+    fn give_up(&mut self, error: Option<Error>) {
+        if let Some(error) = error {
+            self.events.handle(&Event::GivenUp(error));
+        }
+        self.state = State::GivenUp;
+    }
+
+    fn lose(&mut self, error: Error) {
+        self.events.handle(&Event::Disconnected(error));
+        self.disconnect();
+    }
+
+    fn disconnect(&mut self) {
+        let recovery = Recovery {
+            registration: self.registration.clone(),
+            backlog: self.backlog.clone(),
+            registered: self.registered,
+            backoff: self.backoff,
+        };
+        self.state = match self.reconnect {
+            Reconnect::Background => State::Background(BackgroundRecovery::start(recovery)),
+            Reconnect::Caller => {
+                State::Caller { recovery, due: self.registration.client().config().clock.now() }
+            }
+        };
+    }
+}

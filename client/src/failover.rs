@@ -1,0 +1,163 @@
+//! Which of several predictors receives a request. No I/O: the caller sends.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::servers::{Servers, base_url};
+
+/// The maximum number of redirects (status 307) that one request follows.
+pub const REDIRECTS_MAX: usize = 3;
+
+/// The order in which servers are tried: first the one that responded last, then the others of the list, each once. A
+/// server that redirects (status 307) to another one is followed, and the server that responds is tried first from then on.
+///
+/// Clones share this memory.
+#[derive(Debug, Clone)]
+pub struct Failover {
+    servers: Servers,
+    /// The server that responded last: one of the list, or one that a server of the list redirected to.
+    latest: Arc<Mutex<Option<String>>>,
+}
+
+/// An attempt at one server.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempt<'a> {
+    /// Its base URL.
+    pub server: &'a str,
+    /// The number of servers that remain to be tried if this one does not respond.
+    pub remaining: usize,
+}
+
+/// The outcome of an attempt at one server.
+#[derive(Debug)]
+pub enum Outcome<T, E> {
+    /// The server responded, perhaps with a rejection. No other server is tried.
+    Responded(T),
+    /// The server did not respond or cannot serve at the moment. The next server is tried.
+    Unreachable(E),
+    /// Another server is responsible: the `Location` of the response.
+    Redirected(String),
+}
+
+/// No server responded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllUnreachable<E> {
+    /// Base URLs and reasons in the order of the attempts; not empty.
+    pub attempts: Vec<(String, E)>,
+    /// Whether a server redirected the request to another one.
+    pub redirected: bool,
+    /// Whether there was more than one server, so that the message must name them.
+    several: bool,
+}
+
+impl<E: fmt::Display> fmt::Display for AllUnreachable<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (server, reason)) in self.attempts.iter().enumerate() {
+            f.write_str(if at == 0 { "" } else { "; " })?;
+            if self.several {
+                write!(f, "{server}: ")?;
+            }
+            write!(f, "{reason}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Failover {
+    /// Starts with the first server of the list.
+    pub fn new(servers: Servers) -> Self {
+        Self { servers, latest: Arc::default() }
+    }
+
+    /// Calls `send` with one server after the other until one responds to a request for `path` (with its query, if any).
+    /// The attempts are at most the server that responded last, those of the list and [`REDIRECTS_MAX`].
+    ///
+    /// # Errors
+    /// No server responded.
+    pub fn request<T, E: From<String>>(
+        &self,
+        path: &str,
+        mut send: impl FnMut(Attempt<'_>) -> Outcome<T, E>,
+    ) -> Result<T, AllUnreachable<E>> {
+        let mut waiting = self.order();
+        let mut attempts: Vec<(String, E)> = Vec::new();
+        let mut followed: Vec<String> = Vec::new();
+        let several = waiting.len() > 1;
+        let mut redirected = false;
+        while let Some(server) = waiting.pop_front() {
+            let reason = match send(Attempt { server: &server, remaining: waiting.len() }) {
+                Outcome::Responded(response) => {
+                    *self.latest() = Some(server);
+                    return Ok(response);
+                }
+                Outcome::Unreachable(reason) => reason,
+                Outcome::Redirected(location) => {
+                    redirected = true;
+                    let has_failed = |owner: &str| attempts.iter().any(|(server, _)| server == owner);
+                    match redirect_target(&location, path) {
+                        None => E::from(format!(
+                            "307 with the Location {location:?}, which must be like http://host:port{path}"
+                        )),
+                        Some(owner) if has_failed(&owner) => {
+                            E::from(format!("redirects to {owner}, which was tried before"))
+                        }
+                        Some(owner) if followed.len() == REDIRECTS_MAX => {
+                            let way = followed.join(" to ");
+                            E::from(format!(
+                                "307 to {owner} exceeds the limit of {REDIRECTS_MAX} redirects: to {way}"
+                            ))
+                        }
+                        Some(owner) => {
+                            waiting.retain(|other| *other != owner);
+                            waiting.push_front(owner.clone());
+                            followed.push(owner);
+                            continue;
+                        }
+                    }
+                }
+            };
+            self.forget(&server);
+            attempts.push((server, reason));
+        }
+        Err(AllUnreachable { attempts, redirected, several: several || redirected })
+    }
+
+    /// The server that is tried first.
+    pub fn first(&self) -> String {
+        self.latest().clone().unwrap_or_else(|| self.servers.urls()[0].clone())
+    }
+
+    /// The server that responded last, then the list in its order, starting after that server.
+    fn order(&self) -> VecDeque<String> {
+        let mut order: VecDeque<String> = self.servers.urls().iter().cloned().collect();
+        if let Some(latest) = self.latest().clone() {
+            match order.iter().position(|server| *server == latest) {
+                Some(at) => order.rotate_left(at),
+                None => order.push_front(latest),
+            }
+        }
+        order
+    }
+
+    /// A server outside the list is tried only as long as it responds.
+    fn forget(&self, server: &str) {
+        let mut latest = self.latest();
+        if latest.as_deref() == Some(server) && !self.servers.urls().iter().any(|listed| listed == server) {
+            *latest = None;
+        }
+    }
+
+    fn latest(&self) -> MutexGuard<'_, Option<String>> {
+        // The value is replaced as a whole, so a panic of another thread leaves it valid.
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The base URL of the server to which a `Location` redirects a request for `path`.
+fn redirect_target(location: &str, path: &str) -> Option<String> {
+    base_url(location.strip_suffix(path)?)
+}
+
+#[cfg(test)]
+mod tests;

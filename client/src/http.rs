@@ -1,0 +1,180 @@
+//! Requests over HTTP with failover: sends to one server after the other until one responds, within one time limit.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ureq::http::header::{self, HeaderMap, HeaderName};
+use ureq::http::{self, StatusCode};
+use ureq::{Agent, AsSendBody, Body};
+
+use crate::clock::Clock;
+use crate::failover::{AllUnreachable, Attempt, Failover, Outcome};
+use crate::servers::Servers;
+
+pub use ureq::http::Method;
+
+/// Connections to the predictors of one list. Clones share the connections and the memory of which server responds.
+#[derive(Debug, Clone)]
+pub struct Transport {
+    agent: Agent,
+    failover: Failover,
+    response_bytes_max: u64,
+    clock: Arc<dyn Clock>,
+}
+
+/// A request. Every request may be sent again: a server that did not respond may still have executed it.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// The path below the base URL, with a leading slash.
+    pub path: &'a str,
+    /// The JSON body, if any.
+    pub body: Option<&'a [u8]>,
+}
+
+/// A complete response.
+#[derive(Debug, Clone)]
+pub struct Response {
+    /// The status.
+    pub status: u16,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    /// The pause that the server requests before the next attempt. Only the form in seconds is read: predictors send no other.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let seconds = text(&self.headers, header::RETRY_AFTER)?;
+        seconds.trim().parse().ok().map(Duration::from_secs)
+    }
+
+    /// The time that the server spent on an allocation, in seconds: `dur` of the metric `allocate` in the `server-timing` header,
+    /// which is in milliseconds.
+    pub fn server_time_s(&self) -> Option<f64> {
+        server_time_s(text(&self.headers, HeaderName::from_static("server-timing"))?)
+    }
+}
+
+impl Transport {
+    /// Connects on demand. Response bodies above `response_bytes_max` count as an unreachable server.
+    pub fn new(servers: &Servers, user_agent: &str, response_bytes_max: u64, clock: Arc<dyn Clock>) -> Self {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .user_agent(user_agent)
+            .build();
+        Self { agent: config.into(), failover: Failover::new(servers.clone()), response_bytes_max, clock }
+    }
+
+    /// The base URL of the server that is tried first.
+    pub fn first_server(&self) -> String {
+        self.failover.first()
+    }
+
+    /// Sends a request to one server after the other until `judge` accepts a response. The last server may take all the time
+    /// that is left of `timeout`, the others half of it: the server that responded last is tried first and is the most likely
+    /// to respond again.
+    ///
+    /// # Errors
+    /// No server responded, or `judge` accepted none of the responses.
+    pub fn send<T, E: From<String>>(
+        &self,
+        request: Request<'_>,
+        timeout: Duration,
+        judge: impl Fn(Response) -> Outcome<T, E>,
+    ) -> Result<T, AllUnreachable<E>> {
+        let started = self.clock.now();
+        self.failover.request(request.path, |attempt| {
+            match self.attempt(attempt, request, started, timeout) {
+                Outcome::Responded(response) => judge(response),
+                Outcome::Unreachable(reason) => Outcome::Unreachable(E::from(reason)),
+                Outcome::Redirected(location) => Outcome::Redirected(location),
+            }
+        })
+    }
+
+    fn attempt(
+        &self,
+        attempt: Attempt<'_>,
+        request: Request<'_>,
+        started: Instant,
+        timeout: Duration,
+    ) -> Outcome<Response, String> {
+        let left = timeout.saturating_sub(self.clock.now().saturating_duration_since(started));
+        let limit = if attempt.remaining == 0 { left } else { left / 2 };
+        if limit.is_zero() {
+            return Outcome::Unreachable("no time was left to try it".to_owned());
+        }
+        let head = http::Request::builder()
+            .method(request.method)
+            .uri(format!("{}{}", attempt.server, request.path));
+        let response = match request.body {
+            Some(body) => {
+                let request = head.header(header::CONTENT_TYPE, "application/json").body(body);
+                request.map_err(ureq::Error::from).and_then(|request| self.run(request, limit))
+            }
+            None => head.body(()).map_err(ureq::Error::from).and_then(|request| self.run(request, limit)),
+        };
+        response.map_or_else(|error| Outcome::Unreachable(error.to_string()), |response| self.read(response))
+    }
+
+    fn run(
+        &self,
+        request: http::Request<impl AsSendBody>,
+        limit: Duration,
+    ) -> Result<http::Response<Body>, ureq::Error> {
+        // Not timeout_global: with it ureq resolves the host name in a new thread for every request.
+        let request = self
+            .agent
+            .configure_request(request)
+            .timeout_connect(Some(limit))
+            .timeout_send_request(Some(limit))
+            .timeout_send_body(Some(limit))
+            .timeout_recv_response(Some(limit))
+            .timeout_recv_body(Some(limit))
+            .build();
+        self.agent.run(request)
+    }
+
+    fn read(&self, response: http::Response<Body>) -> Outcome<Response, String> {
+        let (head, mut body) = response.into_parts();
+        if head.status == StatusCode::TEMPORARY_REDIRECT {
+            return Outcome::Redirected(text(&head.headers, header::LOCATION).unwrap_or_default().to_owned());
+        }
+        match body.with_config().limit(self.response_bytes_max).read_to_vec() {
+            Ok(body) => {
+                Outcome::Responded(Response { status: head.status.as_u16(), headers: head.headers, body })
+            }
+            Err(error) => Outcome::Unreachable(format!("the response broke off: {error}")),
+        }
+    }
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn server_time_s(header: &str) -> Option<f64> {
+    let metric =
+        header.split(',').find(|metric| metric.split(';').next().map(str::trim) == Some("allocate"))?;
+    let duration = metric.split(';').find_map(|part| part.trim().strip_prefix("dur="))?;
+    let milliseconds: f64 = duration.parse().ok()?;
+    milliseconds.is_finite().then_some(milliseconds / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_timing_is_read_in_seconds() {
+        assert_eq!(server_time_s("allocate;dur=1.5"), Some(0.0015));
+        assert_eq!(server_time_s("db;dur=9, allocate;desc=\"x\"; dur=2"), Some(0.002));
+        for absent in ["", "db;dur=9", "allocate", "allocate;dur=x", "allocate;dur=inf"] {
+            assert_eq!(server_time_s(absent), None, "{absent}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+#![doc = include_str!("../README.md")]
+
+pub mod backlog;
+mod backoff;
+mod client;
+mod clock;
+mod config;
+mod connection;
+mod error;
+mod event;
+pub mod failover;
+pub mod http;
+mod prefetch;
+mod recovery;
+mod registration;
+pub mod servers;
+mod shares;
+
+pub use backlog::{Backlog, BacklogLimits};
+pub use backoff::Backoff;
+pub use client::{Client, Timed};
+pub use clock::{Clock, SystemClock};
+pub use config::ClientConfig;
+pub use connection::{Allocated, Connection, ConnectionBuilder, Reconnect};
+pub use error::{Error, ErrorKind, Operation};
+pub use event::Event;
+pub use prefetch::Prefetcher;
+pub use registration::{Registration, RunStart};
+pub use servers::Servers;
+pub use shares::{Requested, Share, shares};

@@ -1,0 +1,86 @@
+//! Restoring the connection to an unreachable predictor.
+
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::thread;
+use std::time::Duration;
+
+use crate::backlog::Backlog;
+use crate::backoff::Backoff;
+use crate::error::Error;
+use crate::registration::Registration;
+
+/// What remains to be done until a run is registered again.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    pub(crate) registration: Registration,
+    pub(crate) backlog: Backlog,
+    /// Whether the predictor has accepted this run before: the job's past is then that of this run.
+    pub(crate) registered: bool,
+    pub(crate) backoff: Backoff,
+}
+
+/// The outcome of an attempt.
+#[derive(Debug)]
+pub(crate) enum Attempted {
+    /// The run is registered in this generation, and late reports are delivered.
+    Connected(u64),
+    /// The predictor will never accept this run.
+    GivenUp(Error),
+    /// Try again after this pause.
+    Retry(Duration),
+}
+
+impl Recovery {
+    /// Registers the run and delivers late reports.
+    pub(crate) fn attempt(&mut self) -> Attempted {
+        let outcome = self.registration.register().and_then(|joined| {
+            if !self.registered {
+                self.registration.check_first(&joined)?;
+            }
+            self.registration.deliver_late_reports(joined.generation, &self.backlog)?;
+            Ok(joined.generation)
+        });
+        match outcome {
+            Ok(generation) => Attempted::Connected(generation),
+            // A job that rejects this run at the start will always reject it.
+            Err(error) if !self.registered && error.kind.is_permanent() => Attempted::GivenUp(error),
+            Err(_) => Attempted::Retry(self.backoff.next_pause()),
+        }
+    }
+}
+
+/// A thread that makes attempts until one is final. It ends when this handle is dropped.
+#[derive(Debug)]
+pub(crate) struct BackgroundRecovery {
+    outcome: Receiver<Result<u64, Error>>,
+    _stop: Sender<()>,
+}
+
+impl BackgroundRecovery {
+    pub(crate) fn start(mut recovery: Recovery) -> Self {
+        let (report, outcome) = mpsc::sync_channel(1);
+        let (stop, stopped) = mpsc::channel();
+        thread::spawn(move || {
+            loop {
+                let pause = match recovery.attempt() {
+                    Attempted::Connected(generation) => break drop(report.send(Ok(generation))),
+                    Attempted::GivenUp(error) => break drop(report.send(Err(error))),
+                    Attempted::Retry(pause) => pause,
+                };
+                if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+        });
+        Self { outcome, _stop: stop }
+    }
+
+    /// The final outcome, if there is one; an error without a value if the thread has died.
+    pub(crate) fn outcome(&self) -> Option<Result<u64, Option<Error>>> {
+        match self.outcome.try_recv() {
+            Ok(outcome) => Some(outcome.map_err(Some)),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(None)),
+        }
+    }
+}

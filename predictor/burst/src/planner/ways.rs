@@ -1,0 +1,280 @@
+//! Ways through parts of the graph: the labels of each part, by the counts at its ends, and how parts are combined.
+
+use super::bounds::{Bounds, Made, Part, at_price};
+use super::costs::{Choice, Costs};
+use super::label::{CAPPED_LABELS_MAX, LABELS_MAX, LABELS_MIN, Label, Matters, Step, Value, keep_best};
+use super::problem::Limit;
+
+/// Ways looked at under a cap after which few are kept: what comes then is not proven to be the best.
+const LOOKED_MAX: usize = 4_000_000;
+
+/// The place of an edge among what is kept: there is nothing to remember of it.
+const EDGE: u32 = 0;
+
+/// What is looked for among all ways.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Aim<'a> {
+    /// The best, whatever it holds.
+    Best,
+    /// The least time where each byte above the least that layers need costs so many femtoseconds. Transfers count for limits one by
+    /// one only, so it may be less than any plan has.
+    Priced(f64),
+    /// The best that fits into the bounds.
+    Within(&'a Bounds),
+}
+
+/// A layer, or the end before the first or behind the last: those have one state, cost nothing and read nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    Source,
+    Layer(usize),
+    Sink,
+}
+
+/// Ways by row and column: those of a cell lie together.
+#[derive(Default)]
+pub(super) struct Ways {
+    /// Its place among all that are made, which is the same whatever is looked for.
+    number: usize,
+    columns: usize,
+    ends: Vec<usize>,
+    pub labels: Vec<Label>,
+}
+
+impl Ways {
+    fn cell(&self, row: usize, column: usize) -> &[Label] {
+        let at = row * self.columns + column;
+        let start = if at == 0 { 0 } else { self.ends[at - 1] };
+        &self.labels[start..self.ends[at]]
+    }
+}
+
+/// Combines ways, and remembers how each came about.
+pub(super) struct Combiner<'a> {
+    costs: &'a Costs<'a>,
+    /// By layer and count: what transfers into it may take; `None`: not legal.
+    room_fs: Vec<Vec<Option<u128>>>,
+    /// By layer: what it needs at the least.
+    least_bytes: Vec<u128>,
+    aim: Aim<'a>,
+    /// What was made so far: filled for prices, else only counted.
+    pub made: Vec<Made>,
+    count_made: usize,
+    looked: usize,
+    kept: Vec<Step>,
+    /// Whether some ways had to go that nothing beat.
+    pub thinned: bool,
+}
+
+impl<'a> Combiner<'a> {
+    pub fn new(costs: &'a Costs, limit: Option<Limit>, aim: Aim<'a>) -> Self {
+        let layers = 0..costs.choices.len();
+        let rooms = |layer| (0..costs.counts.len()).map(|count| costs.room_fs(layer, count, limit)).collect();
+        let bytes = |layer| costs.possible(layer).map(|(_, choice)| choice.memory_bytes).min().unwrap_or(0);
+        Self {
+            costs,
+            room_fs: layers.clone().map(rooms).collect(),
+            least_bytes: layers.map(bytes).collect(),
+            aim,
+            made: Vec::new(),
+            count_made: 0,
+            looked: 0,
+            kept: vec![Step::Edge],
+            thinned: false,
+        }
+    }
+
+    /// The ways over one edge. `input` is what it is of a layer, by its place among the layer's inputs; nothing moves over any other.
+    pub fn edge(&mut self, from: Place, to: Place, input: Option<(usize, usize)>) -> Ways {
+        let mut ways = self.begin(to);
+        let mut labels = Vec::new();
+        for row in 0..self.states(from) {
+            for column in 0..ways.columns {
+                let (mut time_fs, mut gpu_fs) = (0, 0);
+                if let Some((layer, number)) = input {
+                    let input = &self.costs.problem.layers[layer].inputs[number];
+                    time_fs = self.costs.transfer_fs(input, row, column);
+                    gpu_fs = time_fs * self.costs.counts[column] as u128;
+                }
+                let value = Value { time_fs, gpu_fs, gpus: 0 };
+                let label = Label { value, transfer_fs: time_fs, memory_bytes: 0, step: Step::Edge };
+                self.look(&ways, (row, column), label, &mut labels);
+                self.close_cell(&mut ways, &mut labels, to, column);
+            }
+        }
+        self.end(&ways, self.states(from), Part::Edge);
+        ways
+    }
+
+    /// The ways that lead through a layer: `into` it, and `out` of it.
+    pub fn through(&mut self, (from, into): (Place, &Ways), layer: usize, (to, out): (Place, &Ways)) -> Ways {
+        let choices: Vec<(usize, Choice, u128)> = (0..self.costs.counts.len())
+            .filter_map(|count| Some((count, self.costs.choices[layer][count]?, self.room_fs[layer][count]?)))
+            .collect();
+        let mut ways = self.begin(to);
+        let mut labels = Vec::new();
+        for row in 0..self.states(from) {
+            for column in 0..ways.columns {
+                for &(count, choice, room_fs) in &choices {
+                    let node = self.node(layer, count, choice);
+                    for before in into.cell(row, count).iter().filter(|label| label.transfer_fs <= room_fs) {
+                        for after in out.cell(count, column) {
+                            let (Step::Kept(a), Step::Kept(b)) = (before.step, after.step) else { continue };
+                            let step = Step::Through {
+                                before: a,
+                                layer: layer as u32,
+                                count: count as u32,
+                                after: b,
+                            };
+                            let label = Label {
+                                value: before.value.plus(node.value).plus(after.value),
+                                transfer_fs: after.transfer_fs,
+                                memory_bytes: before.memory_bytes + node.memory_bytes + after.memory_bytes,
+                                step,
+                            };
+                            self.look(&ways, (row, column), label, &mut labels);
+                        }
+                    }
+                }
+                self.close_cell(&mut ways, &mut labels, to, column);
+            }
+        }
+        self.end(&ways, self.states(from), Part::Through { into: into.number, layer, out: out.number });
+        ways
+    }
+
+    /// The ways over two edges between the same places: whatever happens on one happens beside what happens on the other.
+    pub fn beside(&mut self, from: Place, to: Place, one: &Ways, other: &Ways) -> Ways {
+        let mut ways = self.begin(to);
+        let mut labels = Vec::new();
+        for row in 0..self.states(from) {
+            for column in 0..ways.columns {
+                for a in one.cell(row, column) {
+                    for b in other.cell(row, column) {
+                        let (Step::Kept(first), Step::Kept(second)) = (a.step, b.step) else { continue };
+                        let label = Label {
+                            value: a.value.plus(b.value),
+                            transfer_fs: a.transfer_fs + b.transfer_fs,
+                            memory_bytes: a.memory_bytes + b.memory_bytes,
+                            step: Step::Both(first, second),
+                        };
+                        self.look(&ways, (row, column), label, &mut labels);
+                    }
+                }
+                self.close_cell(&mut ways, &mut labels, to, column);
+            }
+        }
+        self.end(&ways, self.states(from), Part::Beside(one.number, other.number));
+        ways
+    }
+
+    /// The counts of all layers on this way.
+    pub fn counts(&self, label: Label) -> Vec<usize> {
+        let mut counts = vec![0; self.costs.choices.len()];
+        let mut open = vec![label.step];
+        while let Some(step) = open.pop() {
+            match step {
+                Step::Edge => {}
+                Step::Kept(at) => open.push(self.kept[at as usize]),
+                Step::Both(one, other) => open.extend([Step::Kept(one), Step::Kept(other)]),
+                Step::Through { before, layer, count, after } => {
+                    counts[layer as usize] = count as usize;
+                    open.extend([Step::Kept(before), Step::Kept(after)]);
+                }
+            }
+        }
+        counts
+    }
+
+    /// Begins a list of ways to a place.
+    fn begin(&mut self, to: Place) -> Ways {
+        self.count_made += 1;
+        Ways { number: self.count_made - 1, columns: self.states(to), ..Ways::default() }
+    }
+
+    /// Takes a way into a cell, unless the best that could come of it is out of bounds.
+    fn look(&mut self, ways: &Ways, (row, column): (usize, usize), label: Label, labels: &mut Vec<Label>) {
+        self.looked += 1;
+        let fits = match self.aim {
+            Aim::Best | Aim::Priced(_) => true,
+            Aim::Within(bounds) => bounds.hold(ways.number, row * ways.columns + column, &label),
+        };
+        if fits {
+            labels.push(label);
+        }
+    }
+
+    /// Keeps what ways cost at a price.
+    fn end(&mut self, ways: &Ways, rows: usize, part: Part) {
+        let Aim::Priced(price) = self.aim else { return };
+        let cells = (0..rows).flat_map(|row| (0..ways.columns).map(move |column| (row, column)));
+        let best = |(row, column)| {
+            ways.cell(row, column).first().map_or(f64::INFINITY, |label| at_price(label, price))
+        };
+        let costs = cells.map(best).collect();
+        let nodes = match part {
+            Part::Through { layer, .. } => (0..self.costs.counts.len())
+                .map(|count| {
+                    let choice =
+                        self.costs.choices[layer][count].filter(|_| self.room_fs[layer][count].is_some());
+                    choice.map_or(f64::INFINITY, |choice| at_price(&self.node(layer, count, choice), price))
+                })
+                .collect(),
+            _ => Vec::new(),
+        };
+        self.made.push(Made { part, columns: ways.columns, costs, nodes });
+    }
+
+    /// Ends a cell with the best of these ways, and gives each its place.
+    fn close_cell(&mut self, ways: &mut Ways, labels: &mut Vec<Label>, to: Place, column: usize) {
+        let (room_fs, joins) = match to {
+            Place::Layer(layer) => {
+                (self.room_fs[layer][column], self.costs.problem.layers[layer].inputs.len() > 1)
+            }
+            Place::Source | Place::Sink => (Some(u128::MAX), false),
+        };
+        labels.retain(|label| room_fs.is_some_and(|room_fs| label.transfer_fs <= room_fs));
+        let transfer = joins && room_fs != Some(u128::MAX);
+        match self.aim {
+            Aim::Best => self.thinned |= keep_best(labels, Matters { transfer, memory: false }, LABELS_MAX),
+            Aim::Within(_) => {
+                let most = if self.looked < LOOKED_MAX { CAPPED_LABELS_MAX } else { LABELS_MIN };
+                self.thinned |= keep_best(labels, Matters { transfer, memory: true }, most);
+            }
+            Aim::Priced(price) => {
+                let cheapest =
+                    labels.iter().copied().min_by(|a, b| at_price(a, price).total_cmp(&at_price(b, price)));
+                labels.clear();
+                // Transfers of its parts were within their room; what they are together no price can know.
+                labels.extend(cheapest.map(|label| Label { transfer_fs: 0, ..label }));
+            }
+        }
+        for label in labels.drain(..) {
+            let place = match label.step {
+                Step::Edge => EDGE,
+                step => {
+                    self.kept.push(step);
+                    (self.kept.len() - 1) as u32
+                }
+            };
+            ways.labels.push(Label { step: Step::Kept(place), ..label });
+        }
+        ways.ends.push(ways.labels.len());
+    }
+
+    /// A layer by itself, at a count.
+    fn node(&self, layer: usize, count: usize, choice: Choice) -> Label {
+        let gpus = self.costs.counts[count] as u128;
+        let time_fs = choice.time_fs();
+        let memory_bytes = choice.memory_bytes - self.least_bytes[layer];
+        let value = Value { time_fs, gpu_fs: time_fs * gpus, gpus };
+        Label { value, transfer_fs: 0, memory_bytes, step: Step::Edge }
+    }
+
+    fn states(&self, place: Place) -> usize {
+        match place {
+            Place::Layer(_) => self.costs.counts.len(),
+            Place::Source | Place::Sink => 1,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! NARX: a small network on lagged outputs and inputs, trained by Levenberg-Marquardt.
+
+mod cholesky;
+mod equations;
+mod marquardt;
+mod network;
+mod penalty;
+mod settings;
+
+pub use penalty::Decay;
+pub use settings::Settings;
+
+use linfa::traits::Fit;
+use ndarray::{Array1, Array2};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+use super::fit::{Dataset, FitError, Regression, check};
+use super::scaling::Scaling;
+use equations::Table;
+use network::Network;
+
+/// The recipe of a NARX network: `y = c z + sum_j v_j tanh(w_j z)` over the regressors `z` (and a 1), everything in
+/// standard deviations. Minimises `sum e^2 + penalty sum w^2`; see [`Settings`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Narx {
+    settings: Settings,
+}
+
+impl Narx {
+    /// With settings of one's own.
+    ///
+    /// # Errors
+    /// [`FitError::Setting`] naming the first setting that breaks its rule.
+    pub fn new(settings: Settings) -> Result<Self, FitError> {
+        settings.check()?;
+        Ok(Self { settings })
+    }
+
+    /// For refits beside a running service: [`Settings::REFIT`].
+    pub fn refit() -> Self {
+        Self { settings: Settings::REFIT }
+    }
+
+    /// For the identification of a system: [`Settings::IDENTIFICATION`].
+    pub fn identification() -> Self {
+        Self { settings: Settings::IDENTIFICATION }
+    }
+}
+
+/// A fitted NARX model: a committee of networks. Where one of them has gone astray, the middle half has not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FittedNarx {
+    scaling: Scaling,
+    networks: Vec<Network>,
+}
+
+impl Fit<Array2<f64>, Array1<f64>, FitError> for Narx {
+    type Object = FittedNarx;
+
+    fn fit(&self, dataset: &Dataset) -> Result<FittedNarx, FitError> {
+        let settings = &self.settings;
+        let (regressors, targets) = (dataset.records(), dataset.targets());
+        let inputs = regressors.ncols() + 1;
+        let hidden =
+            (1..=settings.hidden).rev().find(|hidden| Network::size(inputs, *hidden) <= settings.weights);
+        let hidden = hidden.unwrap_or(1);
+        let size = Network::size(inputs, hidden);
+        check(dataset, size)?;
+        let scaling = Scaling::standard(regressors, targets);
+        let rows = targets.len();
+        let thinned = rows.min(settings.rows);
+        let chosen: Vec<usize> = (0..thinned).map(|k| k * rows / thinned).collect();
+        let (fit, held_out) = chosen.split_at(thinned - (thinned as f64 * settings.holdout) as usize);
+        let table = |rows: &[usize]| {
+            let row = |at: &usize| scaling.row(regressors.row(*at)).chain([1.0]);
+            let values: Vec<f64> = rows.iter().flat_map(row).collect();
+            Table {
+                rows: Array2::from_shape_vec((rows.len(), inputs), values).unwrap_or_default(),
+                targets: rows.iter().map(|at| scaling.target.scaled(targets[*at])).collect(),
+            }
+        };
+        let (fit, held_out) = (table(fit), table(held_out));
+        let judge = if held_out.targets.is_empty() { &fit } else { &held_out };
+        let mut rng = ChaCha8Rng::seed_from_u64(settings.seed);
+        let mut networks: Vec<(f64, Network)> = (0..settings.restarts)
+            .map(|restart| {
+                let decay = settings.decay.of(restart);
+                let start = Network::random(inputs, hidden, &mut rng);
+                let network = marquardt::train(start, &fit, &held_out, decay, settings.iterations);
+                (judge.squares(&network), network)
+            })
+            .collect();
+        // Stable: of equals, the earlier restart.
+        networks.sort_by(|a, b| a.0.total_cmp(&b.0));
+        networks.truncate(settings.committee);
+        let networks = networks.into_iter().map(|(_, network)| network).collect();
+        Ok(FittedNarx { scaling, networks })
+    }
+}
+
+impl Regression for FittedNarx {
+    fn predict_row(&self, regressors: &[f64]) -> f64 {
+        let z: Vec<f64> = self.scaling.row(regressors).chain([1.0]).collect();
+        let mut outputs: Vec<f64> = self.networks.iter().map(|network| network.output(&z)).collect();
+        self.scaling.target.unscaled(middle_mean(&mut outputs))
+    }
+}
+
+/// The mean of the middle half of some values.
+fn middle_mean(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = &values[values.len() / 4..values.len() - values.len() / 4];
+    middle.iter().sum::<f64>() / middle.len() as f64
+}
+
+crate::predict_rows!(FittedNarx);

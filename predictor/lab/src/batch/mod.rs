@@ -1,0 +1,35 @@
+//! Batch models: fitted once to a range of history, then asked for one value at a time. Only backtests use them; the product's own batch
+//! model is [`Narx`](evenstep_core::forecast::narx::Narx).
+//!
+//! A recipe (an unfitted model) turns regressors and targets into a
+//! [`Regression`](evenstep_core::forecast::fit::Regression); only that can predict.
+//!
+//! - `recipe`: the trait of recipes
+//! - `regressors`: lagged values of a system, one step ahead and free run
+//! - `triangle`: least squares by rotations
+//! - `arx`: linear models
+//! - `library`: linear models of linfa
+//! - `monomials`, `frols`, `polynomial`: polynomials and the selection of their terms
+
+mod recipe;
+
+mod regressors;
+
+mod triangle;
+
+mod arx;
+
+mod library;
+
+mod monomials;
+
+mod frols;
+
+mod polynomial;
+
+pub use arx::{Arx, FittedArx};
+pub use frols::Criterion;
+pub use library::{ElasticNet, FittedLinear, Ols, Ridge};
+pub use polynomial::{CANDIDATES_MAX, DEGREE_MAX, FittedPolynomial, Polynomial, Terms};
+pub use recipe::Recipe;
+pub use regressors::{Lags, System};

@@ -1,0 +1,33 @@
+//! A recipe: an unfitted model, behind a trait object.
+
+use evenstep_core::forecast::fit::{FitError, Regression};
+use linfa::DatasetBase;
+use linfa::traits::Fit;
+use ndarray::{Array1, Array2};
+
+/// A recipe for a [`Regression`].
+pub trait Recipe: Send + Sync {
+    /// Fits `targets[k]` to row `k` of `regressors`.
+    ///
+    /// # Errors
+    /// [`FitError`] where there is nothing to fit, or no solution.
+    fn fit_rows(
+        &self,
+        regressors: &Array2<f64>,
+        targets: &Array1<f64>,
+    ) -> Result<Box<dyn Regression>, FitError>;
+}
+
+/// Whatever fits as linfa's models do, to something that predicts row by row, is a recipe.
+impl<R> Recipe for R
+where
+    R: Fit<Array2<f64>, Array1<f64>, FitError, Object: Regression + 'static> + Send + Sync,
+{
+    fn fit_rows(
+        &self,
+        regressors: &Array2<f64>,
+        targets: &Array1<f64>,
+    ) -> Result<Box<dyn Regression>, FitError> {
+        Ok(Box::new(self.fit(&DatasetBase::new(regressors.clone(), targets.clone()))?))
+    }
+}
