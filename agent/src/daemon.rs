@@ -18,7 +18,7 @@ use crate::metrics;
 use crate::sampler::Sampler;
 use crate::source::host::Host;
 use crate::spool::{Life, Spool, SpoolError};
-use crate::uplink::{Backoff, Uplink, UplinkState};
+use crate::uplink::{Uplink, UplinkState};
 use crate::watch::Watch;
 
 /// Why an agent cannot start, or ended.
@@ -112,8 +112,8 @@ pub async fn run(
         sampling: Mutex::new(SamplingState::default()),
     });
 
-    let backoff = Backoff::new(boot.as_u64_pair().0);
-    let uplink = Uplink::new(spool.clone(), uplink_state, &config.servers, config.send_every, backoff);
+    let seed = boot.as_u64_pair().0;
+    let uplink = Uplink::new(spool.clone(), uplink_state, &config.servers, config.send_every, seed);
     let sampled = shared.clone();
     let sampler = Part::start("sampler", move |stop| sample(&config, &sampled, stop))?;
     let uplink = Part::start("uplink", move |stop| uplink.run(stop))?;

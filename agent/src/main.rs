@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use evenstep_agent::config::{Config, Flags, state_directory};
 use evenstep_agent::daemon::{self, Listening};
+use evenstep_agent::source::host::Host;
 use evenstep_agent::spool::Life;
 use evenstep_observability::logs;
 use evenstep_observability::otlp::Otlp;
@@ -23,11 +24,7 @@ fn main() -> ExitCode {
 }
 
 fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
-    let config = Config::new(
-        flags,
-        sysinfo::System::host_name().ok(),
-        state_directory(|name| std::env::var_os(name)),
-    )?;
+    let config = Config::new(flags, Host::name(), state_directory(|name| std::env::var_os(name)))?;
     let collector = |url| Otlp::new(url, "evenstep-agent", env!("CARGO_PKG_VERSION"), config.node.as_str());
     let mut collector = flags.otlp.as_deref().map(collector).transpose()?;
     logs::start(&flags.log, flags.log_format, None)?;

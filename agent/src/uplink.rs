@@ -4,20 +4,19 @@
 //! It runs on a thread of its own, as it waits on a network that may be away for days. A batch that got no answer is
 //! sent again: at least once on the wire, and (node, boot id, sequence number) make it exactly once in the store.
 
-mod backoff;
 mod verdict;
 
-use std::io::Read;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use evenstep_client::Servers;
-use evenstep_client::failover::{Attempt, Failover, Outcome};
+use evenstep_client::http::{Method, Request, TimeLimit, Transport, TransportConfig};
+use evenstep_client::{Backoff, Servers, SystemClock};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
 use crate::spool::{BATCH_SAMPLES_MAX, Batch, Spool};
-pub use backoff::Backoff;
 use verdict::{Unheard, Verdict, judge};
 
 /// Where batches go, on every server.
@@ -30,6 +29,12 @@ const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 /// The time for sending what is left then; whatever still is waits in the spool for the next start.
 const LAST_SENDING: Duration = Duration::from_secs(4);
+/// The first pause after a failure, before jitter.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+/// The longest pause after a failure, unless the predictor requests a longer one.
+const RETRY_LONGEST: Duration = Duration::from_secs(30);
+/// The longest pause that a predictor may request.
+const RETRY_REQUESTED_LONGEST: Duration = Duration::from_secs(300);
 
 /// How the uplink fares.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -55,10 +60,10 @@ pub struct UplinkState {
 pub struct Uplink {
     spool: Arc<Mutex<Spool>>,
     state: Arc<Mutex<UplinkState>>,
-    http: ureq::Agent,
-    failover: Failover,
+    transport: Transport,
     send_every: Duration,
     backoff: Backoff,
+    jitter: ChaCha8Rng,
     batch_samples_max: usize,
 }
 
@@ -74,29 +79,30 @@ enum Step {
 }
 
 impl Uplink {
-    /// Sends what `spool` holds to one of `servers` every `send_every`.
+    /// Sends what `spool` holds to one of `servers` every `send_every`. The jitter of pauses depends on `seed` alone.
     pub fn new(
         spool: Arc<Mutex<Spool>>,
         state: Arc<Mutex<UplinkState>>,
         servers: &Servers,
         send_every: Duration,
-        backoff: Backoff,
+        seed: u64,
     ) -> Self {
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .user_agent(concat!("evenstep-agent/", env!("CARGO_PKG_VERSION")))
-            .build();
+        let config = TransportConfig {
+            user_agent: concat!("evenstep-agent/", env!("CARGO_PKG_VERSION")),
+            response_bytes_max: ANSWER_BYTES_MAX,
+            limit: TimeLimit::Attempt,
+            clock: Arc::new(SystemClock),
+        };
         let uplink = Self {
             spool,
             state,
-            http: ureq::Agent::new_with_config(config),
-            failover: Failover::new(servers.clone()),
+            transport: Transport::new(servers, config),
             send_every,
-            backoff,
+            backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
+            jitter: ChaCha8Rng::seed_from_u64(seed),
             batch_samples_max: BATCH_SAMPLES_MAX,
         };
-        let first = uplink.failover.first();
+        let first = uplink.transport.first_server();
         uplink.update(|state| {
             state.server = first;
             state.batch_samples_max = BATCH_SAMPLES_MAX;
@@ -169,51 +175,15 @@ impl Uplink {
             Ok(body) => body,
             Err(error) => return Verdict::Poison { reason: error.to_string() },
         };
-        let started = Instant::now();
-        let asked = self.failover.request(PATH, |attempt| {
-            let left = timeout.saturating_sub(started.elapsed());
-            // The last one has all that is left. The one before has half of it: it answered last, so it is the likeliest.
-            let limit = if attempt.remaining == 0 { left } else { left / 2 };
-            self.send_to(attempt, &body, limit, batch)
-        });
-        let first = self.failover.first();
+        let request = Request { method: &Method::POST, path: PATH, body: Some(&body) };
+        let sent = self.transport.send(request, timeout, |response| judge(&response, batch));
+        let first = self.transport.first_server();
         self.update(|state| state.server = first);
-        asked.unwrap_or_else(|unreachable| {
+        sent.unwrap_or_else(|unreachable| {
             // Whoever said when to come back is left alone until then.
             let after = unreachable.attempts.iter().filter_map(|(_, unheard)| unheard.after).max();
             Verdict::Retry(Unheard { reason: unreachable.to_string(), after })
         })
-    }
-
-    fn send_to(
-        &self,
-        attempt: Attempt<'_>,
-        body: &[u8],
-        limit: Duration,
-        batch: &Batch,
-    ) -> Outcome<Verdict, Unheard> {
-        let silent = |reason: String| Outcome::Unreachable(Unheard::from(reason));
-        if limit.is_zero() {
-            return silent("no time was left to ask it".to_owned());
-        }
-        let url = format!("{}{PATH}", attempt.server);
-        let request = self.http.post(url).config().timeout_global(Some(limit)).build();
-        let answer = match request.content_type("application/json").send(body) {
-            Ok(answer) => answer,
-            Err(error) => return silent(error.to_string()),
-        };
-        let status = answer.status().as_u16();
-        let header = |name: &str| Some(answer.headers().get(name)?.to_str().ok()?.to_owned());
-        if status == 307 {
-            return Outcome::Redirected(header("location").unwrap_or_default());
-        }
-        let retry_after = header("retry-after");
-        let mut text = Vec::new();
-        let mut reader = answer.into_body().into_reader().take(ANSWER_BYTES_MAX);
-        if let Err(error) = reader.read_to_end(&mut text) {
-            return silent(format!("the answer broke off: {error}"));
-        }
-        judge(status, retry_after.as_deref(), &text, batch)
     }
 
     fn set_aside(&mut self, batch: &Batch, reason: &str) -> Step {
@@ -227,7 +197,8 @@ impl Uplink {
     }
 
     fn retry(&mut self, reason: &str, after: Option<Duration>) -> Step {
-        let wait = self.backoff.next(after);
+        let own = self.backoff.next_pause_with_jitter(self.jitter.random());
+        let wait = after.map_or(own, |after| own.max(after.min(RETRY_REQUESTED_LONGEST)));
         self.update(|state| {
             state.failed_attempts += 1;
             // Said once for each outage, not for each attempt.

@@ -11,7 +11,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use crate::config::ClientConfig;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::failover::Outcome;
-use crate::http::{Method, Request, Response, Transport};
+use crate::http::{Method, Request, Response, TimeLimit, Transport, TransportConfig};
 use crate::servers::Servers;
 
 /// The requests of one job. Every request may be repeated. Clones share connections and the memory of which server responds.
@@ -36,8 +36,15 @@ pub struct Timed<T> {
 impl Client {
     /// A client of these servers for one job. Connects on the first request.
     pub fn new(servers: &Servers, job_id: JobId, config: ClientConfig) -> Self {
-        let user_agent = concat!("evenstep-client/", env!("CARGO_PKG_VERSION"));
-        let transport = Transport::new(servers, user_agent, config.response_bytes_max, config.clock.clone());
+        let transport = Transport::new(
+            servers,
+            TransportConfig {
+                user_agent: concat!("evenstep-client/", env!("CARGO_PKG_VERSION")),
+                response_bytes_max: config.response_bytes_max,
+                limit: TimeLimit::Phase,
+                clock: config.clock.clone(),
+            },
+        );
         Self { transport, job_id, config }
     }
 

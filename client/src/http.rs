@@ -1,9 +1,10 @@
 //! Requests over HTTP with failover: sends to one server after the other until one responds, within one time limit.
 
+use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ureq::http::header::{self, HeaderMap, HeaderName};
+use ureq::http::header::{self, HeaderName};
 use ureq::http::{self, StatusCode};
 use ureq::{Agent, AsSendBody, Body};
 
@@ -11,15 +12,36 @@ use crate::clock::Clock;
 use crate::failover::{AllUnreachable, Attempt, Failover, Outcome};
 use crate::servers::Servers;
 
-pub use ureq::http::Method;
+pub use ureq::http::{HeaderMap, Method};
 
 /// Connections to the predictors of one list. Clones share the connections and the memory of which server responds.
 #[derive(Debug, Clone)]
 pub struct Transport {
     agent: Agent,
     failover: Failover,
-    response_bytes_max: u64,
-    clock: Arc<dyn Clock>,
+    config: TransportConfig,
+}
+
+/// Options of a [`Transport`].
+#[derive(Debug, Clone)]
+pub struct TransportConfig {
+    /// The `user-agent` header.
+    pub user_agent: &'static str,
+    /// The maximum number of bytes of a response body that are read; the rest is cut off.
+    pub response_bytes_max: u64,
+    /// What the time limit of an attempt bounds.
+    pub limit: TimeLimit,
+    /// The source of time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// What the time limit of an attempt bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeLimit {
+    /// Each phase (connect, send, receive). An attempt starts no thread.
+    Phase,
+    /// The whole attempt. A host name is then resolved in a thread of its own.
+    Attempt,
 }
 
 /// A request. Every request may be sent again: a server that did not respond may still have executed it.
@@ -40,7 +62,7 @@ pub struct Response {
     pub status: u16,
     /// The headers.
     pub headers: HeaderMap,
-    /// The body.
+    /// The body, cut to the maximum length.
     pub body: Vec<u8>,
 }
 
@@ -59,14 +81,14 @@ impl Response {
 }
 
 impl Transport {
-    /// Connects on demand. Response bodies above `response_bytes_max` count as an unreachable server.
-    pub fn new(servers: &Servers, user_agent: &str, response_bytes_max: u64, clock: Arc<dyn Clock>) -> Self {
-        let config = Agent::config_builder()
+    /// Connects on demand.
+    pub fn new(servers: &Servers, config: TransportConfig) -> Self {
+        let agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
-            .user_agent(user_agent)
+            .user_agent(config.user_agent)
             .build();
-        Self { agent: config.into(), failover: Failover::new(servers.clone()), response_bytes_max, clock }
+        Self { agent: agent.into(), failover: Failover::new(servers.clone()), config }
     }
 
     /// The base URL of the server that is tried first.
@@ -86,7 +108,7 @@ impl Transport {
         timeout: Duration,
         judge: impl Fn(Response) -> Outcome<T, E>,
     ) -> Result<T, AllUnreachable<E>> {
-        let started = self.clock.now();
+        let started = self.config.clock.now();
         self.failover.request(request.path, |attempt| {
             match self.attempt(attempt, request, started, timeout) {
                 Outcome::Responded(response) => judge(response),
@@ -103,7 +125,7 @@ impl Transport {
         started: Instant,
         timeout: Duration,
     ) -> Outcome<Response, String> {
-        let left = timeout.saturating_sub(self.clock.now().saturating_duration_since(started));
+        let left = timeout.saturating_sub(self.config.clock.now().saturating_duration_since(started));
         let limit = if attempt.remaining == 0 { left } else { left / 2 };
         if limit.is_zero() {
             return Outcome::Unreachable("no time was left to try it".to_owned());
@@ -126,28 +148,33 @@ impl Transport {
         request: http::Request<impl AsSendBody>,
         limit: Duration,
     ) -> Result<http::Response<Body>, ureq::Error> {
-        // Not timeout_global: with it ureq resolves the host name in a new thread for every request.
-        let request = self
-            .agent
-            .configure_request(request)
-            .timeout_connect(Some(limit))
-            .timeout_send_request(Some(limit))
-            .timeout_send_body(Some(limit))
-            .timeout_recv_response(Some(limit))
-            .timeout_recv_body(Some(limit))
-            .build();
+        let configured = self.agent.configure_request(request);
+        let request = match self.config.limit {
+            TimeLimit::Attempt => configured.timeout_global(Some(limit)).build(),
+            // With timeout_global ureq resolves the host name in a new thread for every request.
+            TimeLimit::Phase => configured
+                .timeout_connect(Some(limit))
+                .timeout_send_request(Some(limit))
+                .timeout_send_body(Some(limit))
+                .timeout_recv_response(Some(limit))
+                .timeout_recv_body(Some(limit))
+                .build(),
+        };
         self.agent.run(request)
     }
 
     fn read(&self, response: http::Response<Body>) -> Outcome<Response, String> {
-        let (head, mut body) = response.into_parts();
+        let (head, body) = response.into_parts();
         if head.status == StatusCode::TEMPORARY_REDIRECT {
             return Outcome::Redirected(text(&head.headers, header::LOCATION).unwrap_or_default().to_owned());
         }
-        match body.with_config().limit(self.response_bytes_max).read_to_vec() {
-            Ok(body) => {
-                Outcome::Responded(Response { status: head.status.as_u16(), headers: head.headers, body })
-            }
+        let mut bytes = Vec::new();
+        match body.into_reader().take(self.config.response_bytes_max).read_to_end(&mut bytes) {
+            Ok(_) => Outcome::Responded(Response {
+                status: head.status.as_u16(),
+                headers: head.headers,
+                body: bytes,
+            }),
             Err(error) => Outcome::Unreachable(format!("the response broke off: {error}")),
         }
     }

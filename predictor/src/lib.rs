@@ -21,6 +21,4 @@ pub mod clock;
 
 pub mod metrics;
 
-pub mod stored_trace;
-
 pub mod top;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use evenstep_burst::command as plan;
+use evenstep_core::job::{FORMAT, read_device_model, read_models};
 use evenstep_core::learning_rate::Controller;
 use evenstep_lab::command::{backtest, simulate};
 use evenstep_observability::logs;
@@ -13,8 +14,7 @@ use evenstep_observability::otlp::Otlp;
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::{Config, Flags};
-use evenstep_predictor::jobs::{MODELS_FORMAT, learned_of_device, learned_of_job};
-use evenstep_predictor::{stored_trace, top};
+use evenstep_predictor::top;
 use evenstep_store::command as store;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
@@ -41,7 +41,7 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     match Cli::parse().command {
         Command::Serve(flags) => start(&flags).map(|()| ExitCode::SUCCESS),
-        Command::Backtest(args) => offline(args.check(), || backtest::run(&args, stored_trace::read)),
+        Command::Backtest(args) => offline(args.check(), || backtest::run(&args)),
         Command::Simulate(args) => offline(args.check(), || simulate::run(&args)),
         Command::Plan(args) => offline(args.check(), || plan::run(&args)),
         Command::Store(args) => offline(args.check(), || store::run(&args, &model_readers())),
@@ -52,9 +52,9 @@ fn main() -> anyhow::Result<ExitCode> {
 /// How stored models are read: the store itself keeps bytes.
 fn model_readers() -> store::ModelReaders {
     store::ModelReaders {
-        format: MODELS_FORMAT,
-        job: learned_of_job,
-        device: learned_of_device,
+        format: FORMAT,
+        job: |state| read_models(state).map(drop).map_err(|error| error.to_string()),
+        device: |state| read_device_model(state).map(drop).map_err(|error| error.to_string()),
         learning_rate: |state| {
             serde_json::from_str::<Controller>(state).map(drop).map_err(|error| error.to_string())
         },

@@ -5,7 +5,7 @@
 pub struct Chart {
     /// What is shown.
     pub title: String,
-    /// How to read it: what a point is, where the data come from. Also what a screen reader says.
+    /// How to read it: what a point is, where the data come from.
     pub description: String,
     /// The horizontal axis.
     pub x: Axis,
@@ -37,10 +37,6 @@ impl Axis {
     pub fn from_zero(self) -> Self {
         Self { from_zero: true, ..self }
     }
-
-    pub(crate) fn caption(&self) -> String {
-        if self.unit.is_empty() { self.label.clone() } else { format!("{} ({})", self.label, self.unit) }
-    }
 }
 
 /// What is drawn in a chart. Points belong in order of x; they are sorted if they are not. Points without an
@@ -54,10 +50,17 @@ pub enum Mark {
     Line {
         /// Name in the legend.
         name: String,
-        /// (x, y)
+        /// (x, y); of several points at one x the last counts.
         points: Vec<(f64, f64)>,
         /// For what was predicted, planned or is only there to compare.
         dashed: bool,
+    },
+    /// Points that no line joins; several may share an x. They are not thinned.
+    Points {
+        /// Name in the legend.
+        name: String,
+        /// (x, y)
+        points: Vec<(f64, f64)>,
     },
     /// The range between two curves, such as a prediction interval. Give it the name of its line to share the colour.
     Band {
@@ -125,7 +128,7 @@ pub struct Span {
     pub from: f64,
     /// End on the x axis; an interval that ends before it starts is drawn the right way round.
     pub to: f64,
-    /// What it is, shown on hover; empty for the name of the mark alone.
+    /// What it is, shown when a reader points at it; empty for the name of the mark alone.
     pub label: String,
     /// A word written inside, where there is room for it; empty for none.
     pub inside: String,

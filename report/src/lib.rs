@@ -1,7 +1,7 @@
-//! Self-contained HTML reports: charts, tables and words in one file.
+//! Self-contained HTML reports: charts, tables and text in one file.
 //!
-//! A [`Report`] is data; [`Report::to_html`] writes it as one page that needs no network, no script and no other file:
-//! it can be mailed, printed, kept beside the run it describes and opened in ten years.
+//! A [`Report`] is data; [`Report::to_html`] writes it as one page that needs no network and no other file: it can be mailed,
+//! printed, and kept beside the run that it describes.
 //!
 //! ```
 //! use evenstep_report::{Axis, Chart, Mark, Report, Section};
@@ -21,7 +21,7 @@
 //! assert!(report.to_html().starts_with("<!DOCTYPE html>"));
 //! ```
 //!
-//! [`Chart::to_svg`] writes one chart as a picture of its own, for documents.
+//! [`Report::of_chart`] is a page with one chart, for pictures of it.
 //!
 //! Beside the page are the other results of a command: [`text`] for a terminal, [`output`] for files and standard output, [`values`] for
 //! the bounds of its flags.
@@ -32,33 +32,28 @@
 //! - A series longer than [`MAX_POINTS`] is thinned to the first, lowest, highest and last point of each of
 //!   [`BUCKETS`] columns: peaks survive, and the size of the file does not grow with the length of the run.
 //! - The same name has the same colour within a chart, in order of first appearance; past eight names colours repeat.
-//! - All text is escaped, on its way into the page, by the template.
+//! - Each chart can be read as a table, and point by point with the arrow keys.
+//! - All text is escaped. The page's own policy allows its style and its scripts, by their hashes, and nothing else: no network,
+//!   no other script.
 //!
-//! # Why the charts are drawn here
-//! The page is written with [`maud`], which escapes by construction. For the charts, `plotters` was weighed: its
-//! SVG backend writes fixed colours and fixed-size text into each element, so a page cannot follow the reader's
-//! light or dark scheme, text shrinks with the picture on a phone, there are no tooltips, and a missing
-//! reading has to be cut out by the caller. Working around these is more code than the drawing it would save:
-//! a linear scale, a path and a rectangle. Text is HTML laid over a stretched SVG, so that a chart
-//! fits every width while its labels keep their size.
+//! # How charts are drawn
+//! A chart is written as data, and the page carries the modules that draw it: uPlot and those of the folder `charts`, which the
+//! service's own page uses too. `src/page` adds what only reports have: bars, spans in lanes, points and rules.
 
 pub mod output;
 pub mod text;
 pub mod values;
 
 mod chart;
-mod draw;
+mod number;
+mod series;
+
+mod data;
 mod page;
-mod picture;
-mod scale;
-mod shape;
-mod thin;
-mod tips;
 
 pub use chart::{Axis, Bar, Chart, Layer, Mark, RuleAt, Span};
-pub use scale::MAX_MAGNITUDE;
-pub use thin::{BUCKETS, MAX_POINTS};
-pub use tips::MAX_TIPS;
+pub use number::MAX_MAGNITUDE;
+pub use series::{BUCKETS, MAX_POINTS};
 
 /// A whole page.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -72,6 +67,12 @@ pub struct Report {
 }
 
 impl Report {
+    /// A page with one chart.
+    pub fn of_chart(chart: &Chart) -> Self {
+        let sections = vec![Section::Charts(vec![chart.clone()])];
+        Self { title: chart.title.clone(), subtitle: String::new(), sections }
+    }
+
     /// The page as one HTML document.
     ///
     /// Control characters that no HTML or XML text may hold appear as U+FFFD.
@@ -125,6 +126,14 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
 }
 
+impl Table {
+    /// A table with these columns.
+    pub fn new(title: &str, description: impl Into<String>, columns: &[&str], rows: Vec<Vec<Cell>>) -> Self {
+        let columns = columns.iter().map(|name| (*name).to_owned()).collect();
+        Self { title: title.to_owned(), description: description.into(), columns, rows }
+    }
+}
+
 /// One cell of a [`Table`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
@@ -145,6 +154,14 @@ impl Cell {
     /// A number with this many digits after the point.
     pub fn number(value: f64, decimals: usize) -> Self {
         Self::Number { value, decimals }
+    }
+
+    /// A number with this many significant digits, and at most nine after the point.
+    pub fn significant(value: impl Into<Option<f64>>, digits: i32) -> Self {
+        value.into().map_or(Self::Missing, |value| {
+            let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
+            Self::number(value, (digits - 1 - magnitude).clamp(0, 9).unsigned_abs() as usize)
+        })
     }
 }
 

@@ -1,17 +1,41 @@
-//! Laws of a whole page, read back with an XML parser.
+//! Laws of a whole page, read back with an XML parser and, for the data of charts, a JSON parser.
 #![expect(clippy::expect_used, reason = "the parser is a helper of tests: what it cannot read fails them")]
 
 use evenstep_report::{
-    Axis, Bar, Cell, Chart, Figure, Layer, MAX_POINTS, MAX_TIPS, Mark, Report, RuleAt, Section, Span, Table,
+    Axis, BUCKETS, Bar, Cell, Chart, Figure, Layer, MAX_POINTS, Mark, Report, RuleAt, Section, Span, Table,
 };
 use parsed::Parsed;
 use proptest::prelude::*;
+use serde_json::Value;
 
 mod parsed;
 
 /// What stands between `<body>` and `</body>`: HTML's unclosed elements are all in the head.
 fn parse(html: &str) -> Parsed {
     parsed::parse(&html[html.find("<body>").expect("a body")..html.rfind("</html>").expect("an end")])
+}
+
+/// The data of each chart.
+fn charts(parsed: &Parsed) -> Vec<Value> {
+    let blocks = parsed.texts.iter().filter(|text| text.starts_with("{\"x\":"));
+    blocks.map(|text| serde_json::from_str(text).expect("JSON")).collect()
+}
+
+/// Every string in a value.
+fn strings<'a>(value: &'a Value, into: &mut Vec<&'a str>) {
+    match value {
+        Value::String(text) => into.push(text),
+        Value::Array(values) => values.iter().for_each(|value| strings(value, into)),
+        Value::Object(fields) => fields.values().for_each(|value| strings(value, into)),
+        _ => {}
+    }
+}
+
+/// The marks of a kind, in the only chart of a page.
+fn marks(chart: Chart, kind: &str) -> Vec<Value> {
+    let charts = charts(&parse(&page(chart)));
+    let marks = charts[0]["marks"].as_array().expect("marks");
+    marks.iter().filter(|mark| mark["kind"] == kind).cloned().collect()
 }
 
 /// One of everything, with the same words and numbers everywhere.
@@ -42,6 +66,7 @@ fn report(words: &str, values: &[(f64, f64)]) -> Report {
                 chart(vec![
                     Mark::Line { name: w(), points: values.to_vec(), dashed: true },
                     Mark::Band { name: w(), points: values.iter().map(|(x, y)| (*x, *y, y * 2.0)).collect() },
+                    Mark::Points { name: w(), points: values.to_vec() },
                     Mark::Rule { name: w(), at: RuleAt::X(first) },
                     Mark::Rule { name: w(), at: RuleAt::Y(second) },
                 ]),
@@ -119,10 +144,19 @@ proptest! {
         let forbidden = |c: char| (c.is_control() && !matches!(c, '\t' | '\n' | '\r')) || matches!(c, '\u{fffe}' | '\u{ffff}');
         let normal = |text: &str| text.replace("\r\n", "\n").replace(['\r', '\u{85}', '\u{2028}'], "\n");
         let expected = normal(&words.replace(forbidden, "\u{fffd}"));
-        let found = |parsed: &Parsed, words: &str| parsed.texts.iter().filter(|text| normal(text) == words).count();
-        // Words such as "0" stand on every page, on its axes.
-        let anyway = if expected == "plain" { 0 } else { found(&plain, &expected) };
-        prop_assert_eq!(found(&parsed, &expected), found(&plain, "plain") + anyway);
+        // Of the page itself, and of the data of charts.
+        let found = |parsed: &Parsed, words: &str| {
+            let charts = charts(parsed);
+            let mut inside = Vec::new();
+            charts.iter().for_each(|chart| strings(chart, &mut inside));
+            let shown = parsed.texts.iter().map(String::as_str);
+            let inside = inside.iter().map(|text| text.replace(forbidden, "\u{fffd}"));
+            (shown.filter(|text| normal(text) == words).count(), inside.filter(|text| normal(text) == words).count())
+        };
+        // Words that are on every page, as "line" is in the data of its charts.
+        let anyway = if expected == "plain" { (0, 0) } else { found(&plain, &expected) };
+        let (shown, inside) = found(&plain, "plain");
+        prop_assert_eq!(found(&parsed, &expected), (shown + anyway.0, inside + anyway.1));
     }
 
     #[test]
@@ -130,7 +164,7 @@ proptest! {
         values in prop::collection::vec((any_number(), any_number()), 0..40),
     ) {
         let html = report("words", &values).to_html();
-        parse(&html);
+        charts(&parse(&html));
         let body = &html[html.find("<body>").unwrap()..];
         for wrong in ["NaN", "inf", "e308"] {
             prop_assert!(!body.contains(wrong), "{wrong} in {body}");
@@ -141,34 +175,58 @@ proptest! {
 #[test]
 fn the_file_stands_alone() {
     let html = report("words", &[(0.0, 1.0)]).to_html();
-    for outside in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
+    for outside in ["src=", "href=", "url(", "@import", "fetch(", "XMLHttpRequest"] {
         assert!(!html.contains(outside), "{outside}");
     }
+    // The licence of uPlot says where it comes from.
+    assert_eq!(
+        html.matches("http").count(),
+        html.matches("http-equiv").count() + html.matches("https://github.com/leeoniya/uPlot").count()
+    );
+}
+
+#[test]
+fn the_policy_names_every_script_and_style_and_nothing_else() {
+    let html = report("words", &[(0.0, 1.0)]).to_html();
+    let policy = html.split("Content-Security-Policy\" content=\"").nth(1).expect("a policy");
+    let policy = &policy[..policy.find('"').expect("its end")];
+    assert!(policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"), "{policy}");
+    let blocks = html.matches("<script").count() - html.matches("<script type=\"application/json\"").count();
+    assert_eq!(policy.matches("'sha256-").count(), blocks + html.matches("<style").count());
+    assert!(!html.contains(" style=\""), "the policy allows no style attribute");
 }
 
 #[test]
 fn nothing_to_draw_says_so() {
     let rule = Chart { marks: vec![Mark::Rule { name: "limit".into(), at: RuleAt::Y(1.0) }], ..line(vec![]) };
     for chart in [line(vec![]), line(vec![(0.0, f64::NAN), (f64::NAN, 1.0)]), rule] {
-        let html = page(chart);
-        assert!(html.contains("no data") && !html.contains("<path"));
+        let parsed = parse(&page(chart));
+        assert!(parsed.texts.contains(&"no data".to_owned()) && charts(&parsed).is_empty());
     }
-    assert!(!page(line(vec![(0.0, 1.0)])).contains("no data"));
+    assert_eq!(charts(&parse(&page(line(vec![(0.0, 1.0)])))).len(), 1);
 }
 
 #[test]
 fn a_missing_reading_breaks_the_line() {
-    let drawn = |y: f64| page(line(vec![(0.0, 1.0), (1.0, 2.0), (2.0, y), (3.0, 2.0), (4.0, 1.0)]));
-    let strokes = |html: &str| {
-        let path = &html[html.rfind("class=\"line").expect("a line")..];
-        path[..path.find("</path>").expect("its end")].matches('M').count()
+    let drawn = |y: f64| {
+        let lines = marks(line(vec![(0.0, 1.0), (1.0, 2.0), (2.0, y), (3.0, 2.0), (4.0, 1.0)]), "line");
+        lines[0]["y"].as_array().expect("readings").iter().filter(|y| y.is_null()).count()
     };
-    assert_eq!(strokes(&drawn(1.5)), 1);
-    assert_eq!(strokes(&drawn(f64::NAN)), 2);
+    assert_eq!((drawn(1.5), drawn(f64::NAN)), (0, 1));
 }
 
 #[test]
-fn a_single_iteration_can_be_seen_in_a_stack_and_a_band() {
+fn points_that_no_line_joins_are_points() {
+    let apart = [(0.0, 1.0), (0.0, f64::NAN), (1.0, 2.0), (1.0, f64::NAN)];
+    assert_eq!(marks(line(apart.to_vec()), "points").len(), 1);
+    assert_eq!(marks(line(vec![(0.0, 1.0), (1.0, 2.0)]), "points").len(), 0);
+    let several = Mark::Points { name: "measured".into(), points: vec![(1.0, 2.0), (0.0, 1.0), (1.0, 3.0)] };
+    let points = marks(Chart { marks: vec![several], ..line(vec![]) }, "points");
+    assert_eq!(points[0]["y"], serde_json::json!([1, 2, 3]), "in order of x, with both of x 1");
+}
+
+#[test]
+fn a_single_iteration_is_in_a_stack_and_a_band() {
     let chart = Chart {
         marks: vec![
             Mark::StackedArea { layers: vec![Layer { name: "node-a/0".into(), points: vec![(7.0, 128.0)] }] },
@@ -176,25 +234,28 @@ fn a_single_iteration_can_be_seen_in_a_stack_and_a_band() {
         ],
         ..line(vec![])
     };
-    let html = page(chart);
-    for class in ["area", "band"] {
-        let path = &html[html.rfind(&format!("<path class=\"{class}")).expect("a path")..];
-        let d = path.split("d=\"").nth(1).expect("its outline");
-        assert!(d.starts_with("M498 ") && d.contains("L502 "), "{d:.80}");
-    }
+    assert_eq!(marks(chart.clone(), "area")[0]["y"], serde_json::json!([128]));
+    assert_eq!(marks(chart, "band")[0]["upper"], serde_json::json!([150]));
+}
+
+#[test]
+fn series_over_the_same_x_share_it() {
+    let points: Vec<(f64, f64)> = (0..1_000).map(|k| (f64::from(k), f64::from(k % 7))).collect();
+    let chart = Chart { marks: [line(points.clone()).marks, line(points).marks].concat(), ..line(vec![]) };
+    assert_eq!(charts(&parse(&page(chart)))[0]["xs"].as_array().expect("values of x").len(), 1);
 }
 
 #[test]
 fn a_hundred_thousand_points_make_a_small_file_that_keeps_the_peak() {
-    // Twelve bytes for a point, and what surrounds the chart.
-    const MAX_BYTES: usize = 12 * MAX_POINTS + 40_000;
+    // Fourteen bytes for a point, and what surrounds the data: scripts and style.
+    const MAX_BYTES: usize = 14 * MAX_POINTS + 110_000;
     let mut points: Vec<(f64, f64)> =
         (0..100_000).map(|k| (f64::from(k), f64::from(k * 7_919 % 1_009))).collect();
     points[54_321].1 = 5_000.0;
-    let html = page(line(points));
+    let html = page(line(points.clone()));
     assert!(html.len() < MAX_BYTES, "{} bytes", html.len());
-    assert!(html.contains("L543.2 0L"), "the peak touches the top of the chart");
-    assert!(html.matches("class=\"strip\"").count() <= MAX_TIPS);
+    let kept = &marks(line(points), "line")[0]["y"];
+    assert!(kept.as_array().expect("readings").contains(&serde_json::json!(5_000)));
 }
 
 #[test]
@@ -208,11 +269,16 @@ fn many_spans_are_drawn_as_few() {
             inside: String::new(),
         })
         .collect();
-    let html = page(Chart {
-        marks: vec![Mark::Spans { name: "compute".into(), idle: false, spans }],
-        ..line(vec![])
-    });
-    assert!(html.matches("<rect").count() < 1_500);
+    let marks = marks(
+        Chart { marks: vec![Mark::Spans { name: "compute".into(), idle: false, spans }], ..line(vec![]) },
+        "spans",
+    );
+    let drawn = marks[0]["spans"].as_array().expect("spans");
+    assert!(drawn.len() <= 2 * BUCKETS + 1, "{}", drawn.len());
+    let several =
+        drawn.iter().filter_map(|span| span[3].as_str()?.strip_suffix(" intervals")?.parse::<usize>().ok());
+    let alone = drawn.iter().filter(|span| span[3] == "").count();
+    assert_eq!(several.sum::<usize>() + alone, 100_000, "each is counted");
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use evenstep_protocol::driver;
 use nix::unistd::{SysconfVar, sysconf};
-use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 use super::counter::{Counter, Lookback, Window, rate};
+use super::memory::MachineMemory;
 use super::procfs::ProcFile;
 use crate::{Gap, Reading};
 
@@ -24,7 +24,7 @@ pub struct Host {
     context_switches: Counter,
     ticks_per_s: f64,
     busy_s: Option<f64>,
-    memory: Result<System, Gap>,
+    memory: MachineMemory,
 }
 
 impl Host {
@@ -44,7 +44,7 @@ impl Host {
             context_switches: Counter::default(),
             ticks_per_s: ticks.map_or(TICKS_PER_S, |ticks| ticks as f64),
             busy_s: None,
-            memory: System::new().map_err(|error| Gap::Unsupported(error.to_string())),
+            memory: MachineMemory::new(),
         }
     }
 
@@ -67,12 +67,16 @@ impl Host {
         self.busy_s
     }
 
-    /// The machine's cores: how many, and what they call themselves, where the system says.
+    /// The number of online cores and the name of their model, if the kernel reports them.
     pub fn cores() -> (Option<usize>, Option<String>) {
-        let cpus = RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing());
-        let Ok(system) = System::new_with_specifics(cpus) else { return (None, None) };
-        let name = system.cpus().first().map(|cpu| cpu.brand().to_owned()).filter(|name| !name.is_empty());
-        (Some(system.cpus().len()), name)
+        let count = ProcFile::new("/proc/stat").read().ok().map(count_cores).filter(|&count| count > 0);
+        (count, ProcFile::new("/proc/cpuinfo").read().ok().and_then(model_of_cores))
+    }
+
+    /// The name of this machine, if it has one.
+    pub fn name() -> Option<String> {
+        let mut file = ProcFile::new("/proc/sys/kernel/hostname");
+        file.read().ok().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned)
     }
 
     fn read_stat(&mut self, now: Instant, window_s: &Result<f64, Gap>, reading: &mut Reading) {
@@ -118,16 +122,13 @@ impl Host {
     }
 
     fn read_memory(&mut self, reading: &mut Reading) {
-        let memory = self.memory.as_mut().map_err(|gap| gap.clone()).and_then(|system| {
-            system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
-            match system.total_memory() {
-                0 => Err(Gap::Unsupported("the system does not say how much memory there is".to_owned())),
-                total => Ok((total as f64, system.available_memory() as f64)),
-            }
-        });
-        reading.put(driver::MEMORY_USED, memory.clone().map(|(total, available)| 1.0 - available / total));
-        reading.put("memory_available_bytes", memory.clone().map(|(_, available)| available));
-        reading.put("memory_total_bytes", memory.map(|(total, _)| total));
+        let memory = self.memory.read();
+        let (total, available) =
+            (memory.clone().map(|memory| memory.total as f64), memory.map(|memory| memory.available as f64));
+        let used = available.clone().and_then(|available| Ok(1.0 - available / total.clone()?));
+        reading.put(driver::MEMORY_USED, used);
+        reading.put("memory_available_bytes", available);
+        reading.put("memory_total_bytes", total);
     }
 }
 
@@ -175,6 +176,22 @@ impl Pressure {
 fn pressure_total(text: &str, kind: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with(kind))?;
     line.rsplit_once("total=")?.1.trim().parse().ok()
+}
+
+/// The number of lines like `cpu0 ..` in `/proc/stat`.
+fn count_cores(stat: &str) -> usize {
+    let is_core = |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| !rest.starts_with(' '));
+    stat.lines().take_while(|line| line.starts_with("cpu")).filter(is_core).count()
+}
+
+/// The first `model name` in `/proc/cpuinfo`. ARM kernels report none, but the implementer's part number.
+fn model_of_cores(cpuinfo: &str) -> Option<String> {
+    let value = |name: &str| {
+        let (_, value) = cpuinfo.lines().find(|line| line.starts_with(name))?.split_once(':')?;
+        Some(value.trim()).filter(|value| !value.is_empty())
+    };
+    let part = || Some(format!("implementer {}, part {}", value("CPU implementer")?, value("CPU part")?));
+    value("model name").map(str::to_owned).or_else(part)
 }
 
 /// 1-minute load, and the runnable tasks of `runnable/all`.
@@ -267,6 +284,17 @@ mod tests {
         let pressure = "some avg10=13.74 avg60=2.90 avg300=0.87 total=6499321\nfull avg10=0.00 total=7\n";
         assert_eq!(pressure_total(pressure, "some"), Some(6_499_321));
         assert_eq!(pressure_total(pressure, "full"), Some(7));
+    }
+
+    #[test]
+    fn cores_are_counted_and_named() {
+        assert_eq!(count_cores("cpu  1 2 3\ncpu0 1 2 3\ncpu7 1 2 3\nintr 9 9\n"), 2);
+        let intel = "processor\t: 0\nmodel name\t: Xeon: 8480\nflags\t: fpu\n";
+        assert_eq!(model_of_cores(intel).as_deref(), Some("Xeon: 8480"));
+        let arm = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n";
+        assert_eq!(model_of_cores(arm).as_deref(), Some("implementer 0x41, part 0xd4f"));
+        assert_eq!(model_of_cores("processor\t: 0\n"), None);
+        assert!(Host::cores().0.is_some_and(|count| count > 0) && Host::name().is_some());
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod demo;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod host;
+pub mod memory;
 pub mod process;
 
 pub(crate) use counter::Lookback;

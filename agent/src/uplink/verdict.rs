@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use evenstep_client::failover::Outcome;
+use evenstep_client::http::Response;
 use evenstep_protocol::{Problem, TelemetryAnswer};
 
 use crate::spool::Batch;
@@ -44,13 +45,9 @@ impl fmt::Display for Unheard {
 }
 
 /// Silent is what another server may well take.
-pub(super) fn judge(
-    status: u16,
-    retry_after: Option<&str>,
-    body: &[u8],
-    batch: &Batch,
-) -> Outcome<Verdict, Unheard> {
-    let unheard = |reason: String| Unheard { reason, after: retry_after.and_then(seconds) };
+pub(super) fn judge(response: &Response, batch: &Batch) -> Outcome<Verdict, Unheard> {
+    let Response { status, ref body, .. } = *response;
+    let unheard = |reason: String| Unheard { reason, after: response.retry_after() };
     let silent = |reason: String| Outcome::Unreachable(unheard(reason));
     match status {
         200..=299 => match serde_json::from_slice::<TelemetryAnswer>(body) {
@@ -81,11 +78,6 @@ fn is_for(answer: &TelemetryAnswer, batch: &Batch) -> bool {
         && answer.next_sequence <= end
 }
 
-/// Only the form in seconds, which is what the predictor sends.
-fn seconds(retry_after: &str) -> Option<Duration> {
-    retry_after.trim().parse().ok().map(Duration::from_secs)
-}
-
 fn shown(status: u16, body: &[u8]) -> String {
     let text = match serde_json::from_slice::<Problem>(body) {
         Ok(problem) => format!("{}: {}", problem.slug(), problem.detail),
@@ -97,6 +89,7 @@ fn shown(status: u16, body: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use evenstep_client::http::HeaderMap;
     use evenstep_protocol::NodeId;
 
     use super::*;
@@ -115,7 +108,11 @@ mod tests {
     }
 
     fn judged(status: u16, retry_after: Option<&str>, body: &[u8]) -> Outcome<Verdict, Unheard> {
-        judge(status, retry_after, body, &batch())
+        let mut headers = HeaderMap::new();
+        if let Some(pause) = retry_after {
+            headers.insert("retry-after", pause.parse().unwrap());
+        }
+        judge(&Response { status, headers, body: body.to_vec() }, &batch())
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! The pictures of `docs/allocation.md`, drawn by the code that they are about.
+//! The charts of `docs/allocation.md`, drawn by the code that they are about.
 //!
-//! `cargo run -p evenstep-core --example pictures -- docs/pictures` writes them anew; the same code writes the same bytes.
+//! `cargo run -p evenstep-core --example pictures -- FILE.html` writes a page with them; the same code writes the same bytes.
+//! `scripts/pictures --only documents` makes the pictures in `docs/pictures` of it.
 
 use std::error::Error;
 use std::io::Write;
@@ -9,34 +10,28 @@ use std::path::PathBuf;
 use evenstep_core::allocate::{Communication, Scenarios, Share, allocate, allocate_expected, even, finish_s};
 use evenstep_core::curve::{Curve, CurveLearner, Kind, Knowledge};
 use evenstep_core::learning_rate::{Controller, Ramp, RampLength, Rule, noise};
-use evenstep_report::{Axis, Chart, Layer, Mark, RuleAt};
+use evenstep_report::{Axis, Chart, Layer, Mark, Report, RuleAt, Section};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// A chart, and what it shows in figures.
 type Picture = Result<(Chart, String), Box<dyn Error>>;
-/// The name of its file, and what draws it.
-type Named = (&'static str, fn() -> Picture);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args_os().skip(1);
-    let (Some(folder), None) = (arguments.next().map(PathBuf::from), arguments.next()) else {
-        return Err("give one argument, the folder to write the pictures to: pictures DIR".into());
+    let (Some(path), None) = (arguments.next().map(PathBuf::from), arguments.next()) else {
+        return Err("give one argument, the page to write: pictures FILE.html".into());
     };
-    let pictures: [Named; 4] = [
-        ("curve.svg", learned_curves),
-        ("search.svg", search),
-        ("ramp.svg", ramp),
-        ("expected-maximum.svg", expected_maximum),
-    ];
+    let mut charts = Vec::new();
     let mut out = std::io::stdout().lock();
-    for (name, draw) in pictures {
+    for draw in [learned_curves, search, ramp, expected_maximum] {
         let (chart, found) = draw()?;
-        let path = folder.join(name);
-        std::fs::write(&path, chart.to_svg()).map_err(|error| format!("{}: {error}", path.display()))?;
-        writeln!(out, "{}: {found}", path.display())?;
+        writeln!(out, "{}: {found}", chart.title)?;
+        charts.push(chart);
     }
-    Ok(())
+    let sections = charts.into_iter().map(|chart| Section::Charts(vec![chart])).collect();
+    let report = Report { title: "Pictures".into(), subtitle: String::new(), sections };
+    std::fs::write(&path, report.to_html()).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
 fn milliseconds(time_s: f64) -> f64 {
@@ -79,12 +74,9 @@ fn learned_curves() -> Picture {
                 .map(|x| (x as f64, milliseconds(curve.time(x))))
                 .collect()
         };
-        // A gap after each makes a dot of it.
-        let dots = seen.iter().flat_map(|(x, t)| [(*x as f64, milliseconds(*t)), (*x as f64, f64::NAN)]);
-        marks.push(Mark::Line {
+        marks.push(Mark::Points {
             name: format!("{name}: measured, learned"),
-            points: dots.collect(),
-            dashed: false,
+            points: seen.iter().map(|(x, t)| (*x as f64, milliseconds(*t))).collect(),
         });
         marks.push(Mark::Line {
             name: format!("{name}: measured, learned"),

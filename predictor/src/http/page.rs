@@ -26,20 +26,26 @@ const VIEWER_POLICY: &str = "sandbox allow-scripts; default-src 'none'; script-s
 /// Kept by browsers, and asked about each time: a new version of the service shows its own page at once.
 const CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
-/// Files of `src/ui`, by their paths there.
+/// Files of a folder, by their paths below `/ui`.
 macro_rules! files {
-    ($($path:literal)*) => { [$(($path, include_bytes!(concat!("../ui/", $path)).as_slice())),*] };
+    ($folder:literal $below:literal: $($path:literal)*) => {
+        [$((concat!($below, $path), include_bytes!(concat!($folder, $path)).as_slice())),*]
+    };
 }
 
-const FILES: [(&str, &[u8]); 39] = files!(
-    "index.html" "first.js" "mark.svg" "base.css" "parts.css" "charts.css"
-    "main.js" "api.js" "connection.js" "dom.js" "format.js" "frame.js" "operator.js" "palette.js" "poll.js" "samples.js" "stream.js"
-    "theme.js"
-    "charts/figure.js" "charts/finish.js" "charts/line.js"
-    "job/charts.js" "job/chosen.js" "job/history.js" "job/log.js" "job/models.js" "job/picker.js" "job/summary.js" "job/workers.js"
+/// Files of `src/ui`.
+const FILES: [(&str, &[u8]); 32] = files!("../ui/" "":
+    "index.html" "first.js" "mark.svg" "base.css" "parts.css" "finish.css"
+    "main.js" "api.js" "connection.js" "operator.js" "palette.js" "poll.js" "samples.js" "stream.js" "theme.js"
+    "job/charts.js" "job/chosen.js" "job/finish.js" "job/history.js" "job/log.js" "job/models.js" "job/picker.js" "job/summary.js"
+    "job/workers.js"
     "views/job.js" "views/jobs.js" "views/node.js" "views/nodes.js" "views/reports.js" "views/store.js"
     "viewer.html" "viewer.js"
-    "vendor/uplot/uPlot.esm.js" "vendor/uplot/uPlot.min.css"
+);
+
+/// What the page shares with reports: files of the folder `charts` at the top of the repository.
+const SHARED: [(&str, &[u8]); 9] = files!("../../../charts/" "charts/":
+    "colours.js" "dom.js" "figure.js" "format.js" "frame.js" "line.js" "style.css" "uplot/uPlot.iife.min.js" "uplot/uPlot.min.css"
 );
 
 /// One file, as it goes out.
@@ -54,7 +60,7 @@ struct File {
 /// The page and its files.
 pub fn router() -> Router<Api> {
     let files: Arc<HashMap<&str, File>> =
-        Arc::new(FILES.iter().map(|(path, bytes)| (*path, File::new(path, bytes))).collect());
+        Arc::new(FILES.iter().chain(&SHARED).map(|(path, bytes)| (*path, File::new(path, bytes))).collect());
     let page = files.clone();
     let index = move |headers: HeaderMap, OriginalUri(uri): OriginalUri| async move {
         match page.get("index.html") {
@@ -126,10 +132,14 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use super::FILES;
+    use super::{FILES, SHARED};
 
     /// What a first visit may take, in bytes, with every file of the page.
     const FIRST_LOAD_MAX: usize = 1_000_000;
+
+    fn all() -> impl Iterator<Item = &'static (&'static str, &'static [u8])> {
+        FILES.iter().chain(&SHARED)
+    }
 
     fn files(folder: &Path, into: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
@@ -145,29 +155,30 @@ mod tests {
     /// A file that was added and not served would be missing only in a browser.
     #[test]
     fn every_file_of_the_page_is_served() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ui");
-        let mut found = Vec::new();
-        files(&folder, &mut found);
-        let found: BTreeSet<String> = found
-            .iter()
-            .map(|path| path.strip_prefix(&folder).unwrap().to_string_lossy().into_owned())
-            .filter(|path| !path.ends_with("README.md") && !path.ends_with("LICENSE"))
-            .collect();
-        let served: BTreeSet<String> = FILES.iter().map(|(path, _)| (*path).to_owned()).collect();
+        let mut found = BTreeSet::new();
+        for (folder, below) in [("src/ui", ""), ("../charts", "charts/")] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+            let mut paths = Vec::new();
+            files(&folder, &mut paths);
+            let name = |path: &PathBuf| format!("{below}{}", path.strip_prefix(&folder).unwrap().display());
+            found.extend(paths.iter().map(name));
+        }
+        found.retain(|path| !path.ends_with("README.md") && !path.ends_with("LICENSE"));
+        let served: BTreeSet<String> = all().map(|(path, _)| (*path).to_owned()).collect();
         assert_eq!(served, found);
     }
 
     #[test]
     fn a_first_visit_takes_less_than_a_megabyte() {
-        let bytes: usize = FILES.iter().map(|(_, bytes)| bytes.len()).sum();
-        println!("the page has {bytes} bytes in {} files", FILES.len());
+        let bytes: usize = all().map(|(_, bytes)| bytes.len()).sum();
+        println!("the page has {bytes} bytes in {} files", all().count());
         assert!(bytes < FIRST_LOAD_MAX, "{bytes}");
     }
 
     /// The policy forbids it, and the page must not need it.
     #[test]
     fn nothing_is_inline_and_nothing_comes_from_elsewhere() {
-        for (path, bytes) in FILES.iter().filter(|(path, _)| !path.starts_with("vendor/")) {
+        for (path, bytes) in all().filter(|(path, _)| !path.contains("uplot/")) {
             let text = std::str::from_utf8(bytes).unwrap();
             let foreign = text
                 .match_indices("://")

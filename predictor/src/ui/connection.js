@@ -1,7 +1,7 @@
 /** What the head of the page says about the connection: live, stale since when, or gone; and the light beside it. */
 
-import { fill, h, say, set } from './dom.js';
-import { clock } from './format.js';
+import { fill, h, say, set } from './charts/dom.js';
+import { clock } from './charts/format.js';
 
 const light = /** @type {HTMLElement} */ (document.getElementById('light'));
 const notice = /** @type {HTMLElement} */ (document.getElementById('notice'));

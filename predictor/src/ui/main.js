@@ -1,6 +1,6 @@
 /** The page: which view the address names, and the one stream that keeps it live. */
 
-import { fill, h, set } from './dom.js';
+import { fill, h, set } from './charts/dom.js';
 import { followTheme } from './theme.js';
 import { jobsPage } from './views/jobs.js';
 import { jobPage } from './views/job.js';

@@ -4,8 +4,8 @@
  */
 
 import { ask, ofJob, read, Refused } from './api.js';
-import { fill, h } from './dom.js';
-import { plural } from './format.js';
+import { fill, h } from './charts/dom.js';
+import { plural } from './charts/format.js';
 
 const KEY = 'evenstep-operator-token';
 /** Where the page does not let anything be kept: until it is closed. @type {string | null} */

@@ -1,13 +1,11 @@
 /** Light or dark: as the system has it, or as chosen with the button. */
 
-import { say, set } from './dom.js';
+import { applyTheme } from './charts/colours.js';
+import { say, set } from './charts/dom.js';
 
 const KEY = 'evenstep-theme';
 const system = matchMedia('(prefers-color-scheme: dark)');
 const button = /** @type {HTMLElement} */ (document.getElementById('theme'));
-
-/** Told to everything that draws on a canvas. */
-export const THEME_CHANGED = 'evenstep-theme-changed';
 
 const kept = () => {
   try {
@@ -19,24 +17,9 @@ const kept = () => {
 
 /** @param {boolean} dark */
 function apply(dark) {
-  document.documentElement.dataset.theme = dark ? 'dark' : 'light';
+  applyTheme(dark);
   say(button, dark ? '☀ Light' : '☾ Dark');
   set(button, 'aria-label', dark ? 'Switch to the light page' : 'Switch to the dark page');
-  colours.clear();
-  dispatchEvent(new Event(THEME_CHANGED));
-}
-
-/** @type {Map<string, string>} */
-const colours = new Map();
-
-/** A colour of the page as it is now: `colour('--c0')`. @param {string} name */
-export function colour(name) {
-  let value = colours.get(name);
-  if (!value) {
-    value = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-    colours.set(name, value);
-  }
-  return value;
 }
 
 /** Begins to follow the system, and the button. */

@@ -152,11 +152,11 @@ fn every_output_goes_where_it_should() {
     assert!(lines[0].starts_with("t,12,"), "{}", lines[0]);
     let page = folder.read("r.html");
     assert!(
-        page.starts_with("<!DOCTYPE html>") && page.contains("★") && page.contains("<svg"),
+        page.starts_with("<!DOCTYPE html>") && page.contains("★") && page.contains("\"kind\":\"band\""),
         "{}",
         page.len()
     );
-    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("<script"));
+    assert!(page.contains("default-src 'none'") && !page.contains(" src=") && !page.contains(" href="));
 
     assert_eq!(folder.prints("--trace t.csv --models last,mix --csv -"), csv);
     assert!(folder.prints("--trace t.csv --report -").starts_with("<!DOCTYPE html>"));

@@ -1,6 +1,6 @@
 //! `plan`: the published tables, measured profiles, and what is wrong with others.
 
-use evenstep_protocol::BurstPlan;
+use evenstep_burst::BurstPlan;
 use serde_json::{Value, json};
 
 use crate::support::Folder;
@@ -159,7 +159,9 @@ fn every_output_goes_where_it_should() {
     for said in ["Timeline", "GPU 7", "idle", "What limits buy", "data parallel on 8", "maxPool2d"] {
         assert!(page.contains(said), "{said}");
     }
-    assert!(page.starts_with("<!DOCTYPE html>") && !page.contains("http://") && !page.contains("<script"));
+    assert!(
+        page.starts_with("<!DOCTYPE html>") && page.contains("default-src 'none'") && !page.contains(" src=")
+    );
     assert_eq!(
         folder.prints_of(&toy().to_string(), "--profile - --gpus 4 --global-batch 8").lines().count(),
         13

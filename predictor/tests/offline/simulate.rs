@@ -166,7 +166,7 @@ fn the_page_stands_alone() {
     ] {
         assert!(page.contains(named), "{named}");
     }
-    assert!(!page.contains("http://") && !page.contains("https://"));
+    assert!(page.contains("default-src 'none'") && !page.contains(" src=") && !page.contains(" href="));
     let json: Value = serde_json::from_str(&folder.read("out.json")).unwrap();
     assert!(page.contains(json["advice"]["text"].as_str().unwrap()));
 }

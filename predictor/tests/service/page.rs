@@ -34,6 +34,8 @@ fn the_page_and_its_files_are_served_with_their_types_and_a_strict_policy() {
         ("/ui/main.js", "text/javascript; charset=utf-8"),
         ("/ui/views/job.js", "text/javascript; charset=utf-8"),
         ("/ui/base.css", "text/css; charset=utf-8"),
+        ("/ui/charts/line.js", "text/javascript; charset=utf-8"),
+        ("/ui/charts/uplot/uPlot.iife.min.js", "text/javascript; charset=utf-8"),
         ("/ui/mark.svg", "image/svg+xml"),
     ] {
         let (status, headers, body) = get(&format!("{url}{path}"), None);

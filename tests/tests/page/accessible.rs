@@ -1,5 +1,6 @@
 //! axe-core finds no serious or critical fault, on any page, in light and dark.
 
+use evenstep_tests::Browser;
 use evenstep_tests::browser::axe;
 use serde_json::{Value, json};
 
@@ -44,15 +45,20 @@ fn axe_finds_nothing_serious() {
                     );
                 }
             }
-            browser.run(&axe);
-            let found = browser.run_until_called(RUN);
-            for fault in found.as_array().unwrap() {
-                println!("{scheme} {page:?}: {} {}: {}", fault["impact"], fault["rule"], fault["help"]);
-                if fault["impact"] == "serious" || fault["impact"] == "critical" {
-                    faults.push(json!({ "scheme": scheme, "page": page, "fault": fault }));
-                }
-            }
+            faults.extend(serious_faults(browser, &axe, &format!("{scheme} {page:?}")));
         }
     }
     assert!(faults.is_empty(), "{faults:#?}");
+}
+
+/// What axe finds in the page that is open; `place` is said with each.
+pub fn serious_faults(browser: &Browser, axe: &str, place: &str) -> Vec<Value> {
+    browser.run(axe);
+    let found = browser.run_until_called(RUN);
+    let faults = found.as_array().unwrap().iter();
+    faults
+        .inspect(|fault| println!("{place}: {} {}: {}", fault["impact"], fault["rule"], fault["help"]))
+        .filter(|fault| fault["impact"] == "serious" || fault["impact"] == "critical")
+        .map(|fault| json!({ "place": place, "fault": fault }))
+        .collect()
 }

@@ -1,10 +1,10 @@
 /** The charts of a job: each takes the history and who is shown, and says how it is read. */
 
 import { figure, ROWS_MAX } from '../charts/figure.js';
-import { FinishBars } from '../charts/finish.js';
+import { FinishBars } from './finish.js';
 import { LineChart } from '../charts/line.js';
-import { clock, number, percent, seconds, speed } from '../format.js';
-import { whileSeen } from '../frame.js';
+import { clock, number, percent, seconds, speed } from '../charts/format.js';
+import { whileSeen } from '../charts/frame.js';
 import { DASHED, DOTTED } from '../palette.js';
 
 /** @typedef {import('./history.js').History} History */

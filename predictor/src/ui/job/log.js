@@ -1,7 +1,7 @@
 /** What happened, in plain words: changes of the plan, and who came and went. */
 
-import { fill, h } from '../dom.js';
-import { clock, moment, plural } from '../format.js';
+import { fill, h } from '../charts/dom.js';
+import { clock, moment, plural } from '../charts/format.js';
 
 /** As many as the service keeps. */
 const ENTRIES_MAX = 500;

@@ -1,7 +1,7 @@
 /** Which models the forecasts of the shown workers come from. */
 
-import { fill, h } from '../dom.js';
-import { number, percent, plural, seconds, speed } from '../format.js';
+import { fill, h } from '../charts/dom.js';
+import { number, percent, plural, seconds, speed } from '../charts/format.js';
 import { badge } from './picker.js';
 
 /** What the names of models stand for. @type {[RegExp, string][]} */

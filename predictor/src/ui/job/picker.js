@@ -1,7 +1,7 @@
 /** The line above the charts: who is shown one by one, and a list to choose others from. */
 
-import { fill, h, say } from '../dom.js';
-import { plural } from '../format.js';
+import { fill, h, say } from '../charts/dom.js';
+import { plural } from '../charts/format.js';
 import { SHOWN_MAX } from '../palette.js';
 import { telling } from './chosen.js';
 

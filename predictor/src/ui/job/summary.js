@@ -1,7 +1,7 @@
 /** The head of a job's page: its name, how it fares, and why its shares are as they are. */
 
-import { h, say } from '../dom.js';
-import { count, NONE, number, percent, plural, seconds, speed } from '../format.js';
+import { h, say } from '../charts/dom.js';
+import { count, NONE, number, percent, plural, seconds, speed } from '../charts/format.js';
 
 /** Steps that the figures are means of. */
 const LATEST = 64;

@@ -1,8 +1,8 @@
 /** The table of workers: what each was given, how far its forecast was off, what bounds it, and what holds it up. */
 
-import { fill, h, say, set } from '../dom.js';
-import { count, NONE, number, seconds, signed, speed } from '../format.js';
-import { whileSeen } from '../frame.js';
+import { fill, h, say, set } from '../charts/dom.js';
+import { count, NONE, number, seconds, signed, speed } from '../charts/format.js';
+import { whileSeen } from '../charts/frame.js';
 import { overrideWords } from '../operator.js';
 import { badge } from './picker.js';
 

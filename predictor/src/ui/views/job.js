@@ -2,9 +2,9 @@
 
 import { ofJob, read, Refused } from '../api.js';
 import { quiet, show } from '../connection.js';
-import { fill, h, say } from '../dom.js';
-import { count, number, percent, seconds, speed } from '../format.js';
-import { nextFrame } from '../frame.js';
+import { fill, h, say } from '../charts/dom.js';
+import { count, number, percent, seconds, speed } from '../charts/format.js';
+import { nextFrame } from '../charts/frame.js';
 import * as charts from '../job/charts.js';
 import { Chosen } from '../job/chosen.js';
 import { History, POINTS } from '../job/history.js';

@@ -1,8 +1,8 @@
 /** All jobs at a glance. */
 
-import { fill, h, say } from '../dom.js';
-import { ago, count, percent, plural, seconds, speed, NONE } from '../format.js';
-import { nextFrame } from '../frame.js';
+import { fill, h, say } from '../charts/dom.js';
+import { ago, count, percent, plural, seconds, speed, NONE } from '../charts/format.js';
+import { nextFrame } from '../charts/frame.js';
 import { show } from '../connection.js';
 import { listen } from '../stream.js';
 

@@ -2,8 +2,8 @@
 
 import { figure, ROWS_MAX } from '../charts/figure.js';
 import { LineChart } from '../charts/line.js';
-import { fill, h, say } from '../dom.js';
-import { clock, number, percent, plural } from '../format.js';
+import { fill, h, say } from '../charts/dom.js';
+import { clock, number, percent, plural } from '../charts/format.js';
 import { poll } from '../poll.js';
 import { Samples } from '../samples.js';
 

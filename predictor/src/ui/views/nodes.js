@@ -1,8 +1,8 @@
 /** All machines that agents tell of. */
 
 import { read, Refused } from '../api.js';
-import { fill, h } from '../dom.js';
-import { ago, count, percent } from '../format.js';
+import { fill, h } from '../charts/dom.js';
+import { ago, count, percent } from '../charts/format.js';
 import { poll } from '../poll.js';
 
 const EVERY_MS = 5_000;

@@ -2,8 +2,8 @@
 
 import { read, Refused } from '../api.js';
 import { quiet } from '../connection.js';
-import { fill, h } from '../dom.js';
-import { bytes, moment } from '../format.js';
+import { fill, h } from '../charts/dom.js';
+import { bytes, moment } from '../charts/format.js';
 
 /** No report is larger, in bytes. */
 const FILE_MAX = 64 * 1024 * 1024;

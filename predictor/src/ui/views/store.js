@@ -1,7 +1,7 @@
 /** What is kept, for how long, and the room that it takes. Asked for seldom: the service counts rows for it. */
 
-import { fill, h } from '../dom.js';
-import { ago, bytes, count, moment, percent, seconds } from '../format.js';
+import { fill, h } from '../charts/dom.js';
+import { ago, bytes, count, moment, percent, seconds } from '../charts/format.js';
 import { poll } from '../poll.js';
 
 const EVERY_MS = 30_000;

@@ -1,6 +1,6 @@
 //! What a learning rate must do when the global batch grows: real training, from two workers' batch to that of eight.
 //!
-//! `cargo run --release -p evenstep-trainer-lab --example learning_rate -- --report page.html --picture losses.svg`
+//! `cargo run --release -p evenstep-trainer-lab --example learning_rate -- --report page.html`
 //!
 //! Each seed trains a network on generated samples with the batch of two workers. Then the batch grows fourfold, and
 //! the run goes on from that very state under each policy: the learning rate jumps to four times, grows to it in
@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use evenstep_trainer::data::TeacherTask;
+use evenstep_trainer_lab::dataset::TeacherTask;
 
 mod losses;
 mod noise;
@@ -31,12 +31,6 @@ struct Options {
     /// Write a page with the charts and the table
     #[arg(long, value_name = "F.html")]
     report: Option<PathBuf>,
-    /// Write the chart of the losses as a picture
-    #[arg(long, value_name = "F.svg")]
-    picture: Option<PathBuf>,
-    /// Write the chart of the noise as a picture
-    #[arg(long, value_name = "F.svg")]
-    noise_picture: Option<PathBuf>,
     /// Runs under each policy; a spread takes two
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(2..=64))]
     seeds: u64,
@@ -65,13 +59,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let rates = &options.learning_rates;
         return Err(format!("--drawn {}: must be one of --learning-rates {rates:?}", options.drawn).into());
     }
-    let outputs = [&options.report, &options.picture, &options.noise_picture];
-    for path in outputs.into_iter().flatten() {
+    let folder =
+        options.report.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         // Better now than after the training.
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if folder.is_some_and(|folder| !folder.is_dir()) {
-            return Err(format!("{}: there is no such folder to write it to", path.display()).into());
-        }
+        return Err(format!("{}: there is no such folder to write the report to", folder.display()).into());
     }
     // One thread gives the same sums, and with them the same losses, on every run.
     tch::set_num_threads(1);
@@ -93,16 +85,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let Some(drawn) = rates.iter().find(|rate| rate.learning_rate == options.drawn) else {
         return Err("the rate that is drawn was not tried".into());
     };
-    let charts = [page::losses(drawn), page::noise(&noise, options.drawn)];
-    for (path, chart) in [&options.picture, &options.noise_picture].into_iter().zip(&charts) {
-        write(path.as_deref(), || chart.to_svg())?;
+    let charts = vec![page::losses(drawn), page::noise(&noise, options.drawn)];
+    if let Some(path) = &options.report {
+        let html = page::report(&rates, charts, length, options.seeds).to_html();
+        std::fs::write(path, html).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    write(options.report.as_deref(), || {
-        page::report(&rates, charts.to_vec(), length, options.seeds).to_html()
-    })
-}
-
-fn write(path: Option<&Path>, content: impl FnOnce() -> String) -> Result<(), Box<dyn Error>> {
-    let Some(path) = path else { return Ok(()) };
-    std::fs::write(path, content()).map_err(|error| format!("{}: {error}", path.display()).into())
+    Ok(())
 }

@@ -18,12 +18,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use evenstep_report::Report;
 
+use crate::record::timeline as recorded;
 use crate::report::results::Results;
 use crate::report::run::Run;
 use crate::report::timeline::Steps;
-use evenstep_trainer::cli::Policy;
-use evenstep_trainer::moments;
+use evenstep_trainer::Policy;
 
 pub use run::ReportError;
 
@@ -48,8 +49,8 @@ pub struct ReportArgs {
     /// The iteration to draw [default: the one in which most was claimed]
     #[arg(long, requires = "timeline")]
     pub iteration: Option<u64>,
-    /// Write that step as a picture to this file, under the last policy or that of --of
-    #[arg(long, value_name = "FILE.svg", requires = "timeline")]
+    /// Write a page with that step alone to this file, under the last policy or that of --of; `scripts/pictures` makes a picture of it
+    #[arg(long, value_name = "FILE.html", requires = "timeline")]
     pub picture: Option<PathBuf>,
     /// The policy of the picture
     #[arg(long, value_name = "POLICY", requires = "picture")]
@@ -105,12 +106,12 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let runs: Vec<Run> = args.records.iter().map(|path| Run::read(path)).collect::<Result<_, _>>()?;
     let results = Results::of(&runs);
     let steps =
-        args.timeline.as_deref().map(|folder| Steps::of(moments::read(folder)?).charts(args.iteration));
+        args.timeline.as_deref().map(|folder| Steps::of(recorded::read(folder)?).charts(args.iteration));
     let steps = steps.transpose()?.unwrap_or_default();
     if let Some(path) = &args.picture {
         let mut wanted = steps.iter().rev().filter(|(policy, _)| args.of.is_none_or(|of| *policy == of));
         let (_, chart) = wanted.next().context("--of: the timeline has no such policy")?;
-        write(path, chart.to_svg().as_bytes())?;
+        write(path, Report::of_chart(chart).to_html().as_bytes())?;
     }
     if let Some(path) = &args.html {
         write(path, page::report(&runs, &results, steps, args.overview).to_html().as_bytes())?;
@@ -133,7 +134,7 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenstep_trainer::figures::WARM_UP;
+    use evenstep_trainer::progress::statistics::WARM_UP;
 
     #[test]
     fn the_definitions_name_the_warm_up_that_is_used() {

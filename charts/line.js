@@ -1,0 +1,193 @@
+/**
+ * A chart of lines and bands, on a canvas. Drawn only while it is in view, or before it is printed; read point by point with the arrow keys.
+ * uPlot is a script of its own, loaded before: the global `uPlot`.
+ */
+
+import { h } from './dom.js';
+import { clock } from './format.js';
+import { nextFrame, whileSeen } from './frame.js';
+import { colour, THEME_CHANGED } from './colours.js';
+
+/**
+ * A line. `edge`: not drawn, such as the end of a band; the scale does not follow it.
+ * @typedef {{ label: string, colour: string, dash?: number[], width?: number, edge?: boolean, fill?: boolean, letter?: string, stepped?: boolean }} Line
+ */
+/** Between two lines, given by their places: the upper, then the lower. @typedef {{ between: [number, number], colour: string }} Band */
+/** @typedef {(number | null | undefined)[]} Column Null breaks a line; undefined is no point of it. */
+/**
+ * What a chart over something else than time sets: the smallest and the largest x and y, what is drawn below the lines and above them, in
+ * canvas pixels, and settings of its axes.
+ * @typedef {{ x: [number, number], y: [number, number], under: (plot: uPlot) => void, over: (plot: uPlot) => void, axes: [uPlot.Axis, uPlot.Axis] }} Plane
+ */
+
+const HEIGHT = 230;
+export const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
+
+export class LineChart {
+  /** @type {uPlot | null} */ #plot = null;
+  #built = '';
+  /** @type {{ lines: Line[], bands: Band[], at: number[], columns: Column[] }} */
+  #shown = { lines: [], bands: [], at: [], columns: [] };
+  #host;
+  #options;
+  #draw;
+
+  /**
+   * @param {HTMLElement} host
+   * @param {{ name: string, format: (value: number) => string, zero?: boolean, top?: () => number | undefined, group?: string, onPoint?: (index: number | null) => void, height?: number, plane?: Plane }} options
+   *   `zero`: the scale begins there. `top`: it ends there. `group`: charts that point at the same moment. `onPoint`: told which moment is
+   *   pointed at. `height`: in pixels. `plane`: for a chart that is not over time.
+   * @param {AbortSignal} signal
+   */
+  constructor(host, options, signal) {
+    this.#host = host;
+    this.#options = options;
+    for (const [name, value] of Object.entries({ tabindex: 0, role: 'group', 'aria-label': `${options.name}. Left and right arrows go from point to point.` })) host.setAttribute(name, String(value));
+    this.#draw = whileSeen(host, () => this.#now());
+    const resized = new ResizeObserver(() => nextFrame(this.#resize));
+    resized.observe(host);
+    const repaint = () => {
+      this.#built = '';
+      this.#draw();
+    };
+    addEventListener(THEME_CHANGED, repaint, { signal });
+    addEventListener('beforeprint', () => this.#now(), { signal });
+    host.addEventListener('keydown', (event) => this.#key(event), { signal });
+    signal.addEventListener('abort', () => {
+      resized.disconnect();
+      this.#plot?.destroy();
+      this.#plot = null;
+    });
+  }
+
+  /** Shows these columns, one for each line, over these moments (seconds since 1970; on a plane, values of x). @param {Line[]} lines @param {Band[]} bands @param {number[]} at @param {Column[]} columns */
+  show(lines, bands, at, columns) {
+    this.#shown = { lines, bands, at, columns };
+    this.#draw();
+  }
+
+  #now() {
+    const { lines, bands, at, columns } = this.#shown;
+    const width = this.#host.clientWidth;
+    if (!width || !at.length) return;
+    const key = JSON.stringify([lines, bands]);
+    const data = /** @type {uPlot.AlignedData} */ (/** @type {unknown} */ ([at, ...columns]));
+    if (this.#plot && this.#built === key) return this.#plot.setData(data);
+    this.#plot?.destroy();
+    this.#built = key;
+    this.#plot = new uPlot(this.#settings(width, lines, bands), data, this.#host);
+  }
+
+  #resize = () => {
+    const width = this.#host.clientWidth;
+    if (width && this.#plot && this.#plot.width !== width) this.#plot.setSize({ width, height: this.#plot.height });
+  };
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    const plot = this.#plot;
+    const last = this.#shown.at.length - 1;
+    if (!plot || last < 0) return;
+    const here = plot.cursor.idx ?? last;
+    /** @type {Record<string, number>} */
+    const goes = { ArrowLeft: here - 1, ArrowRight: here + 1, PageUp: here - 10, PageDown: here + 10, Home: 0, End: last };
+    if (!(event.key in goes)) return;
+    event.preventDefault();
+    const index = Math.max(0, Math.min(last, goes[event.key]));
+    plot.setCursor({ left: plot.valToPos(this.#shown.at[index], 'x'), top: plot.height / 3 });
+  }
+
+  /** @param {number} width @param {Line[]} lines @param {Band[]} bands @returns {uPlot.Options} */
+  #settings(width, lines, bands) {
+    const { format, zero, top, group, onPoint, height, plane } = this.#options;
+    const soft = colour('--soft');
+    const grid = { stroke: colour('--hair'), width: 1 };
+    const stepped = uPlot.paths.stepped?.({ align: 1 });
+    return {
+      width,
+      height: height ?? HEIGHT,
+      legend: { show: false },
+      padding: [10, 26, 0, 4],
+      cursor: {
+        y: false,
+        drag: { x: false, y: false },
+        points: { show: (_, index) => (lines[index - 1].edge || lines[index - 1].fill ? h('i', { hidden: true }) : pointer(lines[index - 1])) },
+        sync: group ? { key: group } : undefined,
+      },
+      scales: plane ? { x: { time: false, range: plane.x }, y: { range: plane.y } } : { y: { range: (_, low, high) => scale(low, high, zero, top?.()) } },
+      axes: [
+        { stroke: soft, font: FONT, grid: { show: false }, ticks: { stroke: colour('--axis'), size: 4 }, size: 30, space: 76, values: (_, splits, __, ___, apart) => splits.map((at) => (apart < 1 ? `:${(at % 60).toFixed(apart < 0.01 ? 3 : 2)}` : clock(at * 1000, apart < 60))), ...plane?.axes[0] },
+        { stroke: soft, font: FONT, grid, ticks: { show: false }, space: 44, size: (_, values) => (values ? Math.max(...values.map((value) => value.length)) * 6.6 + 14 : 40), values: (_, splits) => splits.map(format), ...plane?.axes[1] },
+      ],
+      series: [
+        {},
+        ...lines.map((line) => ({
+          label: line.label,
+          stroke: line.edge ? 'transparent' : colour(line.colour),
+          width: line.edge ? 0 : (line.width ?? 2),
+          dash: line.dash,
+          fill: line.fill ? colour(line.colour) : undefined,
+          paths: line.stepped ? stepped : undefined,
+          points: { show: false },
+          // The ends of an interval may be far away: the scale follows what was expected and what was.
+          auto: !line.edge,
+          spanGaps: false,
+        })),
+      ],
+      bands: bands.map(({ between, colour: name }) => ({ series: /** @type {[number, number]} */ (between.map((place) => place + 1)), fill: `${colour(name)}2e` })),
+      hooks: {
+        drawAxes: plane ? [plane.under] : [],
+        draw: [(plot) => letters(plot, lines), ...(plane ? [plane.over] : [])],
+        setCursor: [(plot) => onPoint?.(plot.cursor.idx ?? null)],
+      },
+    };
+  }
+}
+
+/** @param {Line} line */
+function pointer(line) {
+  const point = h('i', { class: 'point' });
+  point.style.setProperty('background', colour(line.colour));
+  point.style.setProperty('width', '8px');
+  point.style.setProperty('height', '8px');
+  return point;
+}
+
+/**
+ * From zero where that costs little of the picture's height, else a little beyond what there is.
+ * @param {number | null} low @param {number | null} high @param {boolean} [zero] @param {number} [top]
+ * @returns {[number, number]}
+ */
+export function scale(low, high, zero, top) {
+  if (low == null || high == null) return [0, top ?? 1];
+  const room = (high - low || Math.abs(high) || 1) * 0.08;
+  const from = zero || (low >= 0 && low < high * 0.6) ? Math.min(0, low) : low - room;
+  return [from, top ?? high + room];
+}
+
+/** Each line's letter at its end, and apart from each other. @param {uPlot} plot @param {Line[]} lines */
+function letters(plot, lines) {
+  const scaled = devicePixelRatio || 1;
+  const { ctx, bbox } = plot;
+  /** @type {{ y: number, line: Line }[]} */
+  const ends = [];
+  lines.forEach((line, index) => {
+    const values = plot.data[index + 1];
+    let last = values.length - 1;
+    while (last >= 0 && values[last] == null) last--;
+    if (line.letter && last >= 0) ends.push({ y: plot.valToPos(/** @type {number} */ (values[last]), 'y', true), line });
+  });
+  ends.sort((a, b) => a.y - b.y);
+  let above = -Infinity;
+  ctx.save();
+  ctx.font = `600 ${11 * scaled}px system-ui, sans-serif`;
+  ctx.textAlign = 'left';
+  ctx.textBaseline = 'middle';
+  for (const { y, line } of ends) {
+    const place = Math.max(bbox.top + 5 * scaled, y, above + 12 * scaled);
+    above = place;
+    ctx.fillStyle = colour(line.colour);
+    ctx.fillText(/** @type {string} */ (line.letter), bbox.left + bbox.width + 7 * scaled, place);
+  }
+  ctx.restore();
+}

@@ -1,0 +1,81 @@
+//! Numbers: which of them can be drawn, and how they are written.
+
+use serde::{Serialize, Serializer};
+
+/// Readings past this size, either way, count as missing: sums and differences of all others stay finite.
+pub const MAX_MAGNITUDE: f64 = 1e300;
+/// Whole numbers up to this size are exact in an `f64`.
+const MAX_WHOLE: f64 = 1e15;
+
+pub(crate) fn plottable(value: f64) -> bool {
+    value.abs() <= MAX_MAGNITUDE
+}
+
+/// A finite number that is written with so many significant digits, to keep files small. Whole numbers are written in full.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Rounded<const DIGITS: usize>(pub f64);
+
+/// A value: more digits than a chart or a reader can tell apart.
+pub(crate) type Value = Rounded<5>;
+/// A place on the horizontal axis: times of long runs differ in later digits.
+pub(crate) type Place = Rounded<10>;
+
+impl<const DIGITS: usize> Serialize for Rounded<DIGITS> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(value) = *self;
+        if value.fract() == 0.0 && value.abs() < MAX_WHOLE {
+            return serializer.serialize_i64(value as i64);
+        }
+        let digits = DIGITS - 1;
+        serializer.serialize_f64(format!("{value:.digits$e}").parse().unwrap_or(value))
+    }
+}
+
+/// Fixed digits after the point, thousands set apart, and a real minus sign.
+pub(crate) fn fixed(value: f64, decimals: usize) -> String {
+    let plain = format!("{:.decimals$}", value.abs());
+    let (whole, fraction) = plain.split_once('.').map_or((plain.as_str(), None), |(w, f)| (w, Some(f)));
+    let is_zero = !plain.bytes().any(|digit| (b'1'..=b'9').contains(&digit));
+    let mut text = String::new();
+    if value < 0.0 && !is_zero {
+        text.push('\u{2212}');
+    }
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && (whole.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if let Some(fraction) = fraction {
+        text.push('.');
+        text.push_str(fraction);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn written(value: f64) -> String {
+        serde_json::to_string(&Rounded::<6>(value)).unwrap()
+    }
+
+    #[test]
+    fn numbers_are_written_short() {
+        assert_eq!(
+            [1204.0, 0.1 + 0.2, -18.612_345_6, 1e-9].map(written),
+            ["1204", "0.3", "-18.6123", "1e-9"]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_within_the_last_digit(value in -1e300..1e300_f64) {
+            let read: f64 = serde_json::from_str(&written(value)).unwrap();
+            prop_assert!((read - value).abs() <= value.abs() * 1e-5, "{value} became {read}");
+        }
+    }
+}

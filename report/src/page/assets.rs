@@ -1,0 +1,96 @@
+//! The style and the scripts that a page carries, and the policy that allows these and nothing else.
+
+use std::sync::LazyLock;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use sha2::{Digest, Sha256};
+
+/// uPlot with its licence: a script of its own, which the chart modules find as the global `uPlot`.
+pub(super) const UPLOT: &str = concat!(
+    "/*\n",
+    include_str!("../../../charts/uplot/LICENSE"),
+    "*/\n",
+    include_str!("../../../charts/uplot/uPlot.iife.min.js")
+);
+
+/// Shared with the service's page, except for the layout.
+pub(super) const STYLE: &str = concat!(
+    include_str!("../../../charts/uplot/uPlot.min.css"),
+    include_str!("../../../charts/style.css"),
+    include_str!("report.css")
+);
+
+/// The modules, each after those that it imports from.
+const MODULES: [&str; 10] = [
+    include_str!("../../../charts/colours.js"),
+    include_str!("../../../charts/dom.js"),
+    include_str!("../../../charts/format.js"),
+    include_str!("../../../charts/frame.js"),
+    include_str!("../../../charts/figure.js"),
+    include_str!("../../../charts/line.js"),
+    include_str!("text.js"),
+    include_str!("readings.js"),
+    include_str!("paint.js"),
+    include_str!("report.js"),
+];
+
+/// All modules as one. A page that is opened from a file cannot import others: their lines of imports go, and their names,
+/// which are distinct, are found in the one script.
+pub(super) static SCRIPT: LazyLock<String> = LazyLock::new(|| {
+    let lines = MODULES.iter().flat_map(|module| module.lines()).filter(|line| !line.starts_with("import "));
+    let own = lines.map(|line| line.strip_prefix("export ").unwrap_or(line));
+    own.flat_map(|line| [line, "\n"]).collect()
+});
+
+/// Allows exactly the scripts and the style above: text that found a way into the page as markup would still do nothing.
+pub(super) static POLICY: LazyLock<String> = LazyLock::new(|| {
+    let hash = |text: &str| format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)));
+    format!(
+        "default-src 'none'; script-src {} {}; style-src {}; base-uri 'none'; form-action 'none'",
+        hash(UPLOT),
+        hash(&SCRIPT),
+        hash(STYLE)
+    )
+});
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// The name that a line at the top of a module declares.
+    fn declared(line: &str) -> Option<&str> {
+        let line = line.strip_prefix("export ").unwrap_or(line);
+        let kinds = ["const ", "let ", "function ", "class "];
+        let rest = kinds.iter().find_map(|kind| line.strip_prefix(kind))?;
+        rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+    }
+
+    #[test]
+    fn modules_import_what_an_earlier_one_declares_and_no_name_is_declared_twice() {
+        let mut known: HashSet<&str> = HashSet::new();
+        for module in MODULES {
+            for line in module.lines().filter(|line| line.starts_with("import ")) {
+                let names = line.split_once("{ ").and_then(|(_, rest)| rest.split_once(" }"));
+                let (names, _) = names.unwrap_or_else(|| panic!("names in braces, on one line: {line}"));
+                for name in names.split(", ") {
+                    assert!(known.contains(name), "{line}: {name} is declared by no earlier module");
+                }
+            }
+            for name in module.lines().filter_map(declared) {
+                assert!(known.insert(name), "{name} is declared twice");
+            }
+        }
+        assert!(!SCRIPT.contains("\nimport ") && !SCRIPT.contains("\nexport "));
+    }
+
+    /// Either would end the element early.
+    #[test]
+    fn nothing_ends_its_element() {
+        for text in [UPLOT, STYLE, &SCRIPT] {
+            assert!(!text.contains("</") && !text.contains("<!--"));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The page: heading, text, notices, figures, tables, and the data of charts with the script that draws them.
+
+mod assets;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use self::assets::{POLICY, SCRIPT, STYLE, UPLOT};
+use crate::chart::Chart;
+use crate::data::Data;
+use crate::number::fixed;
+use crate::{Cell, Figure, Report, Section, Table};
+
+/// An `f64` holds no more.
+const MAX_DECIMALS: usize = 17;
+const DASH: &str = "–";
+
+pub(crate) fn html(report: &Report) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" data-theme="light" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(*POLICY);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (report.title) }
+                style { (PreEscaped(STYLE)) }
+                script { (PreEscaped(UPLOT)) }
+                // Runs when the page has been read.
+                script type="module" { (PreEscaped(SCRIPT.as_str())) }
+            }
+            body {
+                main {
+                    header {
+                        h1 { (report.title) }
+                        @if !report.subtitle.is_empty() { p.lead { (report.subtitle) } }
+                    }
+                    noscript { p.notice { "This page draws its charts with JavaScript, which is switched off." } }
+                    @for section in &report.sections { (part(section)) }
+                }
+            }
+        }
+    };
+    printable(page.into_string())
+}
+
+fn part(section: &Section) -> Markup {
+    match section {
+        Section::Text { heading, paragraphs } => html! {
+            section.words {
+                @if !heading.is_empty() { h2 { (heading) } }
+                @for paragraph in paragraphs { p { (paragraph) } }
+            }
+        },
+        Section::Notice(words) => html! { p.notice role="note" { (words) } },
+        Section::Figures(figures) => html! { dl.figures { @for figure in figures { (large(figure)) } } },
+        Section::Table(rows) => table(rows),
+        Section::Charts(charts) => html! { div.charts { @for chart in charts { (figure(chart)) } } },
+    }
+}
+
+fn figure(chart: &Chart) -> Markup {
+    html! {
+        figure.chart.card.figure {
+            h3 { (chart.title) }
+            @if !chart.description.is_empty() { p.how { (chart.description) } }
+            @match Data::of(chart) {
+                // A data block, which no browser runs.
+                Some(data) => script type="application/json" { (PreEscaped(json(&data))) },
+                None => p.nodata { "no data" },
+            }
+        }
+    }
+}
+
+/// JSON that can stand in HTML and in XML: whatever could be markup is escaped.
+fn json(data: &Data<'_>) -> String {
+    // The data are numbers and strings, which can always be written.
+    let text = serde_json::to_string(data).unwrap_or_default();
+    text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
+fn large(figure: &Figure) -> Markup {
+    html! {
+        div {
+            dt { (figure.label) }
+            dd { (figure.value) }
+            @if !figure.note.is_empty() { dd.note { (figure.note) } }
+        }
+    }
+}
+
+fn table(table: &Table) -> Markup {
+    let width = table.rows.iter().map(Vec::len).max().unwrap_or(0).max(table.columns.len());
+    // A column's name stands over its numbers.
+    let is_number =
+        |column: usize| table.rows.iter().any(|row| matches!(row.get(column), Some(Cell::Number { .. })));
+    html! {
+        section.card.table {
+            @if !table.title.is_empty() { h3 { (table.title) } }
+            @if !table.description.is_empty() { p.how { (table.description) } }
+            div.scroll tabindex="0" role="region" aria-label=(if table.title.is_empty() { "Table" } else { &table.title }) {
+                table {
+                    thead { tr {
+                        @for column in 0..width {
+                            th scope="col" class=[is_number(column).then_some("number")] {
+                                (table.columns.get(column).map_or("", String::as_str))
+                            }
+                        }
+                    } }
+                    tbody {
+                        @for row in &table.rows {
+                            tr { @for column in 0..width { (cell(row.get(column), is_number(column))) } }
+                        }
+                        @if table.rows.is_empty() { tr { td.missing colspan=(width.max(1)) { "no data" } } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn cell(cell: Option<&Cell>, in_numbers: bool) -> Markup {
+    match cell {
+        Some(Cell::Text(text)) => html! { td { (text) } },
+        Some(Cell::Number { value, decimals }) if value.is_finite() => {
+            html! { td.number { (fixed(*value, (*decimals).min(MAX_DECIMALS))) } }
+        }
+        Some(Cell::Number { .. } | Cell::Missing) | None => {
+            html! { td.missing.number[in_numbers] { (DASH) } }
+        }
+    }
+}
+
+/// Escaping cannot help characters that HTML and XML forbid in any spelling.
+fn printable(page: String) -> String {
+    let forbidden = |c: char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\x7f'..='\u{9f}' | '\u{fffe}' | '\u{ffff}');
+    if page.contains(forbidden) { page.replace(forbidden, "\u{fffd}") } else { page }
+}

@@ -1,0 +1,127 @@
+/** What uPlot has no paths for: bars side by side, spans in lanes, rules, points, and the words beside them. */
+
+import { colour } from './colours.js';
+import { number } from './format.js';
+import { FONT } from './line.js';
+
+/** @typedef {import('./readings.js').Chart} Chart */
+/** @typedef {import('./readings.js').LineMark} LineMark */
+/** @typedef {import('./readings.js').PointsMark} PointsMark */
+
+const COLOURS = 8;
+/** The share of a category or a lane that its bars or spans fill. */
+const FILLED = 0.72;
+/** The values of more bars are not written. */
+const BAR_LABELS_MAX = 16;
+
+/** @param {number} name */
+export const colourOf = (name) => `--c${name % COLOURS}`;
+
+/** Bars and spans, below the lines. @param {Chart} chart @param {uPlot} plot */
+export function paintUnder(chart, plot) {
+  const { ctx } = plot;
+  const left = (/** @type {number} */ x) => plot.valToPos(x, 'x', true);
+  const top = (/** @type {number} */ y) => plot.valToPos(y, 'y', true);
+  const groups = chart.marks.filter((mark) => mark.kind === 'bars');
+  ctx.save();
+  groups.forEach((mark, group) => {
+    ctx.fillStyle = colour(colourOf(mark.name));
+    for (const [category, value] of mark.bars) {
+      const [from, to] = barSides(category, group, groups.length).map(left);
+      ctx.fillRect(from, top(value), to - from, top(0) - top(value));
+    }
+  });
+  ctx.strokeStyle = colour('--card');
+  ctx.lineWidth = 0.75 * devicePixelRatio;
+  for (const mark of chart.marks) {
+    if (mark.kind !== 'spans') continue;
+    ctx.fillStyle = colour(colourOf(mark.name));
+    for (const [lane, from, to] of mark.spans) {
+      const row = chart.lanes.length - 1 - lane;
+      const place = /** @type {const} */ ([left(from), top(row + FILLED / 2), left(to) - left(from), top(row - FILLED / 2) - top(row + FILLED / 2)]);
+      ctx.globalAlpha = mark.idle ? 0.22 : 1;
+      ctx.fillRect(...place);
+      ctx.globalAlpha = 1;
+      if (place[2] > 3) ctx.strokeRect(...place);
+    }
+  }
+  ctx.restore();
+}
+
+/** Where a bar begins and ends. @param {number} category @param {number} group @param {number} groups */
+function barSides(category, group, groups) {
+  const width = FILLED / groups;
+  const from = category - FILLED / 2 + group * width;
+  // A sliver of background keeps neighbours apart.
+  return [from + width * 0.03, from + width * 0.97];
+}
+
+/** Points, rules, the values of bars and the words inside spans, above the lines. @param {Chart} chart @param {uPlot} plot */
+export function paintOver(chart, plot) {
+  const { ctx, bbox } = plot;
+  const scaled = devicePixelRatio;
+  const left = (/** @type {number} */ x) => plot.valToPos(x, 'x', true);
+  const top = (/** @type {number} */ y) => plot.valToPos(y, 'y', true);
+  const bars = chart.marks.filter((mark) => mark.kind === 'bars');
+  ctx.save();
+  ctx.font = FONT.replace(/^[\d.]+/, (size) => String(Number(size) * scaled));
+  for (const mark of chart.marks) {
+    if (mark.kind === 'line' || mark.kind === 'points') dots(mark, chart.xs[mark.x], plot, ctx, scaled);
+  }
+  ctx.textAlign = 'center';
+  ctx.fillStyle = colour('--ink');
+  if (bars.reduce((sum, mark) => sum + mark.bars.length, 0) <= BAR_LABELS_MAX) {
+    bars.forEach((mark, group) => {
+      for (const [category, value] of mark.bars) {
+        const [from, to] = barSides(category, group, bars.length).map(left);
+        const text = number(value, 3);
+        if (ctx.measureText(text).width < (to - from) * 1.2) ctx.fillText(text, (from + to) / 2, top(value) + (value < 0 ? 14 : -5) * scaled);
+      }
+    });
+  }
+  ctx.textBaseline = 'middle';
+  for (const mark of chart.marks) {
+    if (mark.kind !== 'spans') continue;
+    ctx.fillStyle = colour(mark.idle ? '--ink' : '--card');
+    for (const [lane, from, to, , inside] of mark.spans) {
+      if (inside && ctx.measureText(inside).width + 8 * scaled < left(to) - left(from)) ctx.fillText(inside, (left(from) + left(to)) / 2, top(chart.lanes.length - 1 - lane));
+    }
+  }
+  let line = 0;
+  for (const mark of chart.marks) {
+    if (mark.kind !== 'rule') continue;
+    const [x, y] = mark.axis === 'x' ? [left(mark.at), bbox.top] : [bbox.left, top(mark.at)];
+    ctx.beginPath();
+    ctx.setLineDash([2 * scaled, 4 * scaled]);
+    ctx.lineWidth = 1.25 * scaled;
+    ctx.strokeStyle = colour('--ink');
+    ctx.moveTo(x, y);
+    ctx.lineTo(mark.axis === 'x' ? x : bbox.left + bbox.width, mark.axis === 'x' ? bbox.top + bbox.height : y);
+    ctx.stroke();
+    const west = mark.axis === 'y' || x > bbox.left + bbox.width * 0.6;
+    ctx.textAlign = west ? 'right' : 'left';
+    // Names of rules that stand close to each other are written below each other.
+    const place = mark.axis === 'y' ? /** @type {const} */ ([bbox.left + bbox.width - 4 * scaled, y - 9 * scaled]) : /** @type {const} */ ([x + (west ? -6 : 6) * scaled, y + (8 + 16 * line++) * scaled]);
+    ctx.setLineDash([]);
+    ctx.lineWidth = 4 * scaled;
+    ctx.lineJoin = 'round';
+    ctx.strokeStyle = colour('--card');
+    ctx.strokeText(mark.label, ...place);
+    ctx.fillStyle = colour('--ink');
+    ctx.fillText(mark.label, ...place);
+  }
+  ctx.restore();
+}
+
+/** Points, and the readings of a line that stand alone. @param {LineMark | PointsMark} mark @param {number[]} xs @param {uPlot} plot @param {CanvasRenderingContext2D} ctx @param {number} scaled */
+function dots(mark, xs, plot, ctx, scaled) {
+  ctx.fillStyle = colour(colourOf(mark.name));
+  ctx.globalAlpha = mark.kind === 'points' && mark.y.length > 50 ? 0.55 : 1;
+  mark.y.forEach((y, index) => {
+    if (y == null || (mark.kind === 'line' && (mark.y[index - 1] != null || mark.y[index + 1] != null))) return;
+    ctx.beginPath();
+    ctx.arc(plot.valToPos(xs[index], 'x', true), plot.valToPos(y, 'y', true), 2.5 * scaled, 0, 2 * Math.PI);
+    ctx.fill();
+  });
+  ctx.globalAlpha = 1;
+}
