@@ -1,0 +1,269 @@
+//! Which column of a table is what, and the series that follow.
+
+use std::collections::BTreeMap;
+
+use super::table::{Table, TableError};
+use crate::backtest::{Job, Row, Series};
+
+/// Columns whose names start so hold what nobody could have known: they are never inputs.
+const TRUTH: &str = "truth_";
+/// Columns that count the iterations or are their outcome: no drivers unless named.
+const NO_DRIVERS: [&str; 3] = ["iter", "iter_ms", "speed"];
+/// The most series of a table.
+pub const SERIES_MAX: usize = 10_000;
+
+/// Which column is what, as it was asked for. What is `None` has its default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// The column to forecast.
+    pub target: String,
+    /// The column that holds times instead: what is forecast is batch over time.
+    pub target_time: Option<String>,
+    /// Batches. Default: `batch`, where there is one; 1 where there is none.
+    pub batch: Option<String>,
+    /// When rows came. Default: `t_start`, where there is one, else the row's number.
+    pub time: Option<String>,
+    /// Which series a row belongs to. Default, of speeds: `worker`, where there is one.
+    pub id: Option<String>,
+    /// Drivers.
+    pub drivers: Drivers,
+    /// Whether targets are speeds of a worker: positive, of batches, with readings that may be missing. Else they are a
+    /// system's output: any number, with inputs that are all there.
+    pub speeds: bool,
+}
+
+/// Which columns are drivers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Drivers {
+    /// Every column that has no other part, except those that count iterations or are their outcome,
+    /// and those that hold what nobody could have known.
+    #[default]
+    Others,
+    /// These.
+    Named(Vec<Driver>),
+}
+
+impl Drivers {
+    /// Whether there are none, whatever the table.
+    pub fn is_none(&self) -> bool {
+        matches!(self, Self::Named(drivers) if drivers.is_empty())
+    }
+}
+
+/// A column, or the sign of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Driver {
+    /// As it was written.
+    pub written: String,
+    column: String,
+    sign: bool,
+}
+
+/// A name that cannot be an input.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} holds what nobody could have known: a column named {TRUTH}* cannot be an input")]
+pub struct Truth(String);
+
+impl Driver {
+    /// `COLUMN` or `sign(COLUMN)`.
+    ///
+    /// # Errors
+    /// Where it names what nobody could have known.
+    pub fn new(written: &str) -> Result<Self, Truth> {
+        let inner = written.strip_prefix("sign(").and_then(|rest| rest.strip_suffix(')'));
+        let column = inner.unwrap_or(written).trim().to_owned();
+        if column.starts_with(TRUTH) {
+            return Err(Truth(column));
+        }
+        Ok(Self { written: written.to_owned(), column, sign: inner.is_some() })
+    }
+
+    fn of(&self, reading: Option<f64>) -> Option<f64> {
+        if self.sign { reading.map(|value| if value == 0.0 { 0.0 } else { value.signum() }) } else { reading }
+    }
+}
+
+/// One series of a table, row by row.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Readings {
+    /// The series; empty where the table holds only one.
+    pub id: String,
+    /// The iteration of each row; empty where rows are counted.
+    pub ticks: Vec<u64>,
+    /// When each row came, as it was written; the row's number where the table does not say.
+    pub at: Vec<String>,
+    /// What is forecast.
+    pub target: Vec<f64>,
+    /// Samples.
+    pub batch: Vec<u64>,
+    /// Drivers; `None` where a reading is missing.
+    pub drivers: Vec<Vec<Option<f64>>>,
+}
+
+/// A table's series.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trace {
+    /// The file, as it was given.
+    pub trace: String,
+    /// Names of the drivers.
+    pub drivers: Vec<String>,
+    /// In the order of their first rows.
+    pub series: Vec<Readings>,
+}
+
+impl Trace {
+    /// Its series as a job.
+    pub fn job(&self) -> Job {
+        let series = |readings: &Readings| {
+            let row = |at: usize| Row {
+                tick: readings.ticks.get(at).copied().unwrap_or(at as u64),
+                batch: readings.batch[at],
+                speed: readings.target[at],
+                drivers: readings.drivers[at].clone(),
+            };
+            Series { id: readings.id.clone(), rows: (0..readings.target.len()).map(row).collect() }
+        };
+        Job {
+            trace: self.trace.clone(),
+            drivers: self.drivers.clone(),
+            series: self.series.iter().map(series).collect(),
+        }
+    }
+}
+
+impl Choice {
+    /// Takes a table apart.
+    ///
+    /// # Errors
+    /// Where a column is not there, or a cell breaks its rule.
+    pub fn apply(&self, table: &Table) -> Result<Trace, TableError> {
+        let parts = Parts::find(self, table)?;
+        let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut series: Vec<Readings> = Vec::new();
+        for row in 0..table.len() {
+            let id = parts.id.map_or("", |column| table.text(row, column));
+            if let (Some(column), true) = (parts.id, id.is_empty()) {
+                return Err(table.breaks(row, column, "is missing: each row needs an id"));
+            }
+            let place = *places.entry(id).or_insert(series.len());
+            if place == series.len() {
+                series.push(Readings { id: id.to_owned(), ..Readings::default() });
+            }
+            if series.len() > SERIES_MAX {
+                let rule = format!("more than {SERIES_MAX} series");
+                return Err(TableError::Whole { trace: table.trace.clone(), rule });
+            }
+            parts.take(table, row, self.speeds, &mut series[place])?;
+        }
+        let drivers = parts.drivers.iter().map(|(driver, _)| driver.written.clone()).collect();
+        Ok(Trace { trace: table.trace.clone(), drivers, series })
+    }
+}
+
+/// Where each column is.
+struct Parts {
+    target: usize,
+    target_is_time: bool,
+    batch: Option<usize>,
+    time: Option<usize>,
+    id: Option<usize>,
+    drivers: Vec<(Driver, usize)>,
+    drivers_named: bool,
+}
+
+impl Parts {
+    fn find(choice: &Choice, table: &Table) -> Result<Self, TableError> {
+        let named = |name: &Option<String>, default: &str| match name {
+            Some(name) => table.column(name).map(Some),
+            None => Ok(table.find(default)),
+        };
+        let target = table.column(choice.target_time.as_ref().unwrap_or(&choice.target))?;
+        let (id, batch) = if choice.speeds {
+            (named(&choice.id, "worker")?, named(&choice.batch, "batch")?)
+        } else {
+            (choice.id.as_ref().map(|name| table.column(name)).transpose()?, None)
+        };
+        let time = named(&choice.time, "t_start")?;
+        let taken = |at: usize| at == target || [batch, time, id].contains(&Some(at));
+        let drivers_named = choice.drivers != Drivers::Others;
+        let drivers = match &choice.drivers {
+            Drivers::Named(drivers) => drivers
+                .iter()
+                .map(|driver| Ok((driver.clone(), table.column(&driver.column)?)))
+                .collect::<Result<Vec<_>, TableError>>()?,
+            Drivers::Others => table
+                .columns
+                .iter()
+                .enumerate()
+                .filter(|(at, name)| !taken(*at) && !name.is_empty() && !NO_DRIVERS.contains(&name.as_str()))
+                .filter_map(|(at, name)| Some((Driver::new(name).ok()?, at)))
+                .collect(),
+        };
+        if let Some((driver, _)) = drivers.iter().find(|(_, at)| *at == target) {
+            let rule = format!("{:?} is what is forecast: it cannot be a driver", driver.written);
+            return Err(TableError::Whole { trace: table.trace.clone(), rule });
+        }
+        Ok(Self {
+            target,
+            target_is_time: choice.target_time.is_some(),
+            batch,
+            time,
+            id,
+            drivers,
+            drivers_named,
+        })
+    }
+
+    fn take(&self, table: &Table, row: usize, speeds: bool, series: &mut Readings) -> Result<(), TableError> {
+        let batch = self.batch.map_or(Ok(1), |column| whole(table, row, column))?;
+        let measured = table.measured(row, self.target)?;
+        if speeds && measured <= 0.0 {
+            return Err(table.breaks(row, self.target, "is not positive"));
+        }
+        let target = if self.target_is_time { batch as f64 / measured } else { measured };
+        if !target.is_finite() || (speeds && target <= 0.0) {
+            return Err(table.breaks(row, self.target, "makes no speed that could be computed with"));
+        }
+        if let Some(column) = self.time {
+            let seconds = |text: &str| text.parse::<f64>().ok();
+            let (now, before) =
+                (seconds(table.text(row, column)), series.at.last().and_then(|at| seconds(at)));
+            if now.zip(before).is_some_and(|(now, before)| now < before) {
+                let rule = "lies before the row above: rows must be in order of time";
+                return Err(table.breaks(row, column, rule));
+            }
+        }
+        let at = self
+            .time
+            .map_or_else(|| series.at.len().to_string(), |column| table.text(row, column).to_owned());
+        let read = |(driver, column): &(Driver, usize)| {
+            let reading =
+                if speeds { table.number(row, *column) } else { table.measured(row, *column).map(Some) };
+            let hint = |error| match error {
+                TableError::Cell { trace, line, column, value, rule } if !self.drivers_named => {
+                    let rule = format!("{rule} (--drivers chooses the drivers, --time the column of times)");
+                    TableError::Cell { trace, line, column, value, rule }
+                }
+                error => error,
+            };
+            reading.map(|reading| driver.of(reading)).map_err(hint)
+        };
+        series.drivers.push(self.drivers.iter().map(read).collect::<Result<_, TableError>>()?);
+        series.at.push(at);
+        series.target.push(target);
+        series.batch.push(batch);
+        Ok(())
+    }
+}
+
+/// The most samples of a batch: every such number is exact in floating point.
+const BATCH_MAX: f64 = 9_007_199_254_740_992.0;
+
+fn whole(table: &Table, row: usize, column: usize) -> Result<u64, TableError> {
+    let batch = table.measured(row, column)?;
+    if batch.fract() == 0.0 && (1.0..=BATCH_MAX).contains(&batch) {
+        Ok(batch as u64)
+    } else {
+        Err(table.breaks(row, column, "is no number of samples: a whole number from 1 on is needed"))
+    }
+}

@@ -1,0 +1,44 @@
+//! Traces: what was recorded of workers.
+//!
+//! - [`table`]: tables in files
+//! - [`columns`]: which column is what, and the series that follow
+//! - [`stored`]: the reports of a job in a store
+
+pub mod table;
+
+pub mod columns;
+
+pub mod stored;
+
+use std::path::{Path, PathBuf};
+
+use columns::{Choice, Trace};
+use table::Table;
+
+/// Reads tables and takes them apart.
+///
+/// # Errors
+/// Where one cannot be read, or breaks a rule, or has no rows.
+pub fn read_all(paths: &[PathBuf], choice: &Choice) -> anyhow::Result<Vec<Trace>> {
+    let read = |path: &PathBuf| Ok(choice.apply(&Table::read(path)?)?);
+    let traces: Vec<Trace> = paths.iter().map(read).collect::<anyhow::Result<_>>()?;
+    for trace in &traces {
+        anyhow::ensure!(!trace.series.is_empty(), "{}: there are no rows", trace.trace);
+    }
+    Ok(traces)
+}
+
+/// A table of one series names it by the file, as long as that tells files apart.
+pub fn name_series(traces: &mut [Trace]) {
+    let stem = |trace: &str| {
+        let stem = Path::new(trace).file_stem();
+        stem.map_or_else(|| trace.to_owned(), |stem| stem.to_string_lossy().into_owned())
+    };
+    let stems: Vec<String> = traces.iter().map(|trace| stem(&trace.trace)).collect();
+    for (at, trace) in traces.iter_mut().enumerate() {
+        let unique = stems.iter().filter(|stem| **stem == stems[at]).count() == 1;
+        for series in trace.series.iter_mut().filter(|series| series.id.is_empty()) {
+            series.id = if unique { stems[at].clone() } else { trace.trace.clone() };
+        }
+    }
+}

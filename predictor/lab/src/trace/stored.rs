@@ -1,0 +1,99 @@
+//! A job's reports as a trace.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Context;
+use evenstep_core::job::inputs;
+use evenstep_protocol::{JobId, WorkerReport};
+use evenstep_store::read_reports;
+
+use super::columns::{Readings, Trace};
+use super::table::ROWS_MAX;
+
+/// Reads the reports of a job and sorts them by worker.
+///
+/// # Errors
+/// The store cannot be read, or holds no reports or too many reports of the job.
+pub fn read(address: &str, job_id: &JobId) -> anyhow::Result<Trace> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let reports = runtime
+        .block_on(read_reports(address, job_id, ROWS_MAX))
+        .with_context(|| format!("store {address}"))?;
+    anyhow::ensure!(!reports.is_empty(), "store {address}: no reports of job {job_id}");
+    anyhow::ensure!(
+        reports.len() <= ROWS_MAX,
+        "store {address}: job {job_id} has more than {ROWS_MAX} reports"
+    );
+    Ok(trace(job_id, &reports))
+}
+
+/// Reports come in order of iterations.
+fn trace(job_id: &JobId, reports: &[WorkerReport]) -> Trace {
+    let names: BTreeSet<&str> = reports.iter().flat_map(inputs).map(|(name, _)| name).collect();
+    let mut workers: BTreeMap<&str, Vec<&WorkerReport>> = BTreeMap::new();
+    for report in reports {
+        workers.entry(report.worker.as_str()).or_default().push(report);
+    }
+    let series = workers.into_iter().map(|(worker, reports)| readings(worker, &reports, &names));
+    Trace {
+        trace: job_id.to_string(),
+        drivers: names.iter().map(|name| (*name).to_owned()).collect(),
+        series: series.filter(|series| !series.target.is_empty()).collect(),
+    }
+}
+
+fn readings(worker: &str, reports: &[&WorkerReport], names: &BTreeSet<&str>) -> Readings {
+    let mut series = Readings { id: worker.to_owned(), ..Readings::default() };
+    let mut before: Option<&WorkerReport> = None;
+    for report in reports {
+        let speed = report.local_batch as f64 / report.compute_time_s;
+        // A worker that had no samples has no speed.
+        if speed.is_finite() && speed > 0.0 {
+            // Drivers are read at the end of an iteration: they are what was known just before the next one.
+            let fresh = before.filter(|before| before.iteration + 1 == report.iteration);
+            let told: BTreeMap<&str, f64> = fresh.into_iter().flat_map(inputs).collect();
+            let reading = |name: &&str| told.get(*name).copied().filter(|value| value.is_finite());
+            series.ticks.push(report.iteration);
+            series.at.push(report.iteration.to_string());
+            series.target.push(speed);
+            series.batch.push(report.local_batch);
+            series.drivers.push(names.iter().map(reading).collect());
+        }
+        before = Some(report);
+    }
+    series
+}
+
+#[cfg(test)]
+mod tests {
+    use evenstep_protocol::WorkerId;
+
+    use super::*;
+
+    fn report(worker: &str, iteration: u64, local_batch: u64, driver: f64) -> WorkerReport {
+        WorkerReport {
+            drivers: BTreeMap::from([("psi".to_owned(), driver)]),
+            ..WorkerReport::new(WorkerId::new(worker).unwrap(), iteration, local_batch, 0.5)
+        }
+    }
+
+    /// The drivers of an iteration are inputs of the next one only; across a gap nothing is known, and an iteration
+    /// without samples has no speed.
+    #[test]
+    fn drivers_belong_to_the_next_iteration() {
+        let reports = [
+            report("a", 3, 8, 0.1),
+            report("b", 3, 4, 0.2),
+            report("a", 4, 8, 0.3),
+            report("a", 5, 0, 0.4),
+            report("a", 6, 8, 0.5),
+            report("a", 9, 2, 0.6),
+        ];
+        let trace = trace(&JobId::new("j").unwrap(), &reports);
+        assert_eq!(trace.drivers, ["psi"]);
+        let a = &trace.series[0];
+        assert_eq!((a.ticks.clone(), a.target.clone()), (vec![3, 4, 6, 9], vec![16.0, 16.0, 16.0, 4.0]));
+        assert_eq!(a.drivers, [[None], [Some(0.1)], [Some(0.4)], [None]]);
+        assert_eq!(trace.series[1].target, [8.0]);
+    }
+}
