@@ -28,15 +28,17 @@ function details(api, method, path, operation) {
     const rows = operation.parameters.map((/** @type {any} */ { name, in: place, required, description, schema }) =>
       h('li', {}, h('code', {}, name), ' ', h('span', { class: 'soft' }, `${place}, ${resolve(api, schema).type ?? 'value'}${required ? ', required' : ''}`), description && ` ${description}`),
     );
-    parts.push(h('h4', {}, 'Parameters'), h('ul', { class: 'fields' }, rows));
+    parts.push(h('h3', {}, 'Parameters'), h('ul', { class: 'fields' }, rows));
   }
   const body = operation.requestBody?.content?.['application/json']?.schema;
-  if (body) parts.push(h('h4', {}, 'Body'), fields(api, body));
+  if (body) parts.push(h('h3', {}, 'Body'), fields(api, body));
   const responses = Object.entries(operation.responses ?? {}).flatMap(([status, response]) => {
     const [kind, { schema = null } = {}] = /** @type {[string, any]} */ (Object.entries(response.content ?? {})[0] ?? ['']);
-    return [h('p', {}, h('b', {}, status), ` ${response.description} `, h('span', { class: 'soft' }, kind)), schema && fields(api, schema)];
+    // All errors have the same fields.
+    const shown = schema && Number(status) < 400 ? fields(api, schema) : null;
+    return [h('p', {}, h('b', {}, status), ` ${response.description} `, h('span', { class: 'soft' }, kind)), shown];
   });
-  parts.push(h('h4', {}, 'Responses'), h('div', {}, responses), h('h4', {}, 'Try it'), requestForm(api, method, path, operation, body));
+  parts.push(h('h3', {}, 'Responses'), h('div', {}, responses), h('h3', {}, 'Try it'), requestForm(api, method, path, operation, body));
   return parts;
 }
 

@@ -16,15 +16,13 @@ const SHOWN_MAX = 100_000;
  */
 export function requestForm(api, method, path, operation, body) {
   /** @type {{ name: string, place: string, input: HTMLInputElement }[]} */
-  const inputs = (operation.parameters ?? []).map((/** @type {any} */ { name, in: place, required }) => ({ name, place, input: h('input', { type: 'text', required, placeholder: place }) }));
+  const inputs = (operation.parameters ?? []).map((/** @type {any} */ { name, in: place, required }) => ({ name, place, input: h('input', { type: 'text', required: required || place === 'path', placeholder: place }) }));
   const token = operation.security?.length ? h('input', { type: 'password', autocomplete: 'off', placeholder: 'only if the service was started with one' }) : null;
   const text = body ? h('textarea', { spellcheck: 'false' }, JSON.stringify(example(api, body), null, 2)) : null;
   const shown = h('pre', { hidden: true, tabindex: 0, role: 'region', 'aria-label': 'Response' });
-  const button = h('button', { type: 'button', class: 'primary', onclick: send }, `Send ${method.toUpperCase()}`);
+  const button = h('button', { type: 'submit', class: 'primary' }, `Send ${method.toUpperCase()}`);
 
   async function send() {
-    const missing = inputs.find(({ place, input }) => place === 'path' && !input.value);
-    if (missing) return missing.input.focus();
     const query = new URLSearchParams();
     let target = path.slice(1);
     for (const { name, place, input } of inputs) {
@@ -46,9 +44,14 @@ export function requestForm(api, method, path, operation, body) {
     }
   }
 
+  /** @param {Event} event */
+  const onsubmit = (event) => {
+    event.preventDefault();
+    send();
+  };
   return h(
-    'div',
-    { class: 'request' },
+    'form',
+    { class: 'request', onsubmit },
     inputs.map(({ name, input }) => h('label', { class: 'field' }, name, input)),
     token && h('label', { class: 'field' }, 'operator token', token),
     text && h('label', { class: 'field' }, 'body (JSON)', text),
