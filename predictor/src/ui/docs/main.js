@@ -12,7 +12,7 @@ const content = /** @type {HTMLElement} */ (document.getElementById('content'));
 function card(api, method, path, operation) {
   const element = h(
     'details',
-    { class: 'card operation', id: `${method}-${path.replace(/[^a-z0-9]+/gi, '-')}` },
+    { class: 'card operation', id: `${method}${path.replace(/[^a-z0-9]+/gi, '-')}` },
     h('summary', {}, h('span', { class: 'pill' }, method.toUpperCase()), h('code', {}, path), h('span', { class: 'soft' }, operation.summary)),
   );
   // Drawn when it is first opened: all of them together have thousands of fields.
