@@ -112,6 +112,13 @@ pub struct Figure {
     pub note: String,
 }
 
+impl Figure {
+    /// A number with what it is and what to compare it with.
+    pub fn new(label: impl Into<String>, value: impl Into<String>, note: impl Into<String>) -> Self {
+        Self { label: label.into(), value: value.into(), note: note.into() }
+    }
+}
+
 /// Rows and columns. A row shorter than the header ends in missing cells; a longer one keeps its cells under
 /// unnamed columns.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -126,6 +133,20 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
 }
 
+impl Table {
+    /// A table without rows.
+    pub fn new(title: impl Into<String>, description: impl Into<String>, columns: &[&str]) -> Self {
+        let columns = columns.iter().map(|name| (*name).to_owned()).collect();
+        Self { title: title.into(), description: description.into(), columns, rows: Vec::new() }
+    }
+
+    /// The same table with these rows.
+    #[must_use]
+    pub fn rows(self, rows: impl IntoIterator<Item = Vec<Cell>>) -> Self {
+        Self { rows: rows.into_iter().collect(), ..self }
+    }
+}
+
 /// One cell of a [`Table`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
@@ -138,6 +159,8 @@ pub enum Cell {
         /// Digits after the point; more than 17 say nothing more about an `f64` and are not written.
         decimals: usize,
     },
+    /// A time, aligned right, in the unit that suits the largest of its column; the page adds that to the column's name.
+    Seconds(f64),
     /// No reading: a dash.
     Missing,
 }
@@ -146,6 +169,18 @@ impl Cell {
     /// A number with this many digits after the point.
     pub fn number(value: f64, decimals: usize) -> Self {
         Self::Number { value, decimals }
+    }
+
+    /// A number with four significant digits, for columns of all magnitudes.
+    pub fn significant(value: f64) -> Self {
+        Self::number(value, number::decimals(value, 4))
+    }
+}
+
+/// A number with four significant digits, or none.
+impl From<Option<f64>> for Cell {
+    fn from(value: Option<f64>) -> Self {
+        value.map_or(Self::Missing, Self::significant)
     }
 }
 
