@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
-use evenstep_protocol::{JobId, WorkerReport};
-use evenstep_store as store;
-
-use crate::jobs::inputs;
+use evenstep_core::job::inputs;
 use evenstep_lab::table::columns::{Readings, Trace};
 use evenstep_lab::table::file::ROWS_MAX;
+use evenstep_protocol::{JobId, WorkerReport};
+use evenstep_store as store;
 
 /// Reads the reports of a job and sorts them by worker.
 ///

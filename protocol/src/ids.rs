@@ -1,9 +1,11 @@
-//! Names that outlive processes: of jobs, workers and nodes.
+//! Names that outlive processes: of jobs, workers and nodes. A copy of an id shares its text.
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The longest id, in bytes.
 const ID_BYTES_MAX: usize = 128;
@@ -34,10 +36,9 @@ fn check(kind: &'static str, value: &str, slash: bool) -> Result<(), InvalidId> 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $kind:literal, slash: $slash:literal) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
-        #[serde(try_from = "String", into = "String")]
-        pub struct $name(String);
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// Checks the rule for ids.
@@ -45,9 +46,12 @@ macro_rules! id {
             /// # Errors
             /// [`InvalidId`] names the value and the rule.
             pub fn new(value: impl Into<String>) -> Result<Self, InvalidId> {
-                let value = value.into();
-                check($kind, &value, $slash)?;
-                Ok(Self(value))
+                Self::checked(&value.into())
+            }
+
+            fn checked(value: &str) -> Result<Self, InvalidId> {
+                check($kind, value, $slash)?;
+                Ok(Self(value.into()))
             }
 
             /// The id as text.
@@ -65,7 +69,7 @@ macro_rules! id {
         impl FromStr for $name {
             type Err = InvalidId;
             fn from_str(value: &str) -> Result<Self, InvalidId> {
-                Self::new(value)
+                Self::checked(value)
             }
         }
 
@@ -78,7 +82,33 @@ macro_rules! id {
 
         impl From<$name> for String {
             fn from(id: $name) -> String {
-                id.0
+                id.as_str().to_owned()
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Text;
+
+                impl Visitor<'_> for Text {
+                    type Value = $name;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str("a string")
+                    }
+
+                    fn visit_str<E: de::Error>(self, value: &str) -> Result<$name, E> {
+                        $name::checked(value).map_err(E::custom)
+                    }
+                }
+
+                deserializer.deserialize_str(Text)
             }
         }
     };

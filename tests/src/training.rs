@@ -87,12 +87,14 @@ impl Training {
     /// # Panics
     /// Where there is none for too long.
     pub fn worker(&self, slot: usize) -> u32 {
-        let argument = format!("--rank={slot}");
+        let (variable, rank) = ("EVENSTEP_TRAINER_WORKER=", format!("{{\"rank\":{slot},"));
         until("the worker lives", || {
             self.workers().into_iter().find(|pid| {
                 // Gone since, or not yet the program that it will be.
-                let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                command.split('\0').any(|word| word == argument)
+                let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                let variables = String::from_utf8_lossy(&variables).into_owned();
+                let told = variables.split('\0').find_map(|one| one.strip_prefix(variable));
+                told.is_some_and(|told| told.starts_with(&rank))
             })
         })
     }

@@ -8,9 +8,8 @@ use evenstep_protocol::JobId;
 use serde::{Deserialize, Serialize};
 use tch::{TchError, Tensor};
 
-use crate::cli::Policy;
-use crate::optimizer::MomentumForm;
-use crate::rate::Rate;
+use crate::model::MomentumForm;
+use crate::plan::{Policy, Rate};
 
 const STATE_FILE: &str = "state.json";
 const NAME_PREFIX: &str = "iteration-";

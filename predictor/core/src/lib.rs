@@ -13,6 +13,7 @@
 //! - [`membership`]: who takes part: leases and generations
 //! - [`learning_rate`]: how the learning rate follows the global batch
 //! - [`gate`]: when background work may run beside a job, and how much
+//! - [`job`]: what is known of one job: `observe(reports)` and `decide(iteration)`
 
 pub mod series;
 
@@ -35,3 +36,5 @@ pub mod membership;
 pub mod learning_rate;
 
 pub mod gate;
+
+pub mod job;

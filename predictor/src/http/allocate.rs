@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, InQuery, Json, readings, seconds, within};
 use super::problem::Refusal;
-use crate::jobs::{Allocated, Answer, WORKERS_MAX};
+use crate::jobs::{AllocateResponse, Allocated, WORKERS_MAX};
 
 /// Samples whose costs one request may carry.
 const COSTS_MAX: u64 = 65_536;
@@ -43,14 +43,14 @@ pub fn router() -> OpenApiRouter<Api> {
 )]
 async fn ask(State(api): State<Api>, Json(request): Json<AllocateRequest>) -> Result<Response, Refusal> {
     let started = Instant::now();
-    let asked = allocate(&api, &request).await;
-    let outcome = asked.as_ref().map_or("refused", |asked| if asked.is_new { "new" } else { "repeated" });
+    let allocated = allocate(&api, request).await;
+    let outcome = allocated.as_ref().map_or("refused", |done| if done.is_new { "new" } else { "repeated" });
     api.meter.allocated(outcome, started.elapsed());
-    Ok(respond(&asked?.answer, started))
+    Ok(respond(&allocated?.response, started))
 }
 
-async fn allocate(api: &Api, request: &AllocateRequest) -> Result<Allocated, Refusal> {
-    check(request)?;
+async fn allocate(api: &Api, request: AllocateRequest) -> Result<Allocated, Refusal> {
+    check(&request)?;
     Ok(api.jobs.job(&request.job_id).await?.allocate(request).await?)
 }
 
@@ -77,14 +77,14 @@ struct Which {
 async fn answered(State(api): State<Api>, InQuery(which): InQuery<Which>) -> Result<Response, Refusal> {
     let started = Instant::now();
     within("iteration", which.iteration, 0..=INTEGER_MAX)?;
-    let answer = api.jobs.job(&which.job_id).await?.answered(which.iteration).await?;
-    Ok(respond(&answer, started))
+    let response = api.jobs.job(&which.job_id).await?.allocated(which.iteration).await?;
+    Ok(respond(&response, started))
 }
 
-fn respond(answer: &Answer, started: Instant) -> Response {
+fn respond(allocated: &AllocateResponse, started: Instant) -> Response {
     let timing = format!("allocate;dur={:.3}", started.elapsed().as_secs_f64() * 1e3);
     let mut response =
-        ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], answer.bytes.clone())
+        ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], allocated.body.clone())
             .into_response();
     if let Ok(timing) = HeaderValue::from_str(&timing) {
         response.headers_mut().insert(HeaderName::from_static("server-timing"), timing);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{AllocateAnswer, HistoryView, WorkerHistory, WorkerId};
 use evenstep_store::{Measured, Thinned};
 
-use super::JobError;
+use super::error::JobError;
 use super::job::Job;
 
 /// Shares in one answer: wide jobs get fewer iterations.

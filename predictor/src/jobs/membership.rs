@@ -1,11 +1,15 @@
-//! Who takes part in a job, how it may be used, and what becomes durable of it.
+//! Workers that join, leave, run out of memory or are overridden by an operator.
 
+use evenstep_core::job::WorkerState;
 use evenstep_protocol::{JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerId, WorkerOverride};
-use evenstep_store::{Change, MemberEvent, MemberEventKind, StoreError};
+use evenstep_store::{MemberEvent, MemberEventKind, StoreError};
 
-use super::job::{Job, Taken};
-use super::state::WorkerState;
-use super::{JobError, WORKERS_MAX};
+use super::error::JobError;
+use super::job::{Job, StateGuard};
+use super::load::warm_start;
+
+/// Workers in one job, including departed ones.
+pub const WORKERS_MAX: usize = 65_536;
 
 impl Job {
     /// A worker takes part from the next unanswered iteration on; joining again renews its lease.
@@ -20,40 +24,41 @@ impl Job {
     }
 
     async fn try_join(&self, request: JoinRequest) -> Result<JoinAnswer, JobError> {
-        let mut taken = self.take().await?;
-        let worker = request.worker.clone();
-        if !taken.state.members.knows(&worker) && taken.state.workers.len() >= WORKERS_MAX {
-            taken.put_back();
+        let mut guard = self.lock().await?;
+        let (worker, now_unix_ms) = (request.worker.clone(), guard.now_unix_ms);
+        let state = guard.state();
+        if !state.members.knows(&worker) && state.workers.len() >= WORKERS_MAX {
             return Err(JobError::Conflict(format!(
                 "job {} has {WORKERS_MAX} workers, the most there can be",
                 self.id()
             )));
         }
-        let cooldown_ms = (taken.state.spec.flap_cooldown_s * 1e3) as i64;
-        let joined = match taken.state.members.join(&worker, taken.now_unix_ms, cooldown_ms) {
+        let cooldown_ms = (state.spec.flap_cooldown_s * 1e3) as i64;
+        let joined = match guard.change().state.members.join(&worker, now_unix_ms, cooldown_ms) {
             Ok(joined) => joined,
             Err(source) => {
-                taken.put_back();
+                // Nothing has changed.
+                guard.settle();
                 return Err(JobError::Cooling { job_id: self.id().clone(), worker, source });
             }
         };
-        let before = taken.state.workers.get(&worker).map(|worker| &worker.request);
+        let before = guard.state().workers.get(&worker).map(|worker| &worker.request);
         let event = match (joined, before == Some(&request)) {
             (true, _) => Some(MemberEventKind::Joined(request.clone())),
             (false, false) => Some(MemberEventKind::Rejoined(request.clone())),
             (false, true) => None,
         };
         if let Some(kind) = event {
-            self.write_membership(&taken, vec![MemberEvent { worker: worker.clone(), kind }], joined).await?;
+            self.write_membership(&guard, vec![MemberEvent { worker: worker.clone(), kind }], joined).await?;
         }
+        let state = &mut guard.change().state;
         if joined {
-            taken.state.models.age(&worker);
+            state.models.age(&worker);
         }
-        let known =
-            taken.state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
+        let known = state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
         known.request = request;
-        taken.state.lend(self.store(), &worker).await?;
-        Ok(self.membership_changed(taken, worker))
+        warm_start(self.store(), state, &worker).await?;
+        Ok(self.settle_membership(guard, worker))
     }
 
     /// A worker leaves, from the next iteration on.
@@ -68,12 +73,13 @@ impl Job {
     }
 
     async fn try_leave(&self, worker: &WorkerId) -> Result<JoinAnswer, JobError> {
-        let mut taken = self.take_with(worker).await?;
-        if taken.state.members.leave(worker, taken.now_unix_ms) {
+        let mut guard = self.lock_with(worker).await?;
+        let now_unix_ms = guard.now_unix_ms;
+        if guard.change().state.members.leave(worker, now_unix_ms) {
             let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Left };
-            self.write_membership(&taken, vec![event], true).await?;
+            self.write_membership(&guard, vec![event], true).await?;
         }
-        Ok(self.membership_changed(taken, worker.clone()))
+        Ok(self.settle_membership(guard, worker.clone()))
     }
 
     /// A worker ran out of memory: it is capped below that, and what was answered is planned again in a new generation.
@@ -89,42 +95,41 @@ impl Job {
     }
 
     async fn try_out_of_memory(&self, worker: &WorkerId, report: &OomReport) -> Result<OomAnswer, JobError> {
-        let mut taken = self.take_with(worker).await?;
-        let next = taken.state.next_iteration;
+        let mut guard = self.lock_with(worker).await?;
+        let next = guard.state().next_iteration;
         if report.iteration >= next {
-            taken.put_back();
             return Err(JobError::Invalid(format!(
                 "iteration: {} of job {} was not answered yet; {next} comes next",
                 report.iteration,
                 self.id()
             )));
         }
-        let known = taken.state.workers.get(worker).and_then(|known| known.oom_cap);
+        let known = guard.state().workers.get(worker).and_then(|known| known.oom_cap);
         let cap = match known.filter(|cap| *cap < report.local_batch) {
             Some(cap) => cap,
             None => {
-                let quantum = if taken.state.spec.accumulation { 1 } else { taken.state.spec.quantum };
-                let memory = taken.state.models.worker(worker).map(|known| known.memory.clone());
+                let state = &mut guard.change().state;
+                let quantum = if state.spec.accumulation { 1 } else { state.spec.quantum };
+                let memory = state.models.worker(worker).map(|known| known.memory.clone());
                 let cap = memory.unwrap_or_default().after_failure(report.local_batch, quantum);
-                taken.state.members.void();
+                state.members.void();
                 let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::OutOfMemory(cap) };
-                self.write_membership(&taken, vec![event], true).await?;
-                if let Some(known) = taken.state.workers.get_mut(worker) {
+                self.write_membership(&guard, vec![event], true).await?;
+                if let Some(known) = guard.change().state.workers.get_mut(worker) {
                     known.oom_cap = Some(cap);
                 }
+                guard.settle();
                 tracing::warn!(job_id = %self.id(), %worker, failed = report.local_batch, cap, "out of memory");
                 cap
             }
         };
-        self.publish_members(&taken.state);
-        let answer = OomAnswer {
+        self.publish_members(guard.state());
+        Ok(OomAnswer {
             job_id: self.id().clone(),
             worker: worker.clone(),
             max_local_batch: cap,
-            generation: taken.state.members.generation(),
-        };
-        taken.put_back();
-        Ok(answer)
+            generation: guard.state().members.generation(),
+        })
     }
 
     /// What an operator wants of a worker from the next unanswered iteration on; `None` lifts it.
@@ -136,8 +141,8 @@ impl Job {
         worker: &WorkerId,
         wanted: Option<WorkerOverride>,
     ) -> Result<(), JobError> {
-        let mut taken = self.take_with(worker).await?;
-        let spec = &taken.state.spec;
+        let mut guard = self.lock_with(worker).await?;
+        let spec = &guard.state().spec;
         let pinned = wanted.as_ref().and_then(|wanted| wanted.pinned_local_batch);
         let is_size = |pinned: &u64| {
             if spec.allowed_sizes.is_empty() {
@@ -152,59 +157,38 @@ impl Job {
             } else {
                 format!("must be one of allowed_sizes, {:?}", spec.allowed_sizes)
             };
-            taken.put_back();
             return Err(JobError::Invalid(format!("pinned_local_batch: {pinned} {rule}")));
         }
+        guard.change();
         let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Override(wanted.clone()) };
-        self.write_membership(&taken, vec![event], false).await?;
-        if let Some(known) = taken.state.workers.get_mut(worker) {
+        self.write_membership(&guard, vec![event], false).await?;
+        if let Some(known) = guard.change().state.workers.get_mut(worker) {
             known.operator_override = wanted;
         }
-        self.live().members(&taken.state);
-        taken.put_back();
+        guard.settle();
+        self.live().members(guard.state());
         Ok(())
     }
 
-    /// Takes the state out to change something about a worker that once joined.
-    async fn take_with(&self, worker: &WorkerId) -> Result<Taken<'_>, JobError> {
-        let taken = self.take().await?;
-        if !taken.state.members.knows(worker) {
-            taken.put_back();
+    /// Takes the state to change something about a worker that once joined.
+    async fn lock_with(&self, worker: &WorkerId) -> Result<StateGuard<'_>, JobError> {
+        let guard = self.lock().await?;
+        if !guard.state().members.knows(worker) {
             return Err(JobError::UnknownWorker { job_id: self.id().clone(), worker: worker.to_string() });
         }
-        Ok(taken)
+        Ok(guard)
     }
 
-    /// Makes events durable; `rose` where they brought a new generation.
-    pub(super) async fn write_membership(
-        &self,
-        taken: &Taken<'_>,
-        events: Vec<MemberEvent>,
-        rose: bool,
-    ) -> Result<(), JobError> {
-        let generation = taken.state.members.generation();
-        let change = Change::Membership {
-            job_id: self.id().clone(),
-            replaces: generation - u64::from(rose),
-            generation,
-            departed_generation: taken.state.members.departed_generation(),
-            events: events.clone(),
-        };
-        self.store().write(vec![change], taken.now_unix_ms).await?;
-        events.iter().for_each(|event| self.live().member(taken.now_unix_ms, event));
-        Ok(())
-    }
-
-    fn membership_changed(&self, taken: Taken<'_>, worker: WorkerId) -> JoinAnswer {
-        self.publish_members(&taken.state);
-        let answer = JoinAnswer {
+    /// A change of the members is durable: publishes it.
+    fn settle_membership(&self, mut guard: StateGuard<'_>, worker: WorkerId) -> JoinAnswer {
+        guard.settle();
+        self.publish_members(guard.state());
+        JoinAnswer {
             job_id: self.id().clone(),
             worker,
-            generation: taken.state.members.generation(),
-            workers: taken.state.live(),
-            next_iteration: taken.state.next_iteration,
-        };
-        taken.put_back();
-        answer
+            generation: guard.state().members.generation(),
+            workers: guard.state().live(),
+            next_iteration: guard.state().next_iteration,
+        }
     }
 }

@@ -1,403 +1,52 @@
-//! The job registry and the hot state of each job. Plans come from the pure core; the store keeps what was decided.
+//! The job registry and the hot state of each job.
 //!
-//! A job's state has one owner at a time. It is taken out while a change is under way and put back once the change is
-//! durable; where that fails, or the request goes away halfway, the state is read back from the store on the next
-//! request. So memory never holds what the store does not, and nobody sees a decision that is not durable.
+//! A job's state ([`evenstep_core::job::JobState`]) has one owner at a time. A request validates itself against the state, lets it
+//! `observe` the reports and `decide` the iteration, commits both to the store and publishes the response. While a change is
+//! being written the state is in doubt: if the write fails, or the request is dropped halfway, the next request reads the state
+//! from the store again. So memory never holds what the store does not, and no client sees a decision that is not durable. An error
+//! that is not the store's leaves the state as it was.
+//!
+//! Files in reading order:
+//! - `error`: why a request fails
+//! - `nodes`: when the newest sample of each node was taken
+//! - `responses`: recent responses, for repeated requests
+//! - `describe`: a job's state for pages and dashboards
+//! - `live`: what happens in a job while it runs
+//! - `load`: reads a job from the store
+//! - `fits`: threads for fits, and their counters
+//! - `job`: one job, and who may change its state
+//! - `validate`: requests that cannot be planned
+//! - `allocate`: validate, observe, decide, commit, publish
+//! - `membership`: workers that join, leave, run out of memory or are overridden
+//! - `options`: changes of the job options, deletion, roll-up of old iterations
+//! - `refit`: fits networks and stores models beside the requests
+//! - `views`, `history`: what can be read of a job
+//! - `registry`: all jobs of this predictor
 
-mod answers;
-mod background;
-mod bounds;
-mod decide;
-mod hedge;
+mod allocate;
+mod describe;
+mod error;
+mod fits;
 mod history;
 mod job;
 mod live;
+mod load;
 mod membership;
-mod models;
 mod nodes;
-mod optimizer;
-mod parts;
+mod options;
 mod refit;
-mod retention;
-mod state;
+mod registry;
+mod responses;
+mod validate;
 mod views;
-mod words;
-mod worker_model;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
-use evenstep_core::allocate::Infeasible;
-use evenstep_core::membership::Cooling;
-use evenstep_observability::metrics::Family;
-use evenstep_observability::metrics::prometheus::proto::MetricFamily;
-use evenstep_protocol::{
-    JobId, JobLine, JobSpec, JobView, LiveView, NodeId, NodeSample, NodeView, TelemetryAnswer, WorkerId,
-};
-use evenstep_store::{Change, Owner, Store, StoreError, TelemetryRows};
-
-use crate::clock::Clock;
-
-use live::JobFamilies;
-use nodes::NodesSeen;
-use state::JobState;
-
-pub use answers::Answer;
-pub use job::{Allocated, Job};
-pub use live::{Cursor, News};
-pub use models::{FORMAT as MODELS_FORMAT, inputs, learned_of_device, learned_of_job};
-pub use refit::Pool;
-pub use state::HISTORY_ITERATIONS;
-
-/// Jobs in one predictor.
-pub const JOBS_MAX: usize = 10_000;
-/// Workers in one job, departed ones included.
-pub const WORKERS_MAX: usize = 65_536;
-/// How far ahead of the first unanswered iteration one may ask.
-pub const LOOK_AHEAD_MAX: u64 = 64;
-
-/// Why a request about a job fails.
-#[derive(Debug, thiserror::Error)]
-pub enum JobError {
-    /// No job of this name.
-    #[error("job {0} is unknown: PUT /v1/jobs/{0} first")]
-    UnknownJob(JobId),
-    /// Another predictor answers for the job.
-    #[error("job {job_id} is served by {url}")]
-    Elsewhere {
-        /// The job.
-        job_id: JobId,
-        /// Where that one is reached.
-        url: String,
-    },
-    /// No worker of this name in the job.
-    #[error("worker {worker} never joined job {job_id}")]
-    UnknownWorker {
-        /// The job.
-        job_id: JobId,
-        /// The worker.
-        worker: String,
-    },
-    /// The asker trains in a generation that is over, or has not begun.
-    #[error("generation {asked} of job {job_id} is not the current one, {current}")]
-    StaleGeneration {
-        /// The job.
-        job_id: JobId,
-        /// What the asker said.
-        asked: u64,
-        /// What is.
-        current: u64,
-    },
-    /// Too few live workers.
-    #[error("job {job_id} is paused: {live} live workers, {needed} needed")]
-    Paused {
-        /// The job.
-        job_id: JobId,
-        /// Live workers.
-        live: u64,
-        /// What the job asks for.
-        needed: u64,
-    },
-    /// A worker that came and went too often has to wait.
-    #[error("worker {worker} of job {job_id} {source}")]
-    Cooling {
-        /// The job.
-        job_id: JobId,
-        /// The worker.
-        worker: WorkerId,
-        /// For how long.
-        source: Cooling,
-    },
-    /// The bounds cannot hold the global batch.
-    #[error("job {job_id}: {source}")]
-    Infeasible {
-        /// The job.
-        job_id: JobId,
-        /// The numbers.
-        source: Infeasible,
-    },
-    /// The iteration was not answered (yet).
-    #[error("iteration {iteration} of job {job_id} is not answered: POST /allocate asks for it")]
-    NotAnswered {
-        /// The job.
-        job_id: JobId,
-        /// The iteration.
-        iteration: u64,
-    },
-    /// The answer of an iteration was let go by age: what was told is not known any more, and must not be told otherwise.
-    #[error("iteration {iteration} of job {job_id} is gone: only answers from {kept_from} on are kept")]
-    Gone {
-        /// The job.
-        job_id: JobId,
-        /// The iteration.
-        iteration: u64,
-        /// The first that is kept.
-        kept_from: u64,
-    },
-    /// A value breaks a rule that depends on the job.
-    #[error("{0}")]
-    Invalid(String),
-    /// The change contradicts what was answered already.
-    #[error("{0}")]
-    Conflict(String),
-    /// The store says no: nothing was changed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-/// The jobs of this predictor.
-#[derive(Debug)]
-pub struct Jobs {
-    store: Store,
-    clock: Clock,
-    jobs: RwLock<BTreeMap<JobId, Arc<Job>>>,
-    nodes_seen: NodesSeen,
-    /// Held alone while the jobs are given up: whoever asks then hears that it is over when it is, and not before.
-    resigning: tokio::sync::RwLock<()>,
-}
-
-impl Jobs {
-    /// A registry over what the store holds; a job is read from it when the first request for it arrives.
-    pub fn new(store: Store, clock: Clock) -> Self {
-        Self {
-            store,
-            clock,
-            jobs: RwLock::default(),
-            nodes_seen: NodesSeen::default(),
-            resigning: tokio::sync::RwLock::default(),
-        }
-    }
-
-    /// The store that everything is kept in.
-    pub fn store(&self) -> &Store {
-        &self.store
-    }
-
-    /// A job by name: one of ours, or free until now.
-    ///
-    /// # Errors
-    /// [`JobError::UnknownJob`], [`JobError::Elsewhere`] where another predictor owns it, or what the store says.
-    pub async fn job(&self, job_id: &JobId) -> Result<Arc<Job>, JobError> {
-        let _not_now = self.resigning.read().await;
-        let registration = self.store.registration()?;
-        if let Some(job) = self.known(job_id, registration) {
-            return Ok(job);
-        }
-        let owner = self.store.claim(job_id).await?;
-        let Some(Owner::Us(registration)) = owner else {
-            self.write().remove(job_id);
-            return Err(match owner {
-                Some(Owner::Other { url }) => JobError::Elsewhere { job_id: job_id.clone(), url },
-                _ => JobError::UnknownJob(job_id.clone()),
-            });
-        };
-        let mut jobs = self.write();
-        let job = jobs.get(job_id).filter(|job| job.registration() == registration);
-        let job = job.cloned().unwrap_or_else(|| {
-            let store = self.store.of_registration(registration);
-            Arc::new(Job::new(job_id.clone(), registration, store, self.clock.clone()))
-        });
-        jobs.insert(job_id.clone(), job.clone());
-        Ok(job)
-    }
-
-    /// A job that we own in this registration, where somebody asked for it before.
-    fn known(&self, job_id: &JobId, registration: u64) -> Option<Arc<Job>> {
-        self.read().get(job_id).filter(|job| job.registration() == registration).cloned()
-    }
-
-    /// The jobs of this predictor that somebody asked for, by id.
-    fn jobs(&self) -> Vec<Arc<Job>> {
-        let Ok(registration) = self.store.registration() else { return Vec::new() };
-        self.read().values().filter(|job| job.registration() == registration).cloned().collect()
-    }
-
-    /// Every job at a glance, those of other predictors as the store has them.
-    ///
-    /// # Errors
-    /// What the store says.
-    pub async fn views(&self) -> Result<Vec<JobView>, JobError> {
-        let registration = self.store.registration()?;
-        let mut views = Vec::new();
-        for job_id in self.store.job_ids().await? {
-            let view = match self.known(&job_id, registration) {
-                Some(job) => job.view().await.map(Some),
-                None if self.store.is_shared() => self.glance(&job_id).await,
-                None => self.job(&job_id).await?.view().await.map(Some),
-            };
-            match view {
-                Ok(view) => views.extend(view),
-                // Deleted while we looked.
-                Err(JobError::UnknownJob(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(views)
-    }
-
-    /// A job as the store has it; nothing is kept of it.
-    async fn glance(&self, job_id: &JobId) -> Result<Option<JobView>, JobError> {
-        let state = JobState::load(&self.store, job_id, self.clock.now_unix_ms(), |_| {}).await?;
-        Ok(state.map(|state| state.view(job_id)))
-    }
-
-    /// Creates a job or changes its wishes; true where it is new.
-    ///
-    /// # Errors
-    /// [`JobError::Conflict`] where the learning-rate rule of a job that was answered would change.
-    pub async fn put_job(&self, job_id: &JobId, spec: JobSpec) -> Result<(JobView, bool), JobError> {
-        match self.job(job_id).await {
-            Err(JobError::UnknownJob(_)) => {}
-            job => return Ok((job?.put(spec).await?, false)),
-        }
-        if self.store.job_count().await? >= JOBS_MAX {
-            return Err(JobError::Conflict(format!("{JOBS_MAX} jobs are kept already: delete one")));
-        }
-        let change = Change::CreateJob { job_id: job_id.clone(), spec: spec.clone().into() };
-        let is_new = self.store.write(vec![change], self.clock.now_unix_ms()).await? == 1;
-        let job = self.job(job_id).await?;
-        // Another request may have created it at the same moment: ours is the later one then.
-        Ok((if is_new { job.view().await? } else { job.put(spec).await? }, is_new))
-    }
-
-    /// Deletes a job and all its history.
-    ///
-    /// # Errors
-    /// [`JobError::UnknownJob`], or what the store says.
-    pub async fn delete_job(&self, job_id: &JobId) -> Result<(), JobError> {
-        let job = self.job(job_id).await?;
-        job.delete().await?;
-        self.write().remove(job_id);
-        job.live().gone();
-        Ok(())
-    }
-
-    /// Renews this predictor's lease for as long as it is polled.
-    pub async fn keep_lease(&self) {
-        self.store.keep_lease().await;
-    }
-
-    /// Gives all jobs up to other predictors; answers nothing any more.
-    pub async fn resign(&self) {
-        let _alone = self.resigning.write().await;
-        if let Err(error) = self.store.resign().await {
-            tracing::warn!(%error, "the jobs were not given up: they are free when the lease ends");
-        }
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<JobId, Arc<Job>>> {
-        self.jobs.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<JobId, Arc<Job>>> {
-        self.jobs.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Removes workers whose lease ran out, in every job.
-    pub async fn expire_leases(&self) {
-        for job in self.jobs() {
-            if let Err(error) = job.expire_leases().await {
-                tracing::warn!(job_id = %job.id(), %error, "leases could not be checked");
-            }
-        }
-    }
-
-    /// Fits networks and stores models, in every job.
-    pub async fn refit(&self, pool: &Pool) {
-        for job in self.jobs() {
-            if let Err(error) = job.refit(pool).await {
-                tracing::warn!(job_id = %job.id(), %error, "models could not be refitted or stored");
-            }
-        }
-    }
-
-    /// Keeps an agent's samples; each is stored once.
-    ///
-    /// # Errors
-    /// What the store says; then nothing was stored.
-    pub async fn telemetry(&self, rows: TelemetryRows) -> Result<TelemetryAnswer, JobError> {
-        let (node, boot_id) = (rows.node().clone(), rows.boot_id().to_owned());
-        let (count, next_sequence) = (rows.len() as u64, rows.next_sequence());
-        let latest = rows.rows().map(|row| row.at_unix_ms).max();
-        let stored = self.store.write(vec![Change::Telemetry(rows)], self.clock.now_unix_ms()).await?;
-        if let Some(at_unix_ms) = latest {
-            self.nodes_seen.saw(&node, at_unix_ms);
-        }
-        Ok(TelemetryAnswer { node, boot_id, next_sequence, stored, duplicates: count - stored })
-    }
-
-    /// Remembers from the store when nodes were heard of: one that fell silent while nobody listened is silent too.
-    ///
-    /// # Errors
-    /// What the store says.
-    pub async fn load_nodes(&self) -> Result<(), JobError> {
-        for (node, at_unix_ms) in self.store.nodes_heard().await? {
-            self.nodes_seen.saw(&node, at_unix_ms);
-        }
-        Ok(())
-    }
-
-    /// Everything at a glance: what is in memory, and the names of what is not.
-    ///
-    /// # Errors
-    /// What the store says.
-    pub async fn live(&self) -> Result<LiveView, JobError> {
-        let registration = self.store.registration()?;
-        let line = |(job_id, url): (JobId, Option<String>)| match self.known(&job_id, registration) {
-            Some(job) if url.is_none() => job.live().line(&job_id),
-            _ => JobLine::named(job_id, url),
-        };
-        let jobs = self.store.owners().await?.into_iter().map(line).collect();
-        let now_unix_ms = self.clock.now_unix_ms();
-        Ok(LiveView { now_unix_ms, jobs, nodes: self.nodes_seen.lines(now_unix_ms) })
-    }
-
-    /// Whether a job is still ours, and still there.
-    pub fn has(&self, job: &Arc<Job>) -> bool {
-        let registration = self.store.registration();
-        let known = registration.ok().and_then(|registration| self.known(job.id(), registration));
-        known.is_some_and(|known| Arc::ptr_eq(&known, job))
-    }
-
-    /// The metrics of jobs, workers and nodes. Only what is in memory is looked at, and only for moments.
-    pub fn families(&self) -> Vec<MetricFamily> {
-        let mut of_jobs = JobFamilies::default();
-        for job in self.jobs() {
-            of_jobs.add(job.id(), job.live());
-        }
-        let mut last_sample = Family::gauge(
-            "evenstep_node_last_sample_timestamp_seconds",
-            "When the latest sample of a node was taken, by its clock.",
-        );
-        for line in self.nodes_seen.lines(self.clock.now_unix_ms()) {
-            last_sample.say([("node", line.node.as_str())], line.at_unix_ms as f64 / 1e3);
-        }
-        let mut families = of_jobs.done();
-        families.extend(last_sample.done());
-        families
-    }
-
-    /// Every node with its latest sample.
-    ///
-    /// # Errors
-    /// What the store says.
-    pub async fn nodes(&self) -> Result<Vec<NodeView>, JobError> {
-        Ok(self.store.nodes().await?)
-    }
-
-    /// The latest samples of a node.
-    ///
-    /// # Errors
-    /// What the store says.
-    pub async fn node_samples(&self, node: &NodeId, limit: u64) -> Result<Vec<NodeSample>, JobError> {
-        Ok(self.store.node_samples(node, limit).await?)
-    }
-
-    /// Whether the store takes writes and can be read.
-    ///
-    /// # Errors
-    /// What the store says.
-    pub async fn check(&self) -> Result<(), JobError> {
-        Ok(self.store.check().await?)
-    }
-}
+pub use allocate::Allocated;
+pub use error::JobError;
+pub use fits::Pool;
+pub use job::Job;
+pub use live::{Cursor, Updates};
+pub use load::HISTORY_ITERATIONS;
+pub use membership::WORKERS_MAX;
+pub use registry::{JOBS_MAX, Jobs};
+pub use responses::AllocateResponse;
+pub use validate::LOOK_AHEAD_MAX;

@@ -1,22 +1,16 @@
-//! Views of a job for people and dashboards.
+//! What can be read of a job.
 
 use std::collections::BTreeMap;
 
-use evenstep_core::curve::{CurveLearner, Knowledge};
-use evenstep_core::membership::State;
+use evenstep_core::job::JobState;
 use evenstep_protocol::{
-    AllocateAnswer, Allocation, CapView, CurveView, ForecastView, JobId, JobState as JobStateView, JobView,
-    ModelView, RefitView, SpeedPoint, SpeedsView, StragglerView, WorkerForecastView, WorkerId,
-    WorkerState as WorkerStateView, WorkerView, WorkersView,
+    AllocateAnswer, Allocation, ForecastView, JobView, SpeedPoint, SpeedsView, WorkerId, WorkersView,
 };
 use evenstep_store::StoredAnswer;
 
+use super::describe;
+use super::error::JobError;
 use super::job::Job;
-use super::state::JobState;
-use super::{JobError, words};
-
-/// Workers on like devices that a worker is held against, at least.
-const PEERS_MIN: usize = 2;
 
 impl Job {
     /// The job at a glance.
@@ -24,7 +18,7 @@ impl Job {
     /// # Errors
     /// What the store says.
     pub async fn view(&self) -> Result<JobView, JobError> {
-        self.look(|state| state.view(self.id())).await
+        self.look(|state| describe::job(state, self.id())).await
     }
 
     /// Every worker that ever joined.
@@ -33,7 +27,7 @@ impl Job {
     /// What the store says.
     pub async fn workers(&self) -> Result<WorkersView, JobError> {
         let counts = self.store().report_counts(self.id()).await?;
-        self.look(|state| state.workers_view(self.id(), &counts)).await
+        self.look(|state| describe::workers(state, self.id(), &counts)).await
     }
 
     /// What each live worker is expected to do next.
@@ -41,7 +35,7 @@ impl Job {
     /// # Errors
     /// What the store says.
     pub async fn forecast(&self) -> Result<ForecastView, JobError> {
-        self.look(|state| state.forecast_view(self.id(), self.refits().view())).await
+        self.look(|state| describe::forecast(state, self.id(), self.fits().view())).await
     }
 
     /// Answers from iteration `from` on, at most `limit`.
@@ -94,124 +88,6 @@ impl Job {
     }
 
     async fn look<T>(&self, look: impl FnOnce(&JobState) -> T) -> Result<T, JobError> {
-        let taken = self.take().await?;
-        let seen = look(&taken.state);
-        taken.put_back();
-        Ok(seen)
+        Ok(look(self.lock().await?.state()))
     }
-}
-
-impl JobState {
-    /// Whether it can be allocated to.
-    pub(super) fn activity(&self) -> JobStateView {
-        let live = self.members.live().count() as u64;
-        if live >= self.spec.min_workers.max(1) { JobStateView::Running } else { JobStateView::Paused }
-    }
-
-    pub(super) fn view(&self, job_id: &JobId) -> JobView {
-        JobView {
-            job_id: job_id.clone(),
-            spec: self.spec.clone(),
-            state: self.activity(),
-            global_batch: self.global_batch(),
-            generation: self.members.generation(),
-            next_iteration: self.next_iteration,
-            live_workers: self.members.live().count() as u64,
-            last_decision: self.last_decision.clone(),
-            hedge: self.hedge_view(),
-        }
-    }
-
-    fn workers_view(&self, job_id: &JobId, counts: &BTreeMap<String, u64>) -> WorkersView {
-        let mut rank = 0;
-        let members = self.members.all().iter();
-        let workers = members
-            .filter_map(|member| {
-                let worker = self.workers.get(&member.id)?;
-                let live = member.state == State::Live;
-                let view = WorkerView {
-                    worker: member.id.clone(),
-                    state: match member.state {
-                        State::Live => WorkerStateView::Live,
-                        State::Left => WorkerStateView::Left,
-                        State::Expired => WorkerStateView::Expired,
-                    },
-                    rank: live.then_some(rank),
-                    device: worker.request.device.clone(),
-                    min_local_batch: worker.request.min_local_batch,
-                    max_local_batch: worker.request.max_local_batch,
-                    last_seen_unix_ms: member.last_seen_ms,
-                    reports: counts.get(member.id.as_str()).copied().unwrap_or(0),
-                    speed_samples_per_s: self.models.forecaster().last_speed(&member.id),
-                    claims: worker.request.claims,
-                    pool: if live { self.last_tail.pool(&member.id) } else { None },
-                    cap: self
-                        .bounds(&member.id)
-                        .tightest
-                        .map(|(max_local_batch, because)| CapView { max_local_batch, because }),
-                    curve: self.models.worker(&member.id).and_then(|known| curve(&known.curve)),
-                    straggler: if live { self.straggler(&member.id) } else { None },
-                    operator_override: worker.operator_override.clone(),
-                };
-                rank += u64::from(live);
-                Some(view)
-            })
-            .collect();
-        WorkersView { job_id: job_id.clone(), generation: self.members.generation(), workers }
-    }
-
-    /// Whether a worker is slower than it was, or than the others on devices like its own.
-    fn straggler(&self, id: &WorkerId) -> Option<StragglerView> {
-        let watch = |id: &WorkerId| Some(&self.models.worker(id)?.watch);
-        let device = self.workers.get(id)?.request.device.as_ref();
-        let is_like = |other: &&WorkerId| {
-            *other != id
-                && device.is_some()
-                && self.workers.get(*other).and_then(|known| known.request.device.as_ref()) == device
-        };
-        let mut speeds: Vec<f64> =
-            self.members.live().filter(is_like).filter_map(|other| watch(other)?.speed()).collect();
-        speeds.sort_by(f64::total_cmp);
-        // One like it could be the odd one itself.
-        let peers = speeds.get(speeds.len() / 2).copied().filter(|_| speeds.len() >= PEERS_MIN);
-        watch(id)?.straggler(peers).map(|straggler| words::straggler(&straggler))
-    }
-
-    fn forecast_view(&self, job_id: &JobId, refits: RefitView) -> ForecastView {
-        let models = &self.models;
-        let workers = self.members.live().map(|id| {
-            let forecast = models.forecaster().forecast(id, None);
-            let experts = models.forecaster().experts(id).into_iter();
-            WorkerForecastView {
-                worker: id.clone(),
-                speed_samples_per_s: forecast.map(|forecast| forecast.speed),
-                speed_lower_samples_per_s: forecast.map(|forecast| forecast.lower),
-                speed_upper_samples_per_s: forecast.map(|forecast| forecast.upper),
-                observations: models.forecaster().observations(id),
-                models: experts
-                    .map(|expert| ModelView {
-                        model: expert.name,
-                        speed_samples_per_s: expert.speed,
-                        weight: expert.weight,
-                        log_rmse: expert.log_rmse,
-                    })
-                    .collect(),
-                missing_drivers: models.missing(id),
-            }
-        });
-        ForecastView { job_id: job_id.clone(), workers: workers.collect(), refits }
-    }
-}
-
-fn curve(learner: &CurveLearner) -> Option<CurveView> {
-    let largest_batch = learner.largest();
-    let view = match learner.knowledge() {
-        Knowledge::Unproven => {
-            CurveView { identified: false, fixed_share: 0.0, saturation_batch: None, largest_batch }
-        }
-        Knowledge::Identified { fixed_share, saturation, .. } => {
-            CurveView { identified: true, fixed_share, saturation_batch: saturation, largest_batch }
-        }
-    };
-    (largest_batch > 0).then_some(view)
 }

@@ -3,10 +3,10 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use evenstep_protocol::{AllocateAnswer, JobSpec, JoinRequest, Problem};
+use evenstep_protocol::{AllocateAnswer, AllocateRequest, JobSpec, JoinRequest, Problem, WorkersView};
 use serde_json::{Value, json};
 
-use crate::support::{Service, ask, join_all, worker_id};
+use crate::support::{Service, ask, join_all, report, worker_id};
 
 #[test]
 fn what_is_unknown_is_404_by_name() {
@@ -64,6 +64,39 @@ fn caps_and_floors_that_cannot_hold_the_batch_are_422_with_the_numbers() {
     }
     let problem = client.allocate(&ask("floors", 2, 0)).problem(422, "infeasible");
     assert_eq!((problem.sum_of_floors, problem.sum_of_caps), (Some(80), None));
+}
+
+/// Nothing of the job is forgotten for it, and the reports that came with the request are not lost.
+#[test]
+fn an_iteration_that_cannot_be_planned_keeps_its_reports_and_changes_nothing_else() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(64));
+    let generation = join_all(client, "job", 2);
+    let workers = || client.get("/v1/jobs/job/workers").json::<WorkersView>().workers;
+    let with_reports = |iteration: u64| AllocateRequest {
+        reports: vec![report(0, iteration - 1, 32, 100.0), report(1, iteration - 1, 32, 100.0)],
+        ..ask("job", generation, iteration)
+    };
+    client.allocate(&ask("job", generation, 0)).json::<AllocateAnswer>();
+    for iteration in 1..4 {
+        client.allocate(&with_reports(iteration)).json::<AllocateAnswer>();
+    }
+    client.put_job("job", &JobSpec { max_local_batch: Some(20), ..JobSpec::new(64) });
+    let before = (client.job("job"), workers());
+    let of_one = AllocateRequest { reports: vec![report(0, 3, 32, 200.0)], ..ask("job", generation, 4) };
+    client.allocate(&of_one).problem(422, "infeasible");
+    let after = (client.job("job"), workers());
+    assert_eq!(after.0, before.0);
+    assert_eq!((before.1[0].reports, before.1[1].reports), (3, 3));
+    assert_eq!((after.1[0].reports, after.1[1].reports), (4, 3), "the report is stored");
+    assert!(after.1[0].speed_samples_per_s.unwrap() > 150.0, "and was learned from");
+    // Read from the store again, each worker would have a lease that begins now.
+    assert_eq!(after.1[1].last_seen_unix_ms, before.1[1].last_seen_unix_ms, "the state stays in memory");
+
+    client.put_job("job", &JobSpec::new(64));
+    client.allocate(&of_one).json::<AllocateAnswer>();
+    assert_eq!(workers()[0].reports, 4, "it is stored once");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! The commands of `evenstep-trainer`.
 
 use clap::{Parser, Subcommand};
-use evenstep_trainer::cli::{ContendArgs, JoinArgs, LaunchArgs};
 
 use crate::burst::BurstArgs;
 use crate::gaps::GapsArgs;
+use crate::launch::{JoinArgs, LaunchArgs};
+use crate::load::contend::ContendArgs;
 use crate::profile::ProfileArgs;
 use crate::report::ReportArgs;
 use crate::store::StoreArgs;

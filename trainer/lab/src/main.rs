@@ -4,27 +4,31 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory, FromArgMatches};
-use evenstep_trainer::crew::{Ended, TIED};
-use evenstep_trainer::{contend, launch, pin, worker};
+use clap::Parser;
+use evenstep_trainer::launch::cores;
+use evenstep_trainer::launch::processes::{Ended, TIED};
+use evenstep_trainer::training::WorkerProcess;
 use evenstep_trainer_lab::burst::{self, BurstArgs};
 use evenstep_trainer_lab::cli::{Cli, Command};
 use evenstep_trainer_lab::gaps::{self, GapsArgs};
+use evenstep_trainer_lab::load::contend;
 use evenstep_trainer_lab::profile::{self, ProfileArgs};
-use evenstep_trainer_lab::{report, store};
+use evenstep_trainer_lab::{launch, report, store};
 
 fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let cli = Cli::parse();
     let speaker = match &cli.command {
         Command::Join(join) => format!("rank {}", join.rank),
-        Command::Launch(_) => "launch".to_owned(),
+        Command::Launch(_) => {
+            let worker = WorkerProcess::from_environment().ok().flatten();
+            speaker("launch", worker.map(|worker| worker.rank))
+        }
         Command::Profile(ProfileArgs { processes, .. }) => speaker("profile", processes.rank),
         Command::Burst(BurstArgs { processes, .. }) => speaker("burst", processes.rank),
         Command::Gaps(GapsArgs { processes, .. }) => speaker("gaps", processes.rank),
         Command::Store(_) | Command::Contend(_) | Command::Report(_) => "evenstep-trainer".to_owned(),
     };
-    match run(&cli.command, &matches) {
+    match run(&cli.command) {
         Ok(code) => code,
         Err(error) => {
             // One write, so that the last words of several workers on one terminal stay whole.
@@ -36,23 +40,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command, matches: &clap::ArgMatches) -> Result<ExitCode> {
+fn run(command: &Command) -> Result<ExitCode> {
     if std::env::var_os(TIED).is_some() {
-        pin::end_with_parent()?;
+        cores::end_with_parent()?;
     }
     match command {
-        Command::Launch(launch) => {
-            let raw = matches.subcommand_matches("launch").unwrap_or(matches);
-            return launch::run(launch, raw).map(code);
-        }
+        Command::Launch(args) => return launch::run(args).map(code),
         Command::Profile(args) => return profile::run(args).map(code),
         Command::Burst(args) => return burst::run(args).map(code),
         Command::Gaps(args) => return gaps::run(args).map(code),
-        Command::Join(join) => {
-            // Before anything of libtorch runs: threads inherit the core.
-            join.core.map_or(Ok(()), pin::to_core)?;
-            worker::run(join)?;
-        }
+        Command::Join(args) => launch::join(args)?,
         Command::Store(args) => store::run(args)?,
         Command::Contend(args) => contend::run(args)?,
         Command::Report(args) => report::run(args)?,

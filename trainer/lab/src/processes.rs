@@ -3,16 +3,16 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::task::TaskArgs;
 use anyhow::{Context, Result};
 use clap::Args;
 use evenstep_c10d::{Group, Store};
-use evenstep_trainer::board::Board;
-use evenstep_trainer::cli::TaskArgs;
-use evenstep_trainer::crew::{Crew, Ended, TIED, quiet, signals};
-use evenstep_trainer::device::connect;
-use evenstep_trainer::host_port::HostPort;
-use evenstep_trainer::output::Output;
-use evenstep_trainer::pin;
+use evenstep_trainer::collective::HostPort;
+use evenstep_trainer::collective::connect;
+use evenstep_trainer::launch::metrics::RunMetrics;
+use evenstep_trainer::launch::processes::{Ended, TIED, WorkerProcesses, quiet, signals};
+use evenstep_trainer::launch::{cores, enter};
+use evenstep_trainer::progress::Output;
 use tch::Device;
 
 /// Worker processes on this machine, or one worker of a group that spans machines.
@@ -44,9 +44,9 @@ pub struct ProcessArgs {
 /// # Errors
 /// Cores that cannot be had, or a worker that failed.
 pub fn start(args: &ProcessArgs, workers: usize, speaker: &str) -> Result<Ended> {
-    let (output, allowed) = (Output::new(speaker), pin::cores()?);
-    let cores = match &args.pin {
-        Some(cores) => pin::chosen(cores, workers, &allowed)?,
+    let (output, allowed) = (Output::new(speaker), cores::allowed()?);
+    let chosen = match &args.pin {
+        Some(cores) => cores::chosen(cores, workers, &allowed)?,
         None if workers <= allowed.len() => allowed,
         None => {
             let few = allowed.len();
@@ -59,17 +59,17 @@ pub fn start(args: &ProcessArgs, workers: usize, speaker: &str) -> Result<Ended>
     let signals = signals()?;
     // Hosted here and not in a worker, so that it outlives whichever worker is lost.
     let store = Store::host("127.0.0.1", 0, Duration::from_secs(args.timeout_s))?;
-    let mut crew = Crew::default();
+    let mut processes = WorkerProcesses::default();
     for rank in 0..workers {
         let mut command = Command::new(std::env::current_exe().context("finding this program")?);
         command.args(std::env::args_os().skip(1)).arg(format!("--rank={rank}"));
         command.arg(format!("--store=127.0.0.1:{}", store.port()));
-        command.args(cores.get(rank).map(|core| format!("--core={core}")));
+        command.args(chosen.get(rank).map(|core| format!("--core={core}")));
         command.env(TIED, "1").stdin(Stdio::null());
         quiet(&mut command);
-        crew.start(command)?;
+        processes.start(command)?;
     }
-    crew.watch(&signals, &output, &Board::default())
+    processes.watch(&signals, &output, &RunMetrics::default())
 }
 
 /// One worker process among the others.
@@ -96,9 +96,7 @@ impl Process {
             rank < world_size,
             "--rank {rank}: must be below the number of workers, {world_size}"
         );
-        args.core.map_or(Ok(()), pin::to_core)?;
-        tch::set_num_threads(1);
-        tch::set_num_interop_threads(1);
+        enter(args.core)?;
         let device = task.device_of(rank)?;
         let timeout = Duration::from_secs(args.timeout_s);
         let at =

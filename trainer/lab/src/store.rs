@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use evenstep_c10d::Store;
-use evenstep_trainer::host_port::HostPort;
+use evenstep_trainer::collective::HostPort;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 

@@ -6,10 +6,12 @@ use std::thread;
 use std::time::Duration;
 
 use evenstep_c10d::{Group, Store};
-use evenstep_trainer::data::{Cursor, TeacherTask};
-use evenstep_trainer::model::{Architecture, Layer, Model};
-use evenstep_trainer::optimizer::{MomentumForm, Sgd};
+use evenstep_trainer::Model;
+use evenstep_trainer::data::Cursor;
+use evenstep_trainer::model::{MomentumForm, Sgd};
 use evenstep_trainer_lab::burst::{Executor, Plan};
+use evenstep_trainer_lab::dataset::TeacherTask;
+use evenstep_trainer_lab::network::{Architecture, Layer, Network};
 use proptest::prelude::*;
 use tch::{Device, Kind, Tensor};
 
@@ -19,9 +21,9 @@ const MOMENTUM: f64 = 0.9;
 const ITERATIONS: usize = 4;
 const TASK: TeacherTask = TeacherTask { samples: 200, seed: 3 };
 
-fn model(architecture: &Architecture) -> Model {
+fn model(architecture: &Architecture) -> Network {
     let data = TASK.generate();
-    Model::new(architecture, data.shape, data.classes, 3, Kind::Double, Device::Cpu)
+    Network::new(architecture, data.shape, data.classes, 3, Kind::Double, Device::Cpu)
 }
 
 /// A plan that gives the layers of a model these samples.
@@ -72,15 +74,15 @@ fn alone(architecture: &Architecture, global_batch: u64) -> (Vec<Tensor>, Vec<f6
     let data = TASK.generate();
     let model = model(architecture);
     let cursor = Cursor::new(3, data.train.len());
-    let mut sgd = Sgd::new(model.parameters(), MOMENTUM, MomentumForm::Outside);
+    let mut sgd = Sgd::new(&model.parameters(), MOMENTUM, MomentumForm::Outside);
     let losses = (0..ITERATIONS)
         .map(|iteration| {
             let batch =
                 data.train.gather(&batch(&cursor, iteration, global_batch), Kind::Double, Device::Cpu);
             let loss = model.loss_sum(&batch) / global_batch as f64;
-            let gradients = Tensor::run_backward(&[&loss], model.parameters(), false, false);
+            let gradients = Tensor::run_backward(&[&loss], &model.parameters(), false, false);
             let flat: Vec<Tensor> = gradients.iter().map(|gradient| gradient.reshape([-1])).collect();
-            sgd.step(model.parameters(), &Tensor::cat(&flat, 0), LEARNING_RATE);
+            sgd.step(&model.parameters(), &Tensor::cat(&flat, 0), LEARNING_RATE);
             loss.double_value(&[])
         })
         .collect();

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use evenstep_trainer::pin;
+use evenstep_trainer::launch::cores;
 use evenstep_trainer_lab::gaps::{Arm, Told};
 use serde_json::Value;
 
 /// Two ranks; on a machine with one core they share it.
 fn gaps(arguments: &[&str]) -> Command {
-    let cores = pin::cores().unwrap();
+    let cores = cores::allowed().unwrap();
     let pin = format!("--pin={},{}", cores[0], cores[1 % cores.len()]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_evenstep-trainer"));
     command.args(["gaps", "--timeout-s=30", &pin]).args(arguments);

@@ -8,9 +8,9 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use evenstep_trainer::cli::Policy;
-use evenstep_trainer::moments;
-use evenstep_trainer::record::{self, IterationLine, Line};
+use evenstep_trainer::Policy;
+use evenstep_trainer::progress::IterationLine;
+use evenstep_trainer_lab::record::{self, Line, timeline};
 
 fn trainer(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_evenstep-trainer"));
@@ -194,7 +194,7 @@ fn a_step_with_a_tail_can_be_drawn() {
     let tail = ["--policy=even", "--tail=0.5", "--min-chunk=4", "--claim=need"];
     let paced = ["--workers=3", "--steps=5", "--pace=1,2,2", "--timeline-every=2", &timeline];
     succeed(&launch(&[&tail[..], &paced[..]].concat()));
-    let ranks = moments::read(&folder.path().join("timeline")).unwrap();
+    let ranks = timeline::read(&folder.path().join("timeline")).unwrap();
     assert_eq!(ranks.len(), 3);
     for iteration in [0, 2, 4] {
         let step: Vec<_> = ranks.iter().flatten().filter(|line| line.iteration == iteration).collect();

@@ -4,7 +4,8 @@
 //! ranks added to it in an iteration they tell each other by the all-reduce, and from that everybody works out where it
 //! stands when the next iteration begins.
 
-mod line;
+mod connection;
+mod mode;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,13 +14,11 @@ use evenstep_c10d::Result;
 use evenstep_core::hedge::{CLAIM, Counter, Judge, LEAVE};
 use evenstep_protocol::TailReport;
 
-use crate::cli::Policy;
-use crate::collective::RankReport;
-use crate::compute::Computed;
-use crate::hedge::ClaimMode;
-use crate::host_port::HostPort;
-use crate::plan::{Plan, Seat, Share};
-use line::Line;
+use crate::collective::{Additions, HostPort, RankReport};
+use crate::model::Computed;
+use crate::plan::{Plan, Policy, Seat, Share};
+use connection::Connection;
+pub use mode::ClaimMode;
 
 /// What the first claim is expected to take, in seconds.
 const CLAIM_S: f64 = 5e-4;
@@ -31,15 +30,6 @@ const LATEST: f64 = 0.2;
 /// a worker sit on a chunk that another one could have begun.
 const AHEAD: f64 = 2.0;
 
-/// What one rank added to its pool's counter in an iteration.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Additions {
-    /// How often it claimed, in vain too.
-    pub claims: u64,
-    /// How often it said that it leaves.
-    pub leaves: u64,
-}
-
 /// The pools' counters, and this worker's connection to them.
 #[derive(Debug)]
 pub struct Claims {
@@ -47,7 +37,7 @@ pub struct Claims {
     mode: ClaimMode,
     timeout: Duration,
     /// Opened for the first tail.
-    line: Option<Line>,
+    connection: Option<Connection>,
     round: u64,
     /// Where counters stand, by policy and pool; those that nobody added to yet stand at 0.
     stand: BTreeMap<(Policy, usize), i64>,
@@ -64,7 +54,7 @@ impl Claims {
             store,
             mode,
             timeout,
-            line: None,
+            connection: None,
             round: 0,
             stand: BTreeMap::new(),
             claim_s: CLAIM_S,
@@ -77,7 +67,7 @@ impl Claims {
         self.round = round;
         self.stand.clear();
         // An answer may still be on its way on the old connection.
-        self.line = None;
+        self.connection = None;
     }
 
     /// This worker's part in the tail of an iteration that began at `begun`; without a seat there is nothing to claim.
@@ -91,9 +81,9 @@ impl Claims {
         begun: Instant,
     ) -> Result<Turn<'a>> {
         let Some(seat) = seat else { return Ok(Turn { begun, at: None, base: None, did: Did::default() }) };
-        let line = match &mut self.line {
-            Some(line) => line,
-            none => none.insert(Line::connect(&self.store, self.mode, self.timeout)?),
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => none.insert(Connection::connect(&self.store, self.mode, self.timeout)?),
         };
         let began_at = self.stand.get(&(policy, seat.pool)).copied().unwrap_or(0);
         let table = Table {
@@ -101,7 +91,7 @@ impl Claims {
             counter: Counter::new(began_at, seat.chunks.len(), seat.members),
             judge: Judge::new(seat.chunks, &seat.peers),
             seat,
-            line,
+            connection,
             claim_s: &mut self.claim_s,
             last_pace_s: self.pace_s,
             on_its_way: None,
@@ -152,7 +142,7 @@ struct Table<'a> {
     key: String,
     counter: Counter,
     judge: Judge<'a>,
-    line: &'a mut Line,
+    connection: &'a mut Connection,
     claim_s: &'a mut f64,
     last_pace_s: Option<f64>,
     /// What was added and has not come to a total yet.
@@ -171,7 +161,7 @@ impl Turn<'_> {
     pub fn ask_ahead(&mut self, computed: &Computed, samples: u64) -> Result<()> {
         let now_s = self.begun.elapsed().as_secs_f64();
         match &mut self.at {
-            Some(table) if table.line.is_ahead() => {
+            Some(table) if table.connection.is_ahead() => {
                 let pace_s = table.pace_s(computed);
                 let left_s = pace_s * samples as f64;
                 let due = Duration::from_secs_f64((left_s - AHEAD * *table.claim_s).max(0.0));
@@ -235,7 +225,7 @@ impl Table<'_> {
         }
         let leaves = !self.bound && self.judge.declines(at_s, pace_s, claim_s);
         let amount = if leaves { LEAVE } else { CLAIM };
-        self.line.add(&self.key, amount, due)?;
+        self.connection.add(&self.key, amount, due)?;
         self.on_its_way = Some(amount);
         Ok(())
     }
@@ -243,7 +233,7 @@ impl Table<'_> {
     /// What came of asking: a chunk; nothing yet, as the last must stay; or none where this worker is done.
     fn answer(&mut self, begun: Instant, additions: &mut Additions) -> Result<Option<Option<Share>>> {
         let Some(amount) = self.on_its_way.take() else { return Ok(None) };
-        let total = self.line.total()?;
+        let total = self.connection.total()?;
         *self.claim_s += LATEST * (total.took.as_secs_f64() - *self.claim_s);
         if amount == LEAVE {
             additions.leaves += 1;

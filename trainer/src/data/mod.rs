@@ -1,173 +1,32 @@
-//! What is trained on: held in memory by every worker, in the order of its files.
+//! Training data: data sets, batches, and the order in which an epoch goes through the samples.
 
-mod cifar;
-mod idx;
-mod permutation;
-mod teacher;
+mod batch;
+mod cursor;
+mod tensors;
 
-use std::path::{Path, PathBuf};
+use tch::Device;
 
-use tch::{Device, Kind, Tensor};
+pub use batch::Batch;
+pub use cursor::Cursor;
+pub use tensors::TensorDataset;
 
-pub use permutation::Cursor;
-pub use teacher::TeacherTask;
+/// A data set that every worker can read.
+///
+/// Samples are numbered from 0. Every worker must see the same samples under the same numbers.
+pub trait Dataset {
+    /// The number of samples.
+    fn len(&self) -> u64;
 
-/// The largest file read, in bytes; also after unpacking.
-const FILE_BYTES_MAX: u64 = 2 << 30;
-
-/// Samples of the fixed batch on which the final loss is measured.
-pub const HELD_OUT_SAMPLES: i64 = 1024;
-
-/// Samples and their labels.
-#[derive(Debug)]
-pub struct Split {
-    /// Rows of bytes (images, scaled to 0..1 when read) or floats, `[samples, features..]`.
-    features: Tensor,
-    /// Classes, `[samples]`.
-    labels: Tensor,
-}
-
-/// A training set and a held-out one.
-#[derive(Debug)]
-pub struct Dataset {
-    /// What it is, in words.
-    pub name: String,
-    /// What is trained on.
-    pub train: Split,
-    /// What the final loss is measured on; never trained on.
-    pub held_out: Split,
-    /// Channels, height and width of a sample.
-    pub shape: [i64; 3],
-    /// How many classes there are.
-    pub classes: i64,
-}
-
-/// A data file that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum DataError {
-    /// Reading failed.
-    #[error("{path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// Its content breaks the format.
-    #[error("{path}, byte {offset}: {rule}")]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// Where (after unpacking).
-        offset: u64,
-        /// What was found and what the format demands.
-        rule: String,
-    },
-    /// The folder holds no data set that we know.
-    #[error(
-        "{0}: found neither MNIST files (train-images-idx3-ubyte, train-labels-idx1-ubyte and the same with t10k, \
-         plain or .gz) nor CIFAR-10 binary files (data_batch_1.bin to data_batch_5.bin, test_batch.bin)"
-    )]
-    Unknown(PathBuf),
-}
-
-impl Dataset {
-    /// Reads the data set in a folder.
-    ///
-    /// # Errors
-    /// There is none, or a file breaks its format.
-    pub fn open(folder: &Path) -> Result<Self, DataError> {
-        if let Some(found) = idx::find(folder) {
-            return idx::read(&found);
-        }
-        if let Some(found) = cifar::find(folder) {
-            return cifar::read(&found);
-        }
-        Err(DataError::Unknown(folder.to_owned()))
-    }
-
-    /// Features of one sample.
-    pub fn features(&self) -> i64 {
-        self.shape.iter().product()
-    }
-}
-
-impl Split {
-    /// How many samples there are.
-    pub fn len(&self) -> u64 {
-        self.labels.size()[0] as u64
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
+    /// Whether there are no samples.
+    fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The samples with these indices, as a batch on the device.
-    pub fn gather(&self, indices: &[i64], kind: Kind, device: Device) -> Batch {
-        let indices = Tensor::from_slice(indices);
-        let rows = self.features.index_select(0, &indices);
-        let scale = if rows.kind() == Kind::Uint8 { 1.0 / 255.0 } else { 1.0 };
-        let features = rows.to_device(device).to_kind(kind) * scale;
-        Batch { features, labels: self.labels.index_select(0, &indices).to_device(device) }
+    /// The samples with these numbers, in this order, as one batch on `device`.
+    fn batch(&self, indices: &[i64], device: Device) -> Batch;
+
+    /// A description for logs and checkpoints. A run resumes only on data of the same name.
+    fn name(&self) -> String {
+        format!("{} samples", self.len())
     }
-
-    /// The first samples, as many as there are up to `count`.
-    pub fn head(&self, count: i64, kind: Kind, device: Device) -> Batch {
-        let indices: Vec<i64> = (0..count.min(self.len() as i64)).collect();
-        self.gather(&indices, kind, device)
-    }
-}
-
-/// Samples ready to compute on.
-#[derive(Debug)]
-pub struct Batch {
-    /// `[samples, features]`.
-    pub features: Tensor,
-    /// `[samples]`.
-    pub labels: Tensor,
-}
-
-impl Batch {
-    /// How many samples it holds.
-    pub fn len(&self) -> i64 {
-        self.labels.size()[0]
-    }
-
-    /// Whether it holds none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The samples `start .. start + count`.
-    pub fn narrow(&self, start: i64, count: i64) -> Self {
-        Self { features: self.features.narrow(0, start, count), labels: self.labels.narrow(0, start, count) }
-    }
-}
-
-/// Reads a file whole, unpacked where its name ends in `.gz`.
-fn read_file(path: &Path) -> Result<Vec<u8>, DataError> {
-    use std::io::Read;
-    let failed = |source| DataError::Read { path: path.to_owned(), source };
-    let file = std::fs::File::open(path).map_err(failed)?;
-    let mut bytes = Vec::new();
-    let packed = path.extension().is_some_and(|extension| extension == "gz");
-    let read = if packed {
-        flate2::read::GzDecoder::new(file).take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)
-    } else {
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)
-    };
-    read.map_err(failed)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(malformed(
-            path,
-            FILE_BYTES_MAX,
-            format!("longer than the {FILE_BYTES_MAX} bytes allowed"),
-        ));
-    }
-    Ok(bytes)
-}
-
-fn malformed(path: &Path, offset: u64, rule: impl Into<String>) -> DataError {
-    DataError::Malformed { path: path.to_owned(), offset, rule: rule.into() }
 }

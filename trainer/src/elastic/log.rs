@@ -59,3 +59,8 @@ impl Reader {
         Ok(entries)
     }
 }
+
+/// The list of who came to a round.
+pub fn arrivals_name(round: u64) -> String {
+    format!("round/{round}/arrivals")
+}

@@ -19,23 +19,19 @@ use evenstep_client::RunStart;
 use evenstep_protocol::{JobId, WorkerId};
 use tch::Device;
 
-pub use rendezvous::{Ending, PREFIX, Told, end, ending, has_begun};
+pub use rendezvous::{Ending, PREFIX, end, ending, has_begun};
 
-use crate::arm::Arm;
-use crate::cli::{JoinArgs, Policy};
-use crate::collective::Bucket;
-use crate::contend::clock_s;
+use crate::collective::{Bucket, connect};
 use crate::data::Cursor;
-use crate::device::{connect, reduce_device};
-use crate::figures::quantile;
-use crate::identity::{default_job_id, device_words, worker_id};
-use crate::opening::{connection, narrate, registration};
-use crate::output::Output;
-use crate::plan::Plan;
-use crate::planner::Planner;
-use crate::record::RegroupLine;
-use crate::setup::{Start, equip, replica, resume};
-use crate::worker::{Worker, asks};
+use crate::model::{device_name, reduce_device};
+use crate::plan::{Plan, Planner, Policy};
+use crate::progress::statistics::quantile;
+use crate::progress::{Output, RegroupLine};
+use crate::step::{
+    Replica, StartPoint, Worker, connection, default_job_id, equip, life_token, registration, replica,
+    resume, start_log, worker_id,
+};
+use crate::training::{Hooks, Training, WorkerProcess};
 use rendezvous::{Met, Patience, Rendezvous};
 use round::{Arrival, Members, Position, Standing, Terms};
 
@@ -47,51 +43,44 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 /// # Errors
 /// The store is gone.
 pub fn declare_gone(store: &Store, slot: usize, life: u32) -> Result<()> {
-    Ok(log::append(store, presence::GONE, launched_token(slot, life).as_bytes())?)
-}
-
-fn launched_token(slot: usize, life: u32) -> String {
-    format!("{slot}.{life}")
+    Ok(log::append(store, presence::GONE, format!("{slot}.{life}").as_bytes())?)
 }
 
 /// Trains as one worker of an elastic run, from its arrival to the end of the run.
 ///
 /// # Errors
-/// Values that do not go together, data that cannot be used, a gradient that is wrong, a run that cannot go on. That
+/// Options that contradict each other, data that cannot be used, a gradient that is wrong, a run that cannot go on. That
 /// another worker is gone is none.
-pub fn run(args: &JoinArgs) -> Result<()> {
-    let train = &args.train;
-    train.check(args.world_size)?;
-    let mut worker = equip(args)?;
+pub fn run(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result<()> {
+    let options = &training.options;
+    options.check(process.world_size)?;
+    let mut worker = equip(training, process, hooks)?;
     ensure!(
         reduce_device(worker.device) == Device::Cpu,
-        "--elastic reduces over Gloo: a lost peer is no clean error under NCCL; build without --features nccl"
+        "--elastic requires Gloo: NCCL cannot recover from a lost peer; build without --features nccl"
     );
-    let own = worker_id(train.worker_id.as_deref(), args.rank)?;
+    let own = worker_id(options.worker_id.as_deref(), process.rank)?;
     let output = Output::new(own.as_str());
-    let timeout = Duration::from_secs(train.timeout_s);
-    let token = match args.life {
-        Some(life) => launched_token(args.rank, life),
-        None => format!("{own}.{}.{}", std::process::id(), clock_s()),
-    };
-    let device = device_words(worker.device);
-    let arrival = Arrival { token, worker: own, slot: args.rank, device, standing: Standing::Blank };
+    let timeout = Duration::from_secs(options.timeout_s);
+    let token = life_token(&own, process.rank, process.life);
+    let device = device_name(worker.device);
+    let arrival = Arrival { token, worker: own, slot: process.rank, device, standing: Standing::Blank };
     let terms = Terms {
-        begin_with: args.world_size,
-        min_workers: train.min_workers as usize,
-        max_workers: train.max_workers(),
+        begin_with: process.world_size,
+        min_workers: options.min_workers as usize,
+        max_workers: options.max_workers(),
     };
-    let patience = Patience { missing: timeout, too_few: Duration::from_secs(train.pause_timeout_s) };
-    let connection = || Store::connect(&args.store.host, args.store.port, timeout);
+    let patience = Patience { missing: timeout, too_few: Duration::from_secs(options.pause_timeout_s) };
+    let connection = || Store::connect(&process.store.host, process.store.port, timeout);
     let rendezvous =
-        Rendezvous::begin(connection, arrival, terms, patience, worker.told.clone(), output.clone())?;
-    let mut arm = replica(&worker, train.policy[0], args.world_size);
-    let (standing, job_id) = first_standing(&worker, &mut arm, rendezvous.has_begun()?)?;
+        Rendezvous::begin(connection, arrival, terms, patience, worker.flags.clone(), output.clone())?;
+    let mut replica = replica(&mut worker, options.policy[0], process.world_size)?;
+    let (standing, job_id) = first_standing(&worker, &mut replica, rendezvous.has_begun()?)?;
     // The first reading of a rate only opens its window.
     worker.drivers.read(Instant::now());
     let mut life = Life {
         worker,
-        arm,
+        replica,
         rendezvous,
         output,
         standing,
@@ -105,9 +94,13 @@ pub fn run(args: &JoinArgs) -> Result<()> {
 }
 
 /// What a worker brings that has trained nothing yet.
-fn first_standing(worker: &Worker<'_>, arm: &mut Arm, begun: bool) -> Result<(Standing, Option<JobId>)> {
-    let train = &worker.args.train;
-    let job_id = train.job.clone();
+fn first_standing(
+    worker: &Worker<'_>,
+    replica: &mut Replica,
+    begun: bool,
+) -> Result<(Standing, Option<JobId>)> {
+    let options = &worker.training.options;
+    let job_id = options.job.clone();
     if begun {
         return Ok((Standing::Blank, job_id));
     }
@@ -120,14 +113,14 @@ fn first_standing(worker: &Worker<'_>, arm: &mut Arm, begun: bool) -> Result<(St
         learning_rate: None,
         elapsed_s: 0.0,
     };
-    if !train.resume {
+    if !options.resume {
         return Ok((Standing::Fresh(position), job_id));
     }
     // As without --elastic: rank 0 has the checkpoints.
-    if worker.args.rank != 0 {
+    if worker.process.rank != 0 {
         return Ok((Standing::Blank, job_id));
     }
-    let state = resume(worker, std::slice::from_mut(arm))?.context("--resume needs a checkpoint")?;
+    let state = resume(worker, std::slice::from_mut(replica))?.context("--resume needs a checkpoint")?;
     position = Position {
         iteration: state.iteration,
         epoch: state.epoch,
@@ -142,7 +135,7 @@ fn first_standing(worker: &Worker<'_>, arm: &mut Arm, begun: bool) -> Result<(St
 /// One life of a worker.
 struct Life<'a> {
     worker: Worker<'a>,
-    arm: Arm,
+    replica: Replica,
     rendezvous: Rendezvous,
     output: Output,
     standing: Standing,
@@ -170,10 +163,10 @@ enum Next {
 impl Life<'_> {
     fn live(&mut self) -> Result<()> {
         loop {
-            let (args, device) = (self.worker.args, self.worker.device);
-            let timeout = Duration::from_secs(args.train.timeout_s);
+            let (training, process, device) = (self.worker.training, self.worker.process, self.worker.device);
+            let timeout = Duration::from_secs(training.options.timeout_s);
             let connect = |store: &Store, rank, world_size, within| {
-                connect(&args.interface, device, store, rank, world_size, within)
+                connect(&process.interface, device, store, rank, world_size, within)
                     .map(|group| group.with_timeout(timeout))
             };
             let (round, members, group) = match self.rendezvous.meet(self.standing, &connect)? {
@@ -187,9 +180,7 @@ impl Life<'_> {
                 Err(error) => return Err(error),
             }
             self.take_place(&group, &members)?;
-            if let Some(log) = &mut self.worker.sample_log {
-                log.round = round;
-            }
+            self.worker.observer.round_started(round);
             self.worker.claims.begin_round(round);
             let next = self.train(&group, round, &members)?;
             self.regrouping_since = Instant::now();
@@ -213,16 +204,16 @@ impl Life<'_> {
 
     /// Takes over from the member that stands furthest; all or nothing.
     fn align(&mut self, group: &Group, members: &Members) -> Result<()> {
-        let (train, on) = (&self.worker.args.train, reduce_device(self.worker.device));
+        let (options, on) = (&self.worker.training.options, reduce_device(self.worker.device));
         let position = members.position().context("a list whose source holds no parameters")?;
-        self.arm.align(group, members.source, on)?;
-        let arm = &mut self.arm;
-        arm.iteration = position.iteration;
-        if (arm.cursor.epoch(), arm.cursor.position()) != (position.epoch, position.done) {
-            arm.cursor =
-                Cursor::at(train.task.seed, self.worker.data.train.len(), position.epoch, position.done);
+        self.replica.align(group, members.source, on)?;
+        let replica = &mut self.replica;
+        replica.iteration = position.iteration;
+        if (replica.cursor.epoch(), replica.cursor.position()) != (position.epoch, position.done) {
+            replica.cursor =
+                Cursor::at(options.step.seed, self.worker.training.data.len(), position.epoch, position.done);
         }
-        arm.optimizer.set_last_rate(position.learning_rate);
+        replica.optimizer.set_last_rate(position.learning_rate);
         if self.standing == Standing::Blank {
             let elapsed = Duration::from_secs_f64(position.elapsed_s);
             self.started = Instant::now().checked_sub(elapsed).unwrap_or(self.started);
@@ -236,17 +227,18 @@ impl Life<'_> {
             })
             .collect();
         let world_size = shares.len();
-        arm.bucket = Bucket::new(&arm.model, world_size, on, train.rule.needs_norms());
-        arm.global_batch = train.whole_batch(world_size);
-        let rate = self.worker.rate(arm, position.rate);
-        let plan = Plan::regrouped(&shares, arm.global_batch, train.quantum, train.max_local_batch, rate);
+        replica.bucket = Bucket::new(&replica.parameters, world_size, on, options.rule.needs_norms());
+        replica.global_batch = options.whole_batch(world_size);
+        let rate = self.worker.rate(replica, position.rate);
+        let plan =
+            Plan::regrouped(&shares, replica.global_batch, options.quantum, options.max_local_batch, rate);
         self.outdated.store(true, Ordering::Relaxed);
-        arm.planner = match arm.policy {
+        replica.planner = match replica.policy {
             Policy::Even => {
-                let even = Plan::even(arm.global_batch, world_size, train.quantum);
-                Planner::even(even.at_rate(rate), train.quantum, train.even_tail())
+                let even = Plan::even(replica.global_batch, world_size, options.quantum);
+                Planner::even(even.at_rate(rate), options.quantum, options.even_tail())
             }
-            Policy::Base | Policy::Evenstep => Planner::asking(train.ask, None, plan, on),
+            Policy::Base | Policy::Evenstep => Planner::asking(options.ask, None, plan, on),
         };
         self.standing = Standing::Trained(self.position(group.rank()));
         Ok(())
@@ -255,29 +247,29 @@ impl Life<'_> {
     /// Rank 0 keeps the account and talks to the predictor; whoever was rank 0 and is so no more stops both.
     fn take_place(&mut self, group: &Group, members: &Members) -> Result<()> {
         if group.rank() != 0 {
-            if let Some(mut narrator) = self.worker.narrator.take() {
-                narrator.flush()?;
+            if self.worker.log.take().is_some() {
+                self.worker.observer.flush()?;
             }
             return Ok(());
         }
         let begun = self.rendezvous.has_begun()?;
         let workers = members.workers();
-        if asks(&self.worker.args.train.policy) {
+        if self.replica.policy.asks() {
             self.job_id = Some(self.agree_on_job()?);
         }
-        if let Some(narrator) = &mut self.worker.narrator {
-            narrator.workers.clone_from(&workers);
-            narrator.pace_missed.clear();
+        if let Some(log) = &mut self.worker.log {
+            log.workers.clone_from(&workers);
+            log.pace_missed.clear();
         } else {
-            let start = Start {
-                iteration: self.arm.iteration,
-                epoch: self.arm.cursor.epoch(),
-                position: self.arm.cursor.position(),
-                learning_rate: self.arm.optimizer.last_rate(),
-                rate: Some(self.arm.planner.in_force().rate()),
+            let start = StartPoint {
+                iteration: self.replica.iteration,
+                epoch: self.replica.cursor.epoch(),
+                position: self.replica.cursor.position(),
+                learning_rate: self.replica.optimizer.last_rate(),
+                rate: Some(self.replica.planner.in_force().rate()),
                 job_id: self.job_id.clone(),
             };
-            self.worker.narrator = Some(narrate(&self.worker, &workers, &start, self.started, begun)?);
+            self.worker.log = Some(start_log(&mut self.worker, &workers, &start, self.started, begun)?);
         }
         self.ask(members, begun)?;
         self.rendezvous.begin_training()
@@ -293,40 +285,42 @@ impl Life<'_> {
     /// Opens the line to the predictor: at the begin of the run it may refuse the run, later it is told in the background
     /// who takes part now.
     fn ask(&mut self, members: &Members, begun: bool) -> Result<()> {
-        let train = &self.worker.args.train;
-        let Some(narrator) = self.worker.narrator.as_ref().filter(|_| self.arm.policy.asks()) else {
+        let options = &self.worker.training.options;
+        let Some(log) = self.worker.log.as_ref().filter(|_| self.replica.policy.asks()) else {
             return Ok(());
         };
-        let asking = narrator.asking(self.arm.policy)?;
+        let job = log.job(self.replica.policy)?;
         let devices: Vec<String> = members.members.iter().map(|member| member.device.clone()).collect();
-        let start = RunStart { iteration: self.arm.iteration, resumed: train.resume || begun };
-        let registration = registration(&self.worker, asking, &narrator.workers, &devices, start)
+        let start = RunStart { iteration: self.replica.iteration, resumed: options.resume || begun };
+        let registration = registration(&self.worker, job, &log.workers, &devices, start)
             .with_former_workers(members.ever.clone());
         self.outdated = registration.superseded();
-        let builder = connection(registration, asking, &narrator.output);
+        let builder = connection(registration, job, &log.output);
         let connection = if begun {
             builder.reopen()
         } else {
             match builder.open() {
                 Ok(connection) => connection,
                 Err(error) => {
-                    let why = format!("predictor {}: {error}", train.server);
+                    let why = format!("predictor {}: {error}", options.server);
                     end(self.rendezvous.store(), &Ending::Failed(why.clone()))?;
                     bail!(why);
                 }
             }
         };
-        self.arm.planner.connect(connection);
-        self.arm.planner.begin(self.arm.iteration + 1, self.arm.cursor.size(self.arm.global_batch, 1));
+        self.replica.planner.connect(connection);
+        self.replica
+            .planner
+            .begin(self.replica.iteration + 1, self.replica.cursor.size(self.replica.global_batch, 1));
         Ok(())
     }
 
     /// Trains until the group is lost or left, or the run is done.
     fn train(&mut self, group: &Group, round: u64, members: &Members) -> Result<Next> {
-        while !self.worker.is_done(&self.arm) {
+        while !self.worker.is_done(&self.replica) {
             self.worker.called = self.rendezvous.is_called();
-            let begun = self.arm.iteration;
-            let wished = match self.worker.step(group, &mut self.arm) {
+            let begun = self.replica.iteration;
+            let wished = match self.worker.step(group, &mut self.replica) {
                 Ok(wished) => wished,
                 Err(error) if is_lost(&error) => return Ok(Next::Regroup),
                 Err(error) => return Err(error),
@@ -335,11 +329,9 @@ impl Life<'_> {
                 self.tell_of_regrouping(round, begun, members)?;
                 self.trained_with = Some(members.clone());
             }
-            if let Some(narrator) = &mut self.worker.narrator {
-                // Whoever is rank 0 next goes on with the record as it is.
-                narrator.flush()?;
-            }
-            self.worker.checkpoint_since(begun, std::slice::from_ref(&self.arm))?;
+            // Whoever is rank 0 next goes on with the record as it is.
+            self.worker.observer.flush()?;
+            self.worker.checkpoint_since(begun, std::slice::from_ref(&self.replica))?;
             if wished.stop > 0 || wished.leave == group.world_size() {
                 return Ok(Next::End { stopped: true });
             }
@@ -351,7 +343,7 @@ impl Life<'_> {
     }
 
     fn tell_of_regrouping(&mut self, round: u64, iteration: u64, members: &Members) -> Result<()> {
-        let (Some(narrator), Some(before)) = (&mut self.worker.narrator, &self.trained_with) else {
+        let (Some(log), Some(before)) = (&mut self.worker.log, &self.trained_with) else {
             return Ok(());
         };
         let (gone, joined) = members.changes(before);
@@ -362,42 +354,47 @@ impl Life<'_> {
             .filter(|(workers, _)| !workers.is_empty())
             .map(|(workers, what)| format!("{} {what}", names(workers)))
             .collect();
-        narrator.output.say(&format!(
+        log.output.say(&format!(
             "{} at iteration {iteration}; {} go on in round {round} after {regroup_s:.2} s{}",
             if happened.is_empty() { "nobody came or went".to_owned() } else { happened.join(", ") },
             members.members.len(),
-            match self.worker.args.train.per_worker_batch {
-                Some(_) => format!(", with a global batch of {}", self.arm.global_batch),
+            match self.worker.training.options.per_worker_batch {
+                Some(_) => format!(", with a global batch of {}", self.replica.global_batch),
                 None => String::new(),
             }
         ));
-        let at_s = narrator.started.elapsed().as_secs_f64();
+        let at_s = log.started.elapsed().as_secs_f64();
         let workers = members.workers();
-        narrator.regrouped(
-            self.arm.policy,
-            RegroupLine { round, iteration, at_s, regroup_s, gone, joined, workers },
-        )
+        log.regrouped(self.replica.policy);
+        self.worker.observer.regrouped(RegroupLine {
+            round,
+            iteration,
+            at_s,
+            regroup_s,
+            gone,
+            joined,
+            workers,
+        })
     }
 
     /// The end of the run, as rank 0 declares it and the others wait for it; none where rank 0 died before it did.
     fn end(&mut self, round: u64, members: &Members, stopped: bool) -> Result<Option<Ending>> {
-        if self.worker.narrator.is_none() {
+        if self.worker.log.is_none() {
             return self.rendezvous.await_end(&members.members[0].token);
         }
-        let arms = std::slice::from_ref(&self.arm);
         if stopped {
-            self.worker.checkpoint(arms)?;
+            self.worker.checkpoint(std::slice::from_ref(&self.replica))?;
         }
         self.tell_of_all_regroupings(round)?;
-        self.worker.conclude(std::slice::from_ref(&self.arm), stopped)?;
+        self.worker.conclude(std::slice::from_ref(&self.replica), stopped)?;
         let ending = if stopped { Ending::Stopped } else { Ending::Finished };
         let ending = end(self.rendezvous.store(), &ending)?;
-        self.arm.planner.close(self.arm.cursor.size(self.arm.global_batch, 0));
+        self.replica.planner.close(self.replica.cursor.size(self.replica.global_batch, 0));
         Ok(Some(ending))
     }
 
     fn tell_of_all_regroupings(&self, round: u64) -> Result<()> {
-        let Some(narrator) = &self.worker.narrator else { return Ok(()) };
+        let Some(log) = &self.worker.log else { return Ok(()) };
         let store = self.rendezvous.store();
         let mut took_s = Vec::new();
         for round in 1..=round {
@@ -407,7 +404,7 @@ impl Life<'_> {
             }
         }
         if let (Some(median), Some(max)) = (quantile(&took_s, 0.5), quantile(&took_s, 1.0)) {
-            narrator.output.say(&format!(
+            log.output.say(&format!(
                 "regrouped {} times; to the next finished iteration it took {median:.2} s (median), at most {max:.2} s",
                 took_s.len()
             ));
@@ -416,22 +413,20 @@ impl Life<'_> {
     }
 
     fn position(&self, rank: usize) -> Position {
-        let in_force = self.arm.planner.in_force();
+        let in_force = self.replica.planner.in_force();
         Position {
-            iteration: self.arm.iteration,
-            epoch: self.arm.cursor.epoch(),
-            done: self.arm.cursor.position(),
+            iteration: self.replica.iteration,
+            epoch: self.replica.cursor.epoch(),
+            done: self.replica.cursor.position(),
             local_batch: in_force.expected_batches().get(rank).copied(),
             rate: Some(in_force.rate()),
-            learning_rate: self.arm.optimizer.last_rate(),
+            learning_rate: self.replica.optimizer.last_rate(),
             elapsed_s: self.started.elapsed().as_secs_f64(),
         }
     }
 
     fn over(&mut self, ending: &Ending) -> Result<()> {
-        if let Some(narrator) = &mut self.worker.narrator {
-            narrator.flush()?;
-        }
+        self.worker.observer.flush()?;
         match ending {
             Ending::Finished | Ending::Stopped => Ok(()),
             Ending::Failed(why) => bail!("{why}"),
@@ -439,9 +434,7 @@ impl Life<'_> {
     }
 
     fn left(&mut self) -> Result<()> {
-        if let Some(narrator) = &mut self.worker.narrator {
-            narrator.flush()?;
-        }
+        self.worker.observer.flush()?;
         self.output.say("left as told; the others go on");
         Ok(())
     }

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use evenstep_c10d::{Result, Store};
 
-use super::log;
-use super::rendezvous::arrivals_name;
+use super::log::{self, arrivals_name};
 use super::round::Token;
 
 /// A sign of life comes this often.

@@ -18,8 +18,6 @@
 //! launcher's word or by a timeout, and the others go on to the next round.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -27,10 +25,11 @@ use evenstep_c10d::{Group, Store};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::log::{self, Reader};
+use super::log::{self, Reader, arrivals_name};
 use super::presence::{GONE, Presence, Pulses};
 use super::round::{Arrival, Members, Open, Standing, Terms, Token, Verdict};
-use crate::output::Output;
+use crate::progress::Output;
+use crate::step::StopFlags;
 
 /// The prefix of all keys.
 pub const PREFIX: &str = "elastic";
@@ -112,15 +111,6 @@ pub struct Meeting {
 /// How to connect members.
 pub type Connect<'a> = &'a dyn Fn(&Store, usize, usize, Duration) -> evenstep_c10d::Result<Group>;
 
-/// What this worker was told from outside.
-#[derive(Debug, Clone, Default)]
-pub struct Told {
-    /// To stop the run.
-    pub stop: Arc<AtomicBool>,
-    /// To leave it.
-    pub leave: Arc<AtomicBool>,
-}
-
 /// This worker's way from round to round.
 #[derive(Debug)]
 pub struct Rendezvous {
@@ -128,7 +118,7 @@ pub struct Rendezvous {
     presence: Presence,
     own: Arrival,
     terms: Terms,
-    told: Told,
+    flags: StopFlags,
     patience: Patience,
     next_round: u64,
     before: Option<Members>,
@@ -157,7 +147,7 @@ impl Rendezvous {
         own: Arrival,
         terms: Terms,
         patience: Patience,
-        told: Told,
+        flags: StopFlags,
         output: Output,
     ) -> Result<Self> {
         let store = connection()?.prefix(PREFIX)?;
@@ -167,7 +157,7 @@ impl Rendezvous {
             presence,
             own,
             terms,
-            told,
+            flags,
             patience,
             next_round: 0,
             before: None,
@@ -282,7 +272,7 @@ impl Rendezvous {
             if let Some(members) = read(&self.store, &members_key(round))? {
                 return Ok(Closing::Closed(members));
             }
-            if self.told.leave.load(Ordering::Relaxed) {
+            if self.flags.leave() {
                 self.leave()?;
                 return Ok(Closing::Left);
             }
@@ -340,7 +330,7 @@ impl Rendezvous {
                 self.terms.min_workers
             ));
         }
-        if self.told.stop.load(Ordering::Relaxed) && started.elapsed() >= STOP_WITHIN {
+        if self.flags.stop() && started.elapsed() >= STOP_WITHIN {
             return Ok(Some(Closing::Over(end(&self.store, &Ending::Stopped)?)));
         }
         let now = Instant::now();
@@ -430,12 +420,6 @@ enum Closing {
     Over(Ending),
     Left,
 }
-
-/// The list of who came to a round.
-pub fn arrivals_name(round: u64) -> String {
-    format!("round/{round}/arrivals")
-}
-
 fn members_key(round: u64) -> String {
     format!("round/{round}/members")
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use evenstep_protocol::WorkerId;
 use serde::{Deserialize, Serialize};
 
-use crate::rate::Rate;
+use crate::plan::Rate;
 
 /// Names one life of a worker, a process. A worker that comes back keeps its id and has another token.
 pub type Token = String;

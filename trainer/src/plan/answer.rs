@@ -3,9 +3,10 @@
 use evenstep_client::Requested;
 use evenstep_protocol::{AllocateAnswer, Allocation};
 
+use super::learning_rate::Rate;
+use super::share::Share;
+use super::split::Plan;
 use super::tail::{Claimant, Tail, chunks_max};
-use super::{Plan, Share};
-use crate::rate::Rate;
 
 /// An answer of the predictor that this run cannot follow.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -2,12 +2,13 @@
 
 use evenstep_core::hedge::CHUNKS_PER_WORKER_MAX;
 
+use super::learning_rate::{self, Rate};
+use super::share::Share;
+use super::split::Plan;
 use super::tail::{Claimant, Tail};
-use super::{Plan, Share};
-use crate::rate::{self, Rate};
 
 /// "There is news", and the rate.
-const HEAD: usize = 1 + rate::SLOTS;
+const HEAD: usize = 1 + learning_rate::SLOTS;
 /// Where the tail begins, how many chunks it has, how many pools.
 const TAIL_HEAD: usize = 3;
 /// Of one rank: batch and offset; pool, from 1, and speed. There are no more pools than ranks: the chunks of one. Then the budget

@@ -1,8 +1,8 @@
 //! The tail of an iteration: samples that nobody was given, in chunks that whoever is free claims.
 
-use evenstep_core::hedge::{CHUNKS_PER_WORKER_MAX, Peer, chunks};
+use evenstep_core::hedge::{CHUNKS_PER_WORKER_MAX, Peer};
 
-use super::{Plan, Share};
+use super::share::Share;
 
 /// What is claimed, and by whom.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,54 +50,6 @@ pub struct SharedTail {
     pub share: f64,
     /// No chunk is smaller, where the tail is not; a multiple of the quantum.
     pub min_chunk: u64,
-}
-
-impl Plan {
-    /// Even shares and an even chance: the last part of an iteration is left to whoever is free, in chunks that shrink.
-    pub fn even_with_tail(global_batch: u64, world_size: usize, quantum: u64, shared: SharedTail) -> Self {
-        let samples = (shared.share * global_batch as f64) as u64 / quantum * quantum;
-        let plan = Self::even(global_batch - samples, world_size, quantum);
-        if samples == 0 {
-            return plan;
-        }
-        let most = chunks_max(world_size);
-        let mut smallest = shared.min_chunk;
-        let mut sizes = chunks(samples, 2 * world_size, smallest, quantum);
-        while sizes.len() > most {
-            smallest *= 2;
-            sizes = chunks(samples, 2 * world_size, smallest, quantum);
-        }
-        let tail = Tail {
-            offset: global_batch - samples,
-            pools: vec![sizes.len()],
-            chunks: sizes,
-            claimants: vec![Claimant { pool: Some(0), speed: None }; world_size],
-        };
-        Self { tail: Some(tail), ..plan }
-    }
-
-    /// A rank's place at the tail; none where it claims nothing.
-    pub fn seat(&self, rank: usize) -> Option<Seat<'_>> {
-        let tail = self.tail.as_ref()?;
-        let own = tail.claimants.get(rank)?;
-        let pool = own.pool?;
-        let before: usize = tail.pools[..pool].iter().sum();
-        let (earlier, rest) = tail.chunks.split_at(before);
-        let others = tail.members(pool).filter(|(other, _)| *other != rank);
-        let peer = |(other, claimant): (usize, &Claimant)| {
-            let speed = claimant.speed?;
-            Some(Peer { base_end_s: self.shares[other].local_batch as f64 / speed, speed })
-        };
-        let peers: Option<Vec<Peer>> = own.speed.and_then(|_| others.map(peer).collect());
-        Some(Seat {
-            pool,
-            offset: tail.offset + earlier.iter().sum::<u64>(),
-            chunks: &rest[..tail.pools[pool]],
-            members: tail.members(pool).count(),
-            peers: peers.unwrap_or_default(),
-            speed: own.speed,
-        })
-    }
 }
 
 impl Tail {
@@ -157,64 +109,4 @@ impl Tail {
 /// The most chunks of a tail among so many workers.
 pub fn chunks_max(world_size: usize) -> usize {
     CHUNKS_PER_WORKER_MAX * world_size
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn with_tail(bases: &[u64], chunks: &[u64], claimants: &[(Option<usize>, Option<f64>)]) -> Plan {
-        let plan = Plan::in_rank_order(bases, 1.0);
-        let claimants = claimants.iter().map(|&(pool, speed)| Claimant { pool, speed }).collect();
-        let pools = vec![chunks.len()];
-        let tail = Tail { offset: plan.global_batch(), chunks: chunks.to_vec(), pools, claimants };
-        Plan { tail: Some(tail), ..plan }
-    }
-
-    proptest! {
-        #[test]
-        fn even_shares_and_a_tail_cover_in_whole_quanta_with_a_bounded_number_of_chunks(
-            global_batch in 0_u64..1 << 20, world_size in 1_usize..9, quantum in 1_u64..9, quanta in 1_u64..9,
-            share in 0.001..1.0_f64,
-        ) {
-            let shared = SharedTail { share, min_chunk: quantum * quanta };
-            let plan = Plan::even_with_tail(global_batch, world_size, quantum, shared);
-            prop_assert!(plan.covers(global_batch));
-            prop_assert_eq!(plan.expected_batches().iter().sum::<u64>(), global_batch);
-            if let Some(tail) = plan.tail() {
-                prop_assert!(tail.chunks.len() <= chunks_max(world_size));
-                prop_assert!(tail.chunks.iter().all(|chunk| chunk % quantum == 0));
-                prop_assert!(tail.chunks.len() == 1 || tail.chunks.iter().all(|chunk| *chunk >= quantum * quanta));
-                prop_assert!((0..world_size).all(|rank| plan.seat(rank).unwrap().chunks == tail.chunks));
-            }
-            let smaller = (share * global_batch as f64) as u64;
-            if smaller < global_batch {
-                let resized = plan.resized(smaller);
-                prop_assert!(resized.covers(smaller) && resized.tail().is_none());
-            }
-        }
-    }
-
-    #[test]
-    fn what_each_is_expected_to_claim_goes_by_speed_and_else_by_shares() {
-        let speeds = [(Some(0), Some(10.0)), (Some(0), Some(30.0)), (None, None)];
-        assert_eq!(with_tail(&[10, 20, 5], &[20, 20], &speeds).expected_batches(), [20, 50, 5]);
-        let unknown = [(Some(0), Some(10.0)), (Some(0), None), (None, Some(1.0))];
-        assert_eq!(with_tail(&[10, 30, 5], &[20, 20], &unknown).expected_batches(), [20, 60, 5]);
-        let no_bases = [(Some(0), None), (None, None), (Some(0), None)];
-        assert_eq!(with_tail(&[0, 5, 0], &[7], &no_bases).expected_batches(), [4, 5, 3]);
-    }
-
-    #[test]
-    fn who_sits_where_one_speed_is_unknown_judges_by_nobody() {
-        let known =
-            with_tail(&[10, 20, 5], &[9], &[(Some(0), Some(10.0)), (Some(0), Some(40.0)), (None, None)]);
-        let seat = known.seat(0).unwrap();
-        assert_eq!((seat.members, &seat.peers[..]), (2, &[Peer { base_end_s: 0.5, speed: 40.0 }][..]));
-        assert_eq!(known.seat(2), None);
-        let unknown = with_tail(&[10, 20], &[9], &[(Some(0), Some(10.0)), (Some(0), None)]);
-        assert!((0..2).all(|rank| unknown.seat(rank).unwrap().peers.is_empty()));
-    }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Curve;
+use super::shape::Curve;
 
 /// Fixed shares of a linear form.
 const FIXED_SHARES: [f64; 12] = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95];

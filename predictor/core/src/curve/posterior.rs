@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::Curve;
 use super::contention::Contention;
 use super::form::Form;
-use super::learner::{Kind, Knowledge};
+use super::knowledge::{Kind, Knowledge};
+use super::shape::Curve;
 
 /// Degrees of freedom of the errors.
 const FREEDOM: f64 = 4.0;

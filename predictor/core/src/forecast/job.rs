@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::arx::PooledArx;
 use super::expert::ExpertKind;
 use super::nonlinear::FittedExpert;
+use super::value::{ExpertRecord, Forecast};
 use super::worker::WorkerForecaster;
-use super::{ExpertRecord, Forecast};
 use crate::series::{DriverSet, Observation};
 
 /// What the weights of the mix are trained on.

@@ -12,46 +12,20 @@ pub mod fit;
 pub mod inputs;
 mod interval;
 mod job;
+mod missing_readings;
 mod mix;
 pub mod narx;
 pub mod nonlinear;
-pub mod rls;
+pub mod recursive_least_squares;
 pub mod scaling;
+mod value;
 mod worker;
 
 pub use expert::{EXPERT_NAMES, ExpertKind, UnknownExpert};
 pub use interval::AdaptiveInterval;
 pub use job::{Earlier, JobForecaster, Loss};
 pub use mix::Mix;
-
-use serde::{Deserialize, Serialize};
-
-/// Nominal coverage of the interval of a forecast.
-pub const COVERAGE: f64 = 0.9;
-
-/// The speed expected in the coming iteration.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Forecast {
-    /// Expected speed in samples per second of compute time; positive and finite.
-    pub speed: f64,
-    /// Lower end of the interval with [`COVERAGE`].
-    pub lower: f64,
-    /// Upper end of the interval.
-    pub upper: f64,
-}
-
-/// One expert's part in a forecast.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ExpertRecord {
-    /// Its name.
-    pub name: String,
-    /// The speed it expects.
-    pub speed: f64,
-    /// Its weight in the mix.
-    pub weight: f64,
-    /// Root of its mean squared error in log speed, exponentially forgotten; `None` before its first score.
-    pub log_rmse: Option<f64>,
-}
+pub use value::{COVERAGE, ExpertRecord, Forecast};
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use super::inputs::History;
 use super::interval::AdaptiveInterval;
 use super::mix::Mix;
 use super::nonlinear::FittedExpert;
-use super::{COVERAGE, ExpertRecord, Forecast};
+use super::value::{COVERAGE, ExpertRecord, Forecast};
 use crate::series::{DriverSet, Observation};
 
 /// How much of an earlier worker's evidence a new one starts from: enough to skip the first hundred iterations, little

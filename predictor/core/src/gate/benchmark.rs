@@ -1,6 +1,7 @@
 //! What the tasklets of an iteration take while nothing runs beside them.
 
-use super::{Gate, Kind, Limit};
+use super::limit::Limit;
+use super::verdict::{Gate, Kind};
 
 /// Tasklets of one iteration that are told apart; beyond them the gate is closed.
 pub const TASKLETS_MAX: usize = 4096;

@@ -1,6 +1,6 @@
 //! How much background work an iteration of a data-parallel job bears.
 
-use super::Limit;
+use super::limit::Limit;
 
 /// What one worker may spend in one iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Took;
+use super::play::Took;
 use crate::curve::CurveLearner;
 use crate::series::Observation;
 

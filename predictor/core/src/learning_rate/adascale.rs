@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::LearningRateError;
+use super::error::LearningRateError;
 
 /// The noise is taken to be at least this.
 const VARIANCE_MIN: f64 = 1e-6;

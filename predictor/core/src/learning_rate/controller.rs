@@ -5,11 +5,9 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::adascale::{Averages, GradientNorms};
+use super::error::{LearningRateError, REMEMBERED_MAX};
+use super::ramp::Ramp;
 use super::rule::{Change, Rule};
-use super::{LearningRateError, Ramp};
-
-/// Iterations asked for that are remembered: at least as many as can be asked for ahead.
-pub const REMEMBERED_MAX: usize = 128;
 
 /// What a client does in an iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -74,6 +72,21 @@ struct Given {
     instruction: Instruction,
 }
 
+/// An instruction that is not in force yet: [`Controller::preview`] makes it, [`Controller::accept`] takes it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Upcoming {
+    /// Instructions before it that stay.
+    kept: usize,
+    next: Given,
+}
+
+impl Upcoming {
+    /// The instruction.
+    pub fn instruction(&self) -> &Instruction {
+        &self.next.instruction
+    }
+}
+
 impl Controller {
     /// A controller for a schedule that was made for this global batch.
     ///
@@ -91,6 +104,26 @@ impl Controller {
     /// The rule.
     pub fn rule(&self) -> &Rule {
         &self.rule
+    }
+
+    /// The instruction of an iteration, as [`Self::void_from`] and then [`Self::instruct`] would give it; nothing changes until
+    /// it is passed to [`Self::accept`].
+    ///
+    /// # Errors
+    /// As those two.
+    pub fn preview(&self, iteration: u64, global_batch: u64) -> Result<Upcoming, LearningRateError> {
+        let kept = self.kept_before(iteration)?;
+        if global_batch == 0 {
+            return Err(LearningRateError::NoSamples { which: "global batch" });
+        }
+        let newest = kept.checked_sub(1).and_then(|newest| self.given.get(newest));
+        Ok(Upcoming { kept, next: self.next(newest, iteration, global_batch) })
+    }
+
+    /// Makes an instruction the newest; those of its iteration and of later ones are forgotten.
+    pub fn accept(&mut self, upcoming: Upcoming) {
+        self.given.truncate(upcoming.kept);
+        self.give(upcoming.next);
     }
 
     /// The instruction of an iteration with this global batch. The short batch at the end of an epoch is no change: such an
@@ -116,12 +149,16 @@ impl Controller {
             };
         }
         let next = self.next(newest, iteration, global_batch);
+        self.give(next);
+        Ok(next.instruction)
+    }
+
+    fn give(&mut self, next: Given) {
         if self.given.len() == REMEMBERED_MAX {
             self.given.pop_front();
             self.forgot = true;
         }
         self.given.push_back(next);
-        Ok(next.instruction)
     }
 
     /// Forgets the instructions from an iteration on: nobody can have followed them, because a worker they counted on has
@@ -130,12 +167,18 @@ impl Controller {
     /// # Errors
     /// [`LearningRateError::Forgotten`] where nothing is remembered of what came before it.
     pub fn void_from(&mut self, iteration: u64) -> Result<(), LearningRateError> {
+        let kept = self.kept_before(iteration)?;
+        self.given.truncate(kept);
+        Ok(())
+    }
+
+    /// The number of remembered instructions before an iteration.
+    fn kept_before(&self, iteration: u64) -> Result<usize, LearningRateError> {
         let kept = self.given.iter().take_while(|given| given.iteration < iteration).count();
         if kept == 0 && self.forgot {
             return Err(LearningRateError::Forgotten { iteration });
         }
-        self.given.truncate(kept);
-        Ok(())
+        Ok(kept)
     }
 
     /// Learns from the gradients of an iteration: AdaScale's gain follows them from the next instruction on.

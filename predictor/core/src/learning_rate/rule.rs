@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{LearningRateError, Ramp};
+use super::error::LearningRateError;
+use super::ramp::Ramp;
 
 /// How the learning rate follows the global batch. Settings are checked where a [`super::Controller`] is made of it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

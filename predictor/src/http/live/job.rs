@@ -100,14 +100,14 @@ impl Follower {
             return;
         }
         self.changes.mark_unchanged();
-        let news = self.job.live().news(&mut self.cursor);
-        if let Some(step) = news.step {
+        let updates = self.job.live().updates(&mut self.cursor);
+        if let Some(step) = updates.step {
             self.next_step = Instant::now() + STEP_EVERY;
             self.waiting.push_back(event("step", &step));
         }
-        if news.changed {
+        if updates.changed {
             self.waiting.push_back(event("changed", &json!({})));
         }
-        self.waiting.extend(news.log.iter().map(|entry| event("log", entry)));
+        self.waiting.extend(updates.log.iter().map(|entry| event("log", entry)));
     }
 }

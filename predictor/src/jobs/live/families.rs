@@ -7,7 +7,7 @@ use evenstep_observability::metrics::{Family, collect};
 use evenstep_protocol::JobId;
 
 use super::tally::Tally;
-use super::{Live, Seen};
+use super::view::{Live, Seen};
 
 /// Workers whose series are shown at once, over all jobs; jobs beyond show only what is the job's own.
 const WORKERS_MAX: usize = 20_000;
@@ -119,10 +119,10 @@ impl JobFamilies {
         for (reason, count) in seen.log.reallocations() {
             self.reallocations.say([("job_id", job), ("reason", reason)], *count as f64);
         }
-        if let Some(glance) = seen.glance {
-            self.workers.say([("job_id", job), ("state", "live")], glance.live as f64);
-            self.workers.say([("job_id", job), ("state", "departed")], glance.departed as f64);
-            self.global_batch.say(of_job, glance.global_batch as f64);
+        if let Some(members) = seen.members {
+            self.workers.say([("job_id", job), ("state", "live")], members.live as f64);
+            self.workers.say([("job_id", job), ("state", "departed")], members.departed as f64);
+            self.global_batch.say(of_job, members.global_batch as f64);
         }
         if let Some(at_unix_ms) = seen.refitted_unix_ms {
             self.refitted.say(of_job, seconds(at_unix_ms));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use evenstep_core::job::{BadModels, FORMAT, read_device_model, read_models};
 use evenstep_core::learning_rate::Controller;
 use evenstep_protocol::{
     AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, Readings, WorkerId, WorkerOverride,
@@ -9,8 +10,6 @@ use evenstep_protocol::{
 use evenstep_store::tables::{Cell, Table};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-
-use crate::jobs::{MODELS_FORMAT, learned_of_device, learned_of_job};
 
 /// What is told of a row that is not as usual.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,8 +41,8 @@ pub fn judge(table: &Table, row: &[Cell]) -> Result<(), Remark> {
         "report" => report(&values),
         "allocation" => allocation(&values),
         "event" => values.ids(),
-        "model_state" => models(&values, learned_of_job),
-        "device_model" => models(&values, learned_of_device),
+        "model_state" => models(&values, |state| read_models(state).map(drop)),
+        "device_model" => models(&values, |state| read_device_model(state).map(drop)),
         "node" => values.ids().and_then(|()| Ok(values.count("samples").map(drop)?)),
         "node_sample" => node_sample(&values),
         "node_summary" => node_summary(&values),
@@ -115,11 +114,11 @@ fn allocation(values: &Values<'_>) -> Result<(), Remark> {
     })
 }
 
-fn models(values: &Values<'_>, read: fn(&[u8]) -> Result<(), String>) -> Result<(), Remark> {
+fn models(values: &Values<'_>, read: fn(&[u8]) -> Result<(), BadModels>) -> Result<(), Remark> {
     if values.table.name == "model_state" {
         values.ids()?;
     }
-    if values.count("format")? != u64::from(MODELS_FORMAT) {
+    if values.count("format")? != u64::from(FORMAT) {
         return Err(Remark::Note(OTHER_FORMAT));
     }
     Ok(read(values.bytes("state")?).map_err(|error| format!("its models cannot be read: {error}"))?)

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use evenstep_c10d::Store;
-use evenstep_trainer::figures::quantile;
-use evenstep_trainer::pin;
+use evenstep_trainer::launch::cores;
+use evenstep_trainer::progress::statistics::quantile;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
@@ -68,7 +68,7 @@ pub fn measure(situation: Situation, workers: u32, lasting: Duration) -> Result<
         .map(|rank| Worker::start(situation, store.port(), rank, lasting))
         .collect::<Result<_>>()?;
     let mut crew = crew.into_iter().map(Worker::ready).collect::<Result<Vec<_>>>()?;
-    let busy = Busy::begin(if situation == Situation::Busy { pin::cores()? } else { Vec::new() })?;
+    let busy = Busy::begin(if situation == Situation::Busy { cores::allowed()? } else { Vec::new() })?;
     let counter = store.prefix(PREFIX)?;
     let (before_s, before) = (cpu_s(), counter.add(KEY, 0)?);
     crew.iter_mut().try_for_each(Worker::go)?;
@@ -164,7 +164,7 @@ impl Busy {
             let over = Arc::clone(&over);
             thread::Builder::new().spawn(move || {
                 // Where it runs instead it computes as well.
-                let _ = pin::to_core(core);
+                let _ = cores::pin(core);
                 while !over.load(Ordering::Relaxed) {
                     hint::spin_loop();
                 }

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use evenstep_trainer::data::Dataset;
+use evenstep_trainer_lab::dataset::DataSet;
 
 use crate::training::{LARGE, Policy, SMALL, Training};
 
@@ -47,7 +47,7 @@ pub struct Run {
 impl Rate {
     /// Trains each seed up to the change, and from there under each policy.
     pub fn train(
-        data: &Dataset,
+        data: &DataSet,
         learning_rate: f64,
         seeds: u64,
         length: Length,

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use evenstep_trainer::data::TeacherTask;
+use evenstep_trainer_lab::dataset::TeacherTask;
 
 mod losses;
 mod noise;

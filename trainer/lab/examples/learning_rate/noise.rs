@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use evenstep_core::learning_rate::{Ramp, noise};
-use evenstep_trainer::data::Dataset;
+use evenstep_trainer_lab::dataset::DataSet;
 use tch::Tensor;
 
 use crate::losses::Length;
@@ -21,7 +21,7 @@ pub type Noise = Vec<(f64, f64)>;
 
 /// The noise as measured over replicas of one run, and in closed form.
 pub fn measure(
-    data: &Dataset,
+    data: &DataSet,
     learning_rate: f64,
     length: Length,
     policy: Policy,

@@ -1,10 +1,11 @@
 //! One training run that can be forked where the batch grows.
 
 use evenstep_core::learning_rate::{Controller, LearningRateError, RampLength, Rule};
-use evenstep_trainer::compute::Compute;
-use evenstep_trainer::data::{Batch, Cursor, Dataset};
-use evenstep_trainer::model::{Architecture, Model};
-use evenstep_trainer::optimizer::{MomentumForm, Sgd};
+use evenstep_trainer::data::Cursor;
+use evenstep_trainer::model::{MomentumForm, Sgd, evaluate};
+use evenstep_trainer::{Batch, Model};
+use evenstep_trainer_lab::dataset::DataSet;
+use evenstep_trainer_lab::network::{Architecture, Network};
 use tch::{Device, Kind, Tensor, no_grad};
 
 /// The global batch of two workers, and of eight.
@@ -61,27 +62,27 @@ impl Policy {
 
 /// A model on its way.
 pub struct Training<'a> {
-    data: &'a Dataset,
+    data: &'a DataSet,
     seed: u64,
-    model: Model,
+    model: Network,
     sgd: Sgd,
     cursor: Cursor,
 }
 
 impl<'a> Training<'a> {
     /// The seed draws the model and the order of the samples.
-    pub fn new(data: &'a Dataset, seed: u64) -> Self {
+    pub fn new(data: &'a DataSet, seed: u64) -> Self {
         let model = draw(data, seed);
-        let sgd = Sgd::new(model.parameters(), MOMENTUM, MomentumForm::Outside);
+        let sgd = Sgd::new(&model.parameters(), MOMENTUM, MomentumForm::Outside);
         Self { data, seed, model, sgd, cursor: Cursor::new(seed, data.train.len()) }
     }
 
     /// Another run from here on, over the same samples.
     pub fn fork(&self) -> Self {
         let model = draw(self.data, self.seed);
-        let mut sgd = Sgd::new(model.parameters(), MOMENTUM, MomentumForm::Outside);
+        let mut sgd = Sgd::new(&model.parameters(), MOMENTUM, MomentumForm::Outside);
         no_grad(|| {
-            for (to, from) in model.parameters().iter().zip(self.model.parameters()) {
+            for (to, from) in model.parameters().iter().zip(&self.model.parameters()) {
                 to.shallow_clone().copy_(from);
             }
             sgd.velocity_mut().copy_(self.sgd.velocity());
@@ -98,13 +99,13 @@ impl<'a> Training<'a> {
     pub fn step(&mut self, global_batch: u64, learning_rate: f64) -> f64 {
         let size = self.cursor.size(global_batch, 0);
         let batch = self.gather(size);
-        let computed = Compute { micro_batch: size, pace: None }.gradients(&mut self.model, &batch);
-        let gradients: Vec<Tensor> =
-            self.model.parameters().iter().map(|parameter| parameter.grad().view(-1)).collect();
+        let (parameters, loss) = (self.model.parameters(), self.model.loss_sum(&batch));
+        let gradients = Tensor::run_backward(&[&loss], &parameters, false, false);
+        let gradients: Vec<Tensor> = gradients.iter().map(|gradient| gradient.view(-1)).collect();
         let gradient = Tensor::cat(&gradients, 0) / size as f64;
-        self.sgd.step(self.model.parameters(), &gradient, learning_rate);
+        self.sgd.step(&parameters, &gradient, learning_rate);
         self.cursor.advance(size);
-        computed.loss_sum / size as f64
+        loss.double_value(&[]) / size as f64
     }
 
     /// What the last update moved the parameters by, for each unit of learning rate.
@@ -115,7 +116,7 @@ impl<'a> Training<'a> {
     /// The mean loss over samples that are never trained on.
     pub fn held_out(&self) -> f64 {
         let held_out = &self.data.held_out;
-        self.model.evaluate(&held_out.head(held_out.len() as i64, Kind::Float, Device::Cpu))
+        evaluate(&self.model, &held_out.head(held_out.len() as i64, Kind::Float, Device::Cpu))
     }
 
     fn gather(&self, size: u64) -> Batch {
@@ -123,7 +124,7 @@ impl<'a> Training<'a> {
     }
 }
 
-fn draw(data: &Dataset, seed: u64) -> Model {
+fn draw(data: &DataSet, seed: u64) -> Network {
     let architecture = Architecture::Mlp { hidden: HIDDEN.to_vec() };
-    Model::new(&architecture, data.shape, data.classes, seed, Kind::Float, Device::Cpu)
+    Network::new(&architecture, data.shape, data.classes, seed, Kind::Float, Device::Cpu)
 }

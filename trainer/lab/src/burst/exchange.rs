@@ -4,7 +4,7 @@ use evenstep_c10d::{Group, Result};
 use tch::Tensor;
 
 use super::crossing::Crossing;
-use evenstep_trainer::device::reduce_device;
+use evenstep_trainer::model::reduce_device;
 
 /// This rank's rows behind a crossing: those that it keeps, then those that it receives. `held` are the rows that it had.
 ///

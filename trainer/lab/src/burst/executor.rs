@@ -12,9 +12,9 @@ use super::exchange::{cross, sum};
 use super::plan::Plan;
 use super::stage::{Stage, loss};
 use super::watch::{Moment, Phase, Watch};
-use evenstep_trainer::background::Observer;
-use evenstep_trainer::data::Split;
-use evenstep_trainer::model::Model;
+use crate::background::Observer;
+use crate::dataset::Split;
+use crate::network::Network;
 
 /// The layers of a network, as far as this rank runs them, and its groups.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Executor {
     /// A group cannot be joined.
     pub fn new(
         plan: &Plan,
-        model: Model,
+        model: Network,
         sample_shape: &[i64],
         momentum: f64,
         world: Group,
@@ -123,7 +123,7 @@ impl Executor {
         watch.did(0, Phase::Load);
 
         // What each layer read and made is kept for the way back.
-        let mut held = first.features;
+        let mut held = first.inputs;
         let mut passed = Vec::with_capacity(self.seats.len());
         for (number, seat) in self.seats.iter().enumerate() {
             watch.begins(seat.into.kind(self.world.rank()));
@@ -139,7 +139,7 @@ impl Executor {
 
         // The loss belongs to the last layer.
         watch.begins(Kind::Compute);
-        let (loss, mut gradient) = loss(&held, &last.labels, self.global_batch);
+        let (loss, mut gradient) = loss(&held, &last.targets, self.global_batch);
         watch.did(self.seats.len().saturating_sub(1), Phase::Backward);
 
         for (number, (inputs, outputs)) in passed.into_iter().enumerate().rev() {

@@ -1,7 +1,7 @@
 //! How long the layers of many iterations took.
 
 use super::watch::{Moment, Phase};
-use evenstep_trainer::figures::quantile;
+use evenstep_trainer::progress::statistics::quantile;
 
 /// What a layer took on one rank, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]

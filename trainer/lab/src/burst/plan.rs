@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-use evenstep_trainer::model::Layer;
+use crate::network::Layer;
 use evenstep_trainer::plan::GLOBAL_BATCH_MAX;
 
 /// The longest plan that is read, in bytes.

@@ -11,7 +11,7 @@ use super::measured::{LayerTimes, median, middle};
 use super::page;
 use super::plan::Plan;
 use super::timeline::Timeline;
-use evenstep_trainer::figures::quantile;
+use evenstep_trainer::progress::statistics::quantile;
 
 /// Medians over the iterations of a run, on rank 0, which runs all layers.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -15,14 +15,14 @@ use super::plan::Plan;
 use super::result::Measured;
 use super::timeline::Timeline;
 use super::watch::Moment;
+use crate::dataset::DataSet;
+use crate::network::Network;
 use crate::processes::ProcessArgs;
 use crate::processes::{self, Process};
-use evenstep_trainer::cli::{InvalidArgs, TaskArgs};
-use evenstep_trainer::crew::Ended;
-use evenstep_trainer::data::Dataset;
-use evenstep_trainer::device::reduce_device;
-use evenstep_trainer::model::Model;
-use evenstep_trainer::output::Progress;
+use crate::task::TaskArgs;
+use evenstep_trainer::launch::Ended;
+use evenstep_trainer::model::reduce_device;
+use evenstep_trainer::progress::Progress;
 
 /// What is measured of each is held in memory until the end.
 const ITERATIONS_MAX: usize = 100_000;
@@ -65,9 +65,7 @@ fn iterations(text: &str) -> Result<usize, String> {
 /// # Errors
 /// A plan that cannot be run here, or a worker that failed.
 pub fn run(args: &BurstArgs) -> Result<Ended> {
-    if let Some(wrong) = args.task.wrong() {
-        return Err(InvalidArgs(wrong).into());
-    }
+    args.task.check()?;
     let plan = Plan::read(&args.plan)?;
     let workers = args.workers.map_or(plan.gpus, |workers| workers as usize);
     if let Some(rank) = args.processes.rank {
@@ -80,7 +78,7 @@ pub fn run(args: &BurstArgs) -> Result<Ended> {
 }
 
 /// Data and network, where the plan is for them.
-fn prepare(args: &BurstArgs, plan: &Plan, workers: usize, device: Device) -> Result<(Dataset, Model)> {
+fn prepare(args: &BurstArgs, plan: &Plan, workers: usize, device: Device) -> Result<(DataSet, Network)> {
     let data = args.task.dataset()?;
     let model = args.task.network(&data, device);
     plan.check(model.layers(), workers).with_context(|| format!("plan {}", args.plan.display()))?;
@@ -97,7 +95,7 @@ fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
     let (rank, workers) = (process.rank, process.world_size);
     let (data, model) = prepare(args, plan, workers, process.device)?;
     let join = |size| process.group(&format!("first-{size}"), size);
-    let (shape, momentum) = ([data.features()], args.task.momentum);
+    let (shape, momentum) = ([data.features()], args.task.step.momentum);
     let world = process.group("world", workers)?;
     let mut executor = Executor::new(plan, model, &shape, momentum, world, join)?;
     let total = WARM_UP + args.iterations;

@@ -2,8 +2,8 @@
 
 use tch::{Kind, Tensor};
 
-use evenstep_trainer::model::{self, Layer};
-use evenstep_trainer::optimizer::{MomentumForm, Sgd};
+use crate::network::{self, Layer};
+use evenstep_trainer::model::{MomentumForm, Sgd};
 
 /// A layer with its velocity, on one of the ranks that run it.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Stage {
         if inputs.requires_grad() {
             of.push(inputs.shallow_clone());
         }
-        let mut found = model::gradients(outputs, gradient, &of);
+        let mut found = network::gradients(outputs, gradient, &of);
         let inputs = if inputs.requires_grad() { found.pop() } else { None };
         let parts: Vec<Tensor> = found.iter().map(|part| part.reshape([-1])).collect();
         Gradients { flat: Tensor::cat(&parts, 0), inputs }
@@ -64,7 +64,7 @@ impl Stage {
 /// These samples' part of the mean loss over a global batch, and its gradient: of `[samples, classes]`.
 pub fn loss(logits: &Tensor, labels: &Tensor, global_batch: u64) -> (Tensor, Tensor) {
     let logits = logits.detach().set_requires_grad(true);
-    let loss = model::loss_sum(&logits, labels) / global_batch as f64;
+    let loss = network::loss_sum(&logits, labels) / global_batch as f64;
     let mut gradient = Tensor::run_backward(&[&loss], &[&logits], false, false);
     (loss.detach().to_kind(Kind::Double), gradient.swap_remove(0))
 }

@@ -3,8 +3,8 @@
 use evenstep_core::gate::Kind;
 use tch::{Cuda, Device};
 
-use evenstep_trainer::background::Observer;
-use evenstep_trainer::contend::clock_s;
+use crate::background::Observer;
+use crate::load::clock_s;
 
 /// What a rank does for a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,11 +6,11 @@ use anyhow::Result;
 use clap::Args;
 
 use super::plans;
+use crate::background::BackgroundArgs;
 use crate::burst::Plan;
+use crate::network::Network;
 use crate::processes::ProcessArgs;
-use evenstep_trainer::background::BackgroundArgs;
-use evenstep_trainer::cli::TaskArgs;
-use evenstep_trainer::model::Model;
+use crate::task::TaskArgs;
 
 /// `gaps`
 #[derive(Debug, Clone, Args)]
@@ -53,7 +53,7 @@ impl GapsArgs {
     ///
     /// # Errors
     /// It cannot be read, or is for another model; a batch without a sample for each worker.
-    pub fn plan(&self, model: &Model) -> Result<Plan> {
+    pub fn plan(&self, model: &Network) -> Result<Plan> {
         let plan = match &self.plan {
             Some(path) => Plan::read(path)?,
             None => plans::burst(model, self.global_batch, self.workers as usize)?,

@@ -124,8 +124,8 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::background::{Ran, Spent};
     use crate::gaps::Beside;
-    use evenstep_trainer::background::{Ran, Spent};
 
     /// Two ranks: the second has half of its core for other work, and the foreground pays a twentieth.
     #[test]

@@ -23,18 +23,15 @@ pub use figures::Figures;
 pub use rank::{Arm, Beside, Told, Turn};
 
 use crate::processes::{self, Process};
-use evenstep_trainer::cli::InvalidArgs;
-use evenstep_trainer::crew::Ended;
-use evenstep_trainer::output::Output;
+use evenstep_trainer::launch::Ended;
+use evenstep_trainer::progress::Output;
 
 /// Begins the workers, or takes part as one; rank 0 tells what came of it.
 ///
 /// # Errors
 /// A plan that cannot be run here, a rank that failed, a file that cannot be written.
 pub fn run(args: &GapsArgs) -> Result<Ended> {
-    if let Some(wrong) = args.task.wrong() {
-        return Err(InvalidArgs(wrong).into());
-    }
+    args.task.check()?;
     let data = args.task.dataset()?;
     let plan = args.plan(&args.task.network(&data, Device::Cpu))?;
     let Some(rank) = args.processes.rank else { return processes::start(&args.processes, plan.gpus, "gaps") };

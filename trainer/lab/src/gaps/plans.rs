@@ -3,13 +3,13 @@
 use anyhow::{Result, ensure};
 
 use crate::burst::{Plan, PlannedLayer};
-use evenstep_trainer::model::{Layer, Model};
+use crate::network::{Layer, Network};
 
 /// A plan that leaves the other ranks idle: the first and the last layer on all ranks, those between on rank 0.
 ///
 /// # Errors
 /// There are fewer samples than ranks.
-pub fn burst(model: &Model, global_batch: u64, ranks: usize) -> Result<Plan> {
+pub fn burst(model: &Network, global_batch: u64, ranks: usize) -> Result<Plan> {
     ensure!(
         global_batch >= ranks as u64,
         "--global-batch {global_batch}: must hold a sample for each of {ranks} ranks"

@@ -10,12 +10,13 @@ use tch::{Device, Kind};
 
 use super::args::GapsArgs;
 use super::plans;
-use crate::burst::{Executor, Plan};
-use crate::processes::Process;
-use evenstep_trainer::background::{
+use crate::background::{
     Attendant, BENCHMARK_ITERATIONS, Background, Door, Observer, Ran, foreground_stream,
 };
-use evenstep_trainer::data::{Cursor, Dataset};
+use crate::burst::{Executor, Plan};
+use crate::dataset::DataSet;
+use crate::processes::Process;
+use evenstep_trainer::data::Cursor;
 
 /// The shortest turn of background jobs alone.
 const ALONE_LEAST_S: f64 = 0.1;
@@ -78,9 +79,10 @@ pub struct Beside {
 ///
 /// # Errors
 /// Another rank is gone, a background job fails.
-pub fn run(args: &GapsArgs, plan: &Plan, process: &Process, data: &Dataset) -> Result<Told> {
+pub fn run(args: &GapsArgs, plan: &Plan, process: &Process, data: &DataSet) -> Result<Told> {
     foreground_stream(process.device)?;
-    let background = Background::start(args.background.job(process.rank, args.task.seed), process.device)?;
+    let background =
+        Background::start(args.background.job(process.rank, args.task.step.seed), process.device)?;
     Table { args, process, data }.sit(plan, background)
 }
 
@@ -88,7 +90,7 @@ pub fn run(args: &GapsArgs, plan: &Plan, process: &Process, data: &Dataset) -> R
 struct Table<'a> {
     args: &'a GapsArgs,
     process: &'a Process,
-    data: &'a Dataset,
+    data: &'a DataSet,
 }
 
 /// A training under one plan.
@@ -170,13 +172,17 @@ impl Table<'_> {
         let model = task.network(self.data, self.process.device);
         let group = |ranks| self.process.group(&format!("{name}-{ranks}"), ranks);
         let world = self.process.group(&format!("{name}-world"), self.process.world_size)?;
-        let executor = Executor::new(plan, model, &[self.data.features()], task.momentum, world, group)?;
-        Ok(Course { executor, cursor: Cursor::new(task.seed, self.data.train.len()), learning_rate: task.lr })
+        let executor = Executor::new(plan, model, &[self.data.features()], task.step.momentum, world, group)?;
+        Ok(Course {
+            executor,
+            cursor: Cursor::new(task.step.seed, self.data.train.len()),
+            learning_rate: task.step.lr,
+        })
     }
 }
 
 impl Course {
-    fn iterate(&mut self, data: &Dataset, observer: &mut dyn Observer) -> Result<f64> {
+    fn iterate(&mut self, data: &DataSet, observer: &mut dyn Observer) -> Result<f64> {
         let begun = Instant::now();
         let global_batch = self.executor.global_batch();
         let left = self.cursor.size(global_batch, 0);

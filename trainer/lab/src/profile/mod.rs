@@ -24,15 +24,16 @@ use evenstep_protocol::{BurstLayer, BurstProfile};
 use crate::burst::course::{self, WARM_UP};
 use crate::burst::measured::{by_layer, middle};
 use crate::burst::{Executor, LayerTimes, Plan};
+use crate::dataset::DataSet;
+use crate::network::Layer;
 use crate::processes::ProcessArgs;
 use crate::processes::{self, Process};
-use evenstep_trainer::cli::{InvalidArgs, TaskArgs};
-use evenstep_trainer::crew::Ended;
-use evenstep_trainer::data::Dataset;
-use evenstep_trainer::identity::device_words;
-use evenstep_trainer::model::Layer;
-use evenstep_trainer::output::Output;
+use crate::task::TaskArgs;
+use evenstep_trainer::launch::Ended;
+use evenstep_trainer::model::device_name;
 use evenstep_trainer::plan::GLOBAL_BATCH_MAX;
+use evenstep_trainer::progress::Output;
+use evenstep_trainer::training::InvalidArgs;
 
 /// `profile`
 #[derive(Debug, Args)]
@@ -66,9 +67,7 @@ pub struct ProfileArgs {
 /// # Errors
 /// Values that do not go together, a file that cannot be written, or a worker that failed.
 pub fn run(args: &ProfileArgs) -> Result<Ended> {
-    if let Some(wrong) = args.task.wrong() {
-        return Err(InvalidArgs(wrong).into());
-    }
+    args.task.check()?;
     let ranks = args.ranks as usize;
     if let Some(batch) = args.global_batch.filter(|&batch| batch < ranks as u64) {
         return Err(
@@ -98,7 +97,7 @@ fn work(bench: &Bench<'_>) -> Result<()> {
     if bench.process.rank > 0 {
         return Ok(());
     }
-    let (model, device) = (Some(args.task.model_name()), Some(device_words(bench.process.device)));
+    let (model, device) = (Some(args.task.model_name()), Some(device_name(bench.process.device)));
     let profile = BurstProfile { model, device, network, layers };
     let path = args.out.display();
     std::fs::write(&args.out, serde_json::to_string_pretty(&profile)? + "\n")
@@ -112,7 +111,7 @@ struct Bench<'a> {
     args: &'a ProfileArgs,
     process: Process,
     world: Group,
-    data: Dataset,
+    data: DataSet,
     output: Output,
     /// Groups of each plan have names of their own.
     plans: Cell<u32>,
@@ -141,7 +140,7 @@ impl<'a> Bench<'a> {
             group("world", self.process.world_size)?
         };
         let (shape, join) = ([self.data.features()], |size| group("first", size));
-        let mut executor = Executor::new(plan, model, &shape, task.momentum, world, join)?;
+        let mut executor = Executor::new(plan, model, &shape, task.step.momentum, world, join)?;
         // All at the same time, also where each is alone.
         self.world.barrier().context("waiting for the others to be ready")?;
         let repeats = WARM_UP + self.args.repeats as usize;
@@ -159,7 +158,7 @@ impl<'a> Bench<'a> {
     /// What is known of these layers before anything is measured.
     fn described(&self, layers: &[Layer]) -> Vec<BurstLayer> {
         let mut shape = vec![self.data.features()];
-        let words = self.args.task.dtype.words();
+        let words = self.args.task.network.dtype.words();
         let described = layers.iter().map(|layer| {
             shape = layer.output_shape(&shape);
             BurstLayer {

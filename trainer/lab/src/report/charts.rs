@@ -4,8 +4,8 @@ use evenstep_report::{Axis, Bar, Chart, Layer, Mark, RuleAt};
 
 use crate::report::forecasts::speed;
 use crate::report::run::{Run, Training};
-use evenstep_trainer::figures::WARM_UP;
-use evenstep_trainer::record::{IterationLine, WorkerLine};
+use evenstep_trainer::progress::statistics::WARM_UP;
+use evenstep_trainer::progress::{IterationLine, WorkerLine};
 
 /// Workers that get a chart of their own.
 pub const SPEED_CHARTS_MAX: usize = 8;

@@ -2,10 +2,10 @@
 
 use evenstep_report::{Axis, Bar, Chart, Mark, RuleAt, Section};
 
+use crate::record::Scenario;
 use crate::report::page::words;
 use crate::report::results::{Results, RunResult};
-use evenstep_trainer::cli::Policy;
-use evenstep_trainer::record::Scenario;
+use evenstep_trainer::Policy;
 
 /// Charts with a bar for each run and policy; runs of one scenario with as many workers share them.
 pub fn charts(results: &Results) -> Vec<Section> {

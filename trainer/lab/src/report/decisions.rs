@@ -4,7 +4,7 @@ use evenstep_protocol::{Decision, DecisionKind};
 use evenstep_report::{Cell, Table};
 
 use crate::report::run::Training;
-use evenstep_trainer::record::IterationLine;
+use evenstep_trainer::progress::IterationLine;
 
 /// Decisions that are shown: those that moved the most samples.
 const SHOWN_MAX: usize = 10;

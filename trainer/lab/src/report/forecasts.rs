@@ -1,7 +1,7 @@
 //! How good the forecasts of the workers' speeds were.
 
 use crate::report::run::Training;
-use evenstep_trainer::record::WorkerLine;
+use evenstep_trainer::progress::WorkerLine;
 
 /// One worker's forecasts over the iterations that count.
 #[derive(Debug, Clone, PartialEq)]

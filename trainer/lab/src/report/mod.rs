@@ -20,11 +20,11 @@ use anyhow::{Context, Result};
 use clap::Args;
 use evenstep_report::Report;
 
+use crate::record::timeline as recorded;
 use crate::report::results::Results;
 use crate::report::run::Run;
 use crate::report::timeline::Steps;
-use evenstep_trainer::cli::Policy;
-use evenstep_trainer::moments;
+use evenstep_trainer::Policy;
 
 pub use run::ReportError;
 
@@ -106,7 +106,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let runs: Vec<Run> = args.records.iter().map(|path| Run::read(path)).collect::<Result<_, _>>()?;
     let results = Results::of(&runs);
     let steps =
-        args.timeline.as_deref().map(|folder| Steps::of(moments::read(folder)?).charts(args.iteration));
+        args.timeline.as_deref().map(|folder| Steps::of(recorded::read(folder)?).charts(args.iteration));
     let steps = steps.transpose()?.unwrap_or_default();
     if let Some(path) = &args.picture {
         let mut wanted = steps.iter().rev().filter(|(policy, _)| args.of.is_none_or(|of| *policy == of));
@@ -134,7 +134,7 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenstep_trainer::figures::WARM_UP;
+    use evenstep_trainer::progress::statistics::WARM_UP;
 
     #[test]
     fn the_definitions_name_the_warm_up_that_is_used() {

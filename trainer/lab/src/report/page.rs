@@ -2,13 +2,13 @@
 
 use evenstep_report::{Cell, Chart, Figure, Report, Section, Table};
 
+use crate::record::Scenario;
 use crate::report::forecasts::Forecasts;
 use crate::report::results::{Results, RunResult};
 use crate::report::run::{Run, Training};
 use crate::report::table::notes;
 use crate::report::{DEFINITIONS, charts, compared, decisions};
-use evenstep_trainer::cli::Policy;
-use evenstep_trainer::record::Scenario;
+use evenstep_trainer::Policy;
 
 /// Of more runs the large figures say nothing at a glance.
 const HEADLINES_MAX: usize = 3;

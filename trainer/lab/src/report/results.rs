@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 
+use crate::load::LoadKind;
+use crate::record::Scenario;
 use crate::report::run::{Run, Training};
-use evenstep_trainer::cli::Policy;
-use evenstep_trainer::figures::{WARM_UP, quantile};
-use evenstep_trainer::load::LoadKind;
-use evenstep_trainer::record::{IterationLine, Scenario};
+use evenstep_trainer::Policy;
+use evenstep_trainer::progress::IterationLine;
+use evenstep_trainer::progress::statistics::{WARM_UP, quantile};
 
 /// All figures.
 #[derive(Debug, Serialize)]

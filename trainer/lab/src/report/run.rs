@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use evenstep_protocol::{Readings, WorkerId};
 
-use evenstep_trainer::cli::Policy;
-use evenstep_trainer::figures::{Figures, Tally, WARM_UP};
-use evenstep_trainer::record::{self, EndLine, IterationLine, Line, RecordError, RunLine, WorkerLine};
+use crate::record::{self, Line, RecordError, RunLine};
+use evenstep_trainer::Policy;
+use evenstep_trainer::progress::statistics::{Statistics, Tally, WARM_UP};
+use evenstep_trainer::progress::{EndLine, IterationLine, WorkerLine};
 
 /// Lines that one record may have: they are held in memory.
 const LINES_MAX: usize = 2_000_000;
@@ -33,7 +34,7 @@ pub struct Training {
     /// How it ended.
     pub end: EndLine,
     /// What the iterations come to.
-    pub figures: Figures,
+    pub figures: Statistics,
 }
 
 /// A record that no report can be made of.
@@ -158,7 +159,7 @@ impl Partial {
         for line in &iterations {
             tally.add(line);
         }
-        let figures = tally.figures().ok_or_else(|| {
+        let figures = tally.statistics().ok_or_else(|| {
             format!(
                 "{policy} has {} iterations: must be more than the {WARM_UP} of the warm-up",
                 iterations.len()

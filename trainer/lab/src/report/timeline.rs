@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use evenstep_report::{Axis, Chart, Mark, Span};
 
-use evenstep_trainer::cli::Policy;
-use evenstep_trainer::moments::{Interval, Moments};
+use crate::record::timeline::{Interval, StepTimeline};
+use evenstep_trainer::Policy;
 
 /// Iterations that all workers told of.
 #[derive(Debug)]
-pub struct Steps(BTreeMap<(Policy, u64), Vec<Moments>>);
+pub struct Steps(BTreeMap<(Policy, u64), Vec<StepTimeline>>);
 
 impl Steps {
     /// Of what each worker told, by rank.
-    pub fn of(ranks: Vec<Vec<Moments>>) -> Self {
+    pub fn of(ranks: Vec<Vec<StepTimeline>>) -> Self {
         let workers = ranks.len();
-        let mut steps: BTreeMap<(Policy, u64), Vec<Moments>> = BTreeMap::new();
+        let mut steps: BTreeMap<(Policy, u64), Vec<StepTimeline>> = BTreeMap::new();
         for moments in ranks.into_iter().flatten() {
             steps.entry((moments.policy, moments.iteration)).or_default().push(moments);
         }
@@ -48,18 +48,18 @@ impl Steps {
 }
 
 /// Where chunks begin, in order: the place is a chunk's number.
-fn chunks(step: &[Moments]) -> Vec<u64> {
+fn chunks(step: &[StepTimeline]) -> Vec<u64> {
     let mut chunks: Vec<u64> =
         step.iter().flat_map(|moments| moments.parts.iter().skip(1)).map(|part| part.offset).collect();
     chunks.sort_unstable();
     chunks
 }
 
-fn chart(step: &[Moments]) -> Chart {
+fn chart(step: &[StepTimeline]) -> Chart {
     let began_s = step.iter().map(|moments| moments.began_s).fold(f64::MAX, f64::min);
     let last_s = step.iter().map(|moments| moments.arrived_s).fold(f64::MIN, f64::max);
     let chunks = chunks(step);
-    let span = |moments: &Moments, at: Interval, label: String, inside: String| Span {
+    let span = |moments: &StepTimeline, at: Interval, label: String, inside: String| Span {
         lane: moments.worker.to_string(),
         from: at.from_s - began_s,
         to: at.to_s - began_s,
@@ -107,15 +107,15 @@ mod tests {
     use evenstep_protocol::WorkerId;
 
     use super::*;
-    use evenstep_trainer::moments::Part;
+    use crate::record::timeline::Part;
 
-    fn moments(rank: usize, iteration: u64, parts: &[(u64, u64, f64, f64)], arrived_s: f64) -> Moments {
+    fn moments(rank: usize, iteration: u64, parts: &[(u64, u64, f64, f64)], arrived_s: f64) -> StepTimeline {
         let part = |&(offset, samples, from_s, to_s): &(u64, u64, f64, f64)| Part {
             offset,
             samples,
             interval: Interval { from_s, to_s },
         };
-        Moments {
+        StepTimeline {
             worker: WorkerId::new(format!("node/{rank}")).unwrap(),
             policy: Policy::Evenstep,
             iteration,

@@ -108,6 +108,6 @@ fn models_of_another_format_are_a_note() {
             ],
         )
     };
-    assert_eq!(models(MODELS_FORMAT + 1), Err(Remark::Note(OTHER_FORMAT)));
-    assert!(fault(models(MODELS_FORMAT)).contains("its models cannot be read"));
+    assert_eq!(models(FORMAT + 1), Err(Remark::Note(OTHER_FORMAT)));
+    assert!(fault(models(FORMAT)).contains("its models cannot be read"));
 }

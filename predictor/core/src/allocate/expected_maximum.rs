@@ -1,0 +1,125 @@
+//! The split under uncertainty: the smallest expected maximum, not the smallest maximum of expectations.
+//!
+//! Over scenarios w with factors `f_wi` the expected time of the step is `mean_w max_i finish_i(f_wi *
+//! curve_i(x_i))`: a sample average of a stochastic program (Kleywegt, Shapiro, Homem-de-Mello 2002). It is convex
+//! where the curves are. Rounds of blame come near its minimum on real-valued batches, exchanges of single quanta where
+//! batches are of so few that rounding matters.
+//!
+//! A minimum over recent scenarios is fitted to them, to chance as well as to what will come again, and does worse on
+//! others than on them. So the split goes from the plain one towards it only as far as the gain is beyond its standard
+//! error: not at all where the gain could be chance. On the way the expected time falls, as it is convex.
+
+use super::blame::blame;
+use super::exact_split::split;
+use super::exchange::exchange;
+use super::quantum::{Infeasible, Problem};
+use super::scenarios::Scenarios;
+use super::worker::Share;
+
+/// The most workers that are weighed against each other; more get the plain split.
+pub const MAX_WORKERS: usize = 256;
+
+/// With so many quanta for each worker, on average, rounding to them costs nothing that counts.
+const FINE: u64 = 16;
+
+/// Parts of a quantum that are less apart are the same.
+const ALIKE: f64 = 1e-6;
+
+/// Splits `total` samples such that the expected time of the step over the scenarios is small: never larger than that
+/// of [`allocate`](super::allocate), and its very split where there are no scenarios or more than [`MAX_WORKERS`]
+/// workers.
+///
+/// # Errors
+/// As [`allocate`](super::allocate).
+pub fn allocate_expected(
+    shares: &[Share],
+    scenarios: &Scenarios,
+    total: u64,
+    quantum: u64,
+) -> Result<Vec<u64>, Infeasible> {
+    let problem = Problem::new(shares, total, quantum)?;
+    let plain = split(&problem);
+    let with_remainder = |mut batches: Vec<u64>| {
+        problem.add_remainder(&mut batches);
+        batches
+    };
+    if scenarios.is_empty() || shares.len() < 2 || shares.len() > MAX_WORKERS {
+        return Ok(with_remainder(plain));
+    }
+    let fitted = fit(&problem, scenarios, &plain);
+    let part = beyond_chance(scenarios, shares, &plain, &fitted);
+    let between = plain.iter().zip(&fitted).map(|(plain, fitted)| {
+        let (plain, fitted) = (*plain as f64, *fitted as f64);
+        plain + part * (fitted - plain)
+    });
+    let weighed = with_remainder(to_quanta(&problem, &between.collect::<Vec<f64>>()));
+    let plain = with_remainder(plain);
+    let expected_s = |batches: &[u64]| scenarios.expected_finish(shares, batches);
+    Ok(if expected_s(&weighed) < expected_s(&plain) { weighed } else { plain })
+}
+
+/// Near the smallest expected time over these scenarios, in whole quanta.
+fn fit(problem: &Problem<'_>, scenarios: &Scenarios, plain: &[u64]) -> Vec<u64> {
+    let blamed = to_quanta(problem, &blame(problem, scenarios, plain));
+    if problem.whole / problem.quantum >= FINE.saturating_mul(plain.len() as u64) {
+        return blamed;
+    }
+    // Curves with steps are not convex: what is near may depend on where one comes from.
+    let from_plain = exchange(problem, scenarios, plain.to_vec());
+    let from_blamed = exchange(problem, scenarios, blamed);
+    let expected_s = |batches: &[u64]| scenarios.expected_finish(problem.shares, batches);
+    if expected_s(&from_blamed) < expected_s(&from_plain) { from_blamed } else { from_plain }
+}
+
+/// The part of the mean gain of `fitted` over `plain` that is beyond its standard error; 0 to 1.
+fn beyond_chance(scenarios: &Scenarios, shares: &[Share], plain: &[u64], fitted: &[u64]) -> f64 {
+    let each = || scenarios.finishes(shares, plain).zip(scenarios.finishes(shares, fitted));
+    let gains = || each().map(|(plain_s, fitted_s)| plain_s - fitted_s);
+    let count = scenarios.len() as f64;
+    let mean = gains().sum::<f64>() / count;
+    if mean <= 0.0 {
+        return 0.0;
+    }
+    let squares: f64 = gains().map(|gain| (gain - mean) * (gain - mean)).sum();
+    let standard_error = (squares / (count * (count - 1.0))).sqrt();
+    (1.0 - standard_error / mean).max(0.0)
+}
+
+/// Amounts in whole quanta, within the bounds: rounded down, then what is left to those that lost most by
+/// it; of those that lost alike to who would finish first, then by rank.
+fn to_quanta(problem: &Problem<'_>, amounts: &[f64]) -> Vec<u64> {
+    let quantum = problem.quantum;
+    let bounds = problem.floors.iter().zip(&problem.caps);
+    let down = |(amount, (floor, cap)): (&f64, (&u64, &u64))| {
+        (*amount as u64 / quantum * quantum).clamp(*floor, *cap)
+    };
+    let mut batches: Vec<u64> = amounts.iter().zip(bounds).map(down).collect();
+    // Amounts between two splits of whole quanta often lose alike, but for the order in which sums were rounded.
+    let lost = |i: usize| ((amounts[i] - batches[i] as f64) / quantum as f64 / ALIKE).round() as i64;
+    let next_s = |i: usize| problem.shares[i].finish_s(batches[i] + quantum);
+    let mut order: Vec<(i64, f64, usize)> = (0..amounts.len()).map(|i| (lost(i), next_s(i), i)).collect();
+    order.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
+    let most_lost: Vec<usize> = order.into_iter().map(|(_, _, i)| i).collect();
+    let mut sum = batches.iter().fold(0u64, |sum, batch| sum.saturating_add(*batch));
+    // The bounds hold the whole, so that there is always one that can take or give.
+    while sum < problem.whole {
+        for i in &most_lost {
+            if sum < problem.whole && batches[*i] < problem.caps[*i] {
+                batches[*i] += quantum;
+                sum += quantum;
+            }
+        }
+    }
+    while sum > problem.whole {
+        for i in most_lost.iter().rev() {
+            if sum > problem.whole && batches[*i] > problem.floors[*i] {
+                batches[*i] -= quantum;
+                sum -= quantum;
+            }
+        }
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+use crate::allocate::{Communication, MAX_SCENARIOS, MIN_SCENARIOS, allocate, finish_s};
+use crate::curve::Curve;
+
+fn scenarios(random: &mut impl Rng, workers: usize, spread: f64) -> Scenarios {
+    let one = |random: &mut dyn Rng| -> Vec<f64> {
+        let spread = spread * random.random_range(0.2..1.0);
+        // Mostly small, now and then a long slow-down.
+        let residual = |random: &mut dyn Rng| {
+            let usual = random.random_range(-spread..spread);
+            if random.random_bool(0.1) { usual - 3.0 * spread } else { usual }
+        };
+        (0..24).map(|_| residual(random)).collect()
+    };
+    let residuals: Vec<Vec<f64>> = (0..workers).map(|_| one(random)).collect();
+    Scenarios::from_residuals(&residuals)
+}
+
+fn share(random: &mut impl Rng) -> Share {
+    let per_sample_s = random.random_range(0.2..2.0);
+    let curve = match random.random_range(0..3) {
+        0 => Curve::at_speed(1.0 / per_sample_s),
+        1 => Curve::linear(random.random_range(0.0..5.0), per_sample_s),
+        _ => Curve::saturating(random.random_range(1.0..6.0), random.random_range(1..8), per_sample_s),
+    };
+    let communication = match random.random_range(0..3) {
+        0 => Communication { exposed_s: random.random_range(0.0..2.0), hidden_s: 3.0, begins: 0.5 },
+        _ => Communication::default(),
+    };
+    Share {
+        communication,
+        floor: random.random_range(0..3),
+        cap: random.random_bool(0.3).then(|| random.random_range(8..20)),
+        ..Share::new(curve)
+    }
+}
+
+/// The smallest expected finish of all splits.
+fn brute_force(shares: &[Share], scenarios: &Scenarios, total: u64, batches: &mut Vec<u64>) -> f64 {
+    let i = batches.len();
+    let left = total - batches.iter().sum::<u64>();
+    let cap = shares[i].cap.unwrap_or(left).min(left);
+    let mut best = f64::INFINITY;
+    let range = if i + 1 == shares.len() { left..=left } else { 0..=left };
+    for batch in range.filter(|batch| (shares[i].floor..=cap).contains(batch)) {
+        batches.push(batch);
+        let time_s = if i + 1 == shares.len() {
+            scenarios.expected_finish(shares, batches)
+        } else {
+            brute_force(shares, scenarios, total, batches)
+        };
+        best = best.min(time_s);
+        batches.pop();
+    }
+    best
+}
+
+#[test]
+fn a_fit_is_near_the_best() {
+    let random = &mut ChaCha8Rng::seed_from_u64(1);
+    let (mut excess, mut solved) = (Vec::new(), 0);
+    for case in 0..400 {
+        let shares: Vec<Share> = (0..random.random_range(2..5)).map(|_| share(random)).collect();
+        let scenarios = scenarios(random, shares.len(), 0.4);
+        let total = random.random_range(6..26);
+        let Ok(problem) = Problem::new(&shares, total, 1) else { continue };
+        let plain = split(&problem);
+        let batches = fit(&problem, &scenarios, &plain);
+        solved += 1;
+        assert_eq!(batches.iter().sum::<u64>(), total, "case {case}");
+        for (share, batch) in shares.iter().zip(&batches) {
+            assert!(*batch >= share.floor && share.cap.is_none_or(|cap| *batch <= cap), "case {case}");
+        }
+        let expected = |batches: &[u64]| scenarios.expected_finish(&shares, batches);
+        assert!(expected(&batches) <= expected(&plain), "case {case}");
+        let best = brute_force(&shares, &scenarios, total, &mut Vec::new());
+        excess.push(expected(&batches) / best - 1.0);
+    }
+    let mean = excess.iter().sum::<f64>() / excess.len() as f64;
+    let exact = excess.iter().filter(|excess| **excess < 1e-9).count();
+    let worst = excess.iter().copied().fold(0.0, f64::max);
+    let found = format!("{solved} cases: {exact} exact, {mean:.5} mean, {worst:.4} worst");
+    assert!(solved > 300 && mean < 0.001 && worst < 0.06 && exact * 10 > solved * 8, "{found}");
+}
+
+/// Bounds, the quantum and the remainder hold for any number of workers.
+#[test]
+fn never_worse_than_plain_and_sums_and_grids_hold() {
+    let random = &mut ChaCha8Rng::seed_from_u64(2);
+    for _ in 0..60 {
+        let shares: Vec<Share> = (0..random.random_range(1..40)).map(|_| share(random)).collect();
+        let scenarios = scenarios(random, shares.len(), 0.3);
+        let (total, quantum) = (random.random_range(100..2000), random.random_range(1..9));
+        let Ok(batches) = allocate_expected(&shares, &scenarios, total, quantum) else { continue };
+        let expected_s = |batches: &[u64]| scenarios.expected_finish(&shares, batches);
+        assert!(expected_s(&batches) <= expected_s(&allocate(&shares, total, quantum).unwrap()));
+        assert_eq!(batches.iter().sum::<u64>(), total);
+        let odd = batches.iter().filter(|batch| *batch % quantum != 0).count();
+        assert!(odd <= usize::from(total % quantum != 0), "{batches:?} in {quantum}");
+        for (share, batch) in shares.iter().zip(&batches) {
+            assert!(*batch >= share.floor && share.cap.is_none_or(|cap| *batch <= cap));
+        }
+    }
+}
+
+#[test]
+fn scenarios_are_the_iterations_that_all_share() {
+    let residual = |slow: f64| -(slow.ln());
+    // The older of two long records are left out, and what comes before the shorter one.
+    let steady = vec![0.0; 200];
+    let mut other = vec![residual(8.0); 200];
+    let newest = other.len() - 1;
+    other[newest + 1 - MAX_SCENARIOS..].fill(0.0);
+    other[newest] = residual(2.0);
+    let both = Scenarios::from_residuals(&[steady.clone(), other.clone()]);
+    assert_eq!(both.len(), MAX_SCENARIOS);
+    let shares = [Share::new(Curve::at_speed(1.0)), Share::new(Curve::at_speed(1.0))];
+    // One of 128 scenarios takes twice as long.
+    assert_eq!(both.expected_finish(&shares, &[4, 4]), 4.0 + 4.0 / 128.0);
+    let short = Scenarios::from_residuals(&[&steady[..MIN_SCENARIOS], other.as_slice()]);
+    assert_eq!((short.len(), short.expected_finish(&shares, &[4, 4])), (8, 4.5));
+    let few = Scenarios::from_residuals(&[&steady[..MIN_SCENARIOS - 1], other.as_slice()]);
+    assert!(few.is_empty());
+    assert_eq!(few.expected_finish(&shares, &[4, 2]), finish_s(&shares, &[4, 2]));
+    assert_eq!(allocate_expected(&shares, &few, 7, 1), allocate(&shares, 7, 1));
+    assert!(Scenarios::from_residuals(&[] as &[Vec<f64>]).is_empty());
+}
+
+/// Workers of the same expected speed, one of them uncertain: it gets less, and steps on unseen iterations are
+/// shorter for it.
+#[test]
+fn the_uncertain_get_less() {
+    let random = &mut ChaCha8Rng::seed_from_u64(3);
+    let draw = |random: &mut ChaCha8Rng, i: usize| {
+        let spread = if i == 0 { 0.5 } else { 0.1 };
+        (0..64).map(|_| random.random_range(-spread..spread)).collect::<Vec<f64>>()
+    };
+    let shares = vec![Share::new(Curve::at_speed(100.0)); 4];
+    let record: Vec<Vec<f64>> = (0..4).map(|i| draw(random, i)).collect();
+    let to_come: Vec<Vec<f64>> = (0..4).map(|i| draw(random, i)).collect();
+    let batches = allocate_expected(&shares, &Scenarios::from_residuals(&record), 1024, 1).unwrap();
+    assert!(batches[0] < 235 && batches[1..].iter().all(|batch| *batch > 256), "{batches:?}");
+    let unseen = Scenarios::from_residuals(&to_come);
+    let gain = 1.0 - unseen.expected_finish(&shares, &batches) / unseen.expected_finish(&shares, &[256; 4]);
+    assert!(gain > 0.02, "{gain}");
+}
+
+/// Two workers that are alike, with heavy tails: every gain over the even split is chance, and is not paid for on
+/// unseen iterations.
+#[test]
+fn chance_is_not_followed() {
+    let random = &mut ChaCha8Rng::seed_from_u64(4);
+    let mut residual = || {
+        let usual = random.random_range(-0.1..0.1);
+        if random.random_bool(0.1) { usual - random.random_range(0.0..2.0) } else { usual }
+    };
+    let mut draw =
+        |count: usize| -> [Vec<f64>; 2] { [(); 2].map(|()| (0..count).map(|_| residual()).collect()) };
+    let shares = vec![Share::new(Curve::at_speed(100.0)); 2];
+    let (mut weighed_s, mut even_s) = (0.0, 0.0);
+    for _ in 0..200 {
+        let batches = allocate_expected(&shares, &Scenarios::from_residuals(&draw(64)), 512, 1).unwrap();
+        let unseen = Scenarios::from_residuals(&draw(MAX_SCENARIOS));
+        weighed_s += unseen.expected_finish(&shares, &batches);
+        even_s += unseen.expected_finish(&shares, &[256; 2]);
+    }
+    let loss = weighed_s / even_s - 1.0;
+    assert!(loss < 0.0015, "{loss}");
+}
+
+/// Who is listed where does not matter, but for ties, as of batches below a saturation point.
+#[test]
+fn permuting_workers_permutes_the_answer() {
+    let random = &mut ChaCha8Rng::seed_from_u64(5);
+    for _ in 0..200 {
+        let smooth = |random: &mut ChaCha8Rng| Share {
+            curve: Curve::linear(random.random_range(0.0..5.0), random.random_range(0.2..2.0)),
+            ..share(random)
+        };
+        let mut shares: Vec<Share> = (0..random.random_range(2..24)).map(|_| smooth(random)).collect();
+        let mut residuals: Vec<Vec<f64>> =
+            shares.iter().map(|_| (0..32).map(|_| random.random_range(-0.5..0.3)).collect()).collect();
+        let total = random.random_range(8..60) * shares.len() as u64;
+        let Ok(mut batches) = allocate_expected(&shares, &Scenarios::from_residuals(&residuals), total, 1)
+        else {
+            continue;
+        };
+        let turn = random.random_range(1..shares.len());
+        shares.rotate_left(turn);
+        residuals.rotate_left(turn);
+        batches.rotate_left(turn);
+        let turned = allocate_expected(&shares, &Scenarios::from_residuals(&residuals), total, 1).unwrap();
+        assert_eq!(turned, batches);
+    }
+}

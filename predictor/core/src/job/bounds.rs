@@ -1,0 +1,89 @@
+//! The floor and the caps of a worker: set by the job, the worker or an operator, or learned from its memory.
+
+use evenstep_protocol::{CapReason, WorkerId, WorkerOverride};
+
+use super::state::JobState;
+
+/// Bounds of one worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// It takes at least this many samples.
+    pub floor: u64,
+    /// It takes at most this many samples.
+    pub cap: Option<u64>,
+    /// It takes at most this many samples, including those that it claims from a tail.
+    pub in_all: Option<u64>,
+    /// The most samples that its memory holds at once, if it does not accumulate: no chunk may be larger.
+    pub at_once: Option<u64>,
+    /// The most samples that it computes at once, if the job lets it accumulate.
+    pub micro_batch: Option<u64>,
+    /// The tightest cap, and its origin.
+    pub tightest: Option<(u64, CapReason)>,
+}
+
+impl JobState {
+    /// The bounds of a worker in a whole iteration.
+    pub fn bounds(&self, id: &WorkerId) -> Bounds {
+        let spec = &self.spec;
+        let Some(worker) = self.workers.get(id) else {
+            let cap = spec.max_local_batch;
+            return Bounds { floor: 0, cap, in_all: cap, at_once: None, micro_batch: None, tightest: None };
+        };
+        let none = WorkerOverride::default();
+        let operator = worker.operator_override.as_ref().unwrap_or(&none);
+        let said = [
+            (spec.max_local_batch, CapReason::Job),
+            (worker.request.max_local_batch, CapReason::Worker),
+            (operator.max_local_batch, CapReason::Operator),
+        ];
+        let learned = [
+            (worker.oom_cap, CapReason::OutOfMemory),
+            (self.peak_cap(id, worker.request.memory_bytes), CapReason::PeakMemory),
+        ];
+        let tightest = |caps: &[(Option<u64>, CapReason)]| {
+            caps.iter().filter_map(|(cap, because)| Some(((*cap)?, *because))).min_by_key(|(cap, _)| *cap)
+        };
+        let fits = tightest(&learned);
+        let mut bounds = Bounds {
+            floor: self.floor().max(worker.request.min_local_batch.unwrap_or(0)),
+            cap: None,
+            in_all: None,
+            at_once: None,
+            micro_batch: None,
+            tightest: [tightest(&said), fits].into_iter().flatten().min_by_key(|(cap, _)| *cap),
+        };
+        bounds.floor = operator.min_local_batch.unwrap_or(bounds.floor);
+        if spec.accumulation {
+            bounds.micro_batch = bounds.tightest.map(|(cap, _)| cap);
+            bounds.in_all = operator.max_local_batch;
+        } else {
+            bounds.in_all = tightest(&said).map(|(cap, _)| cap);
+            bounds.at_once = fits.map(|(cap, _)| cap);
+        }
+        if let Some(pinned) = operator.pinned_local_batch {
+            bounds.floor = pinned;
+            bounds.in_all = Some(pinned);
+        }
+        if operator.paused {
+            (bounds.floor, bounds.in_all) = (0, Some(0));
+        }
+        bounds.cap = bounds.in_all;
+        if let Some(most) = bounds.at_once {
+            // A batch that does not fit into memory cannot run: a learned cap rules over every floor.
+            let whole = if spec.allowed_sizes.is_empty() { most - most % spec.quantum } else { most };
+            bounds.floor = bounds.floor.min(whole);
+            bounds.cap = Some(bounds.cap.map_or(whole, |cap| cap.min(whole)));
+        }
+        bounds
+    }
+
+    /// The floor of every worker.
+    fn floor(&self) -> u64 {
+        let usual = if self.spec.allowed_sizes.is_empty() { self.spec.quantum } else { 0 };
+        self.spec.min_local_batch.unwrap_or(usual)
+    }
+
+    fn peak_cap(&self, id: &WorkerId, memory_bytes: Option<u64>) -> Option<u64> {
+        self.models.worker(id)?.memory.cap(memory_bytes?, self.spec.memory_headroom)
+    }
+}

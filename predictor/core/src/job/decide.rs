@@ -1,0 +1,231 @@
+//! Planning an iteration: from the state of a job and a request to the allocation.
+
+use std::sync::Arc;
+
+use evenstep_protocol::{AllocateAnswer, AllocateRequest, Allocation, Decision, WorkerId};
+
+use super::background;
+use super::bounds::Bounds;
+use super::learning_rate;
+use super::reason;
+use super::state::JobState;
+use super::tail::{self, Hedging};
+use crate::learning_rate::{LearningRateError, Upcoming};
+use crate::plan::{
+    InForce, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
+};
+
+/// Why an iteration has no allocation.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Undecided {
+    /// The bounds or the sizes do not allow one.
+    #[error(transparent)]
+    Unplannable(#[from] Unplannable),
+    /// The learning-rate rule has no instruction.
+    #[error(transparent)]
+    LearningRate(#[from] LearningRateError),
+}
+
+/// A planned iteration that is not part of the state yet: see [`JobState::apply`].
+#[derive(Debug, Clone)]
+pub struct Decided {
+    /// The allocation.
+    pub answer: Arc<AllocateAnswer>,
+    /// The plan in force from now on; `None` if it stays as it is.
+    in_force: Option<(Vec<WorkerId>, InForce)>,
+    instruction: Upcoming,
+}
+
+impl JobState {
+    /// Plans an iteration. If the request asks for less than a whole global batch, the ragged end of an epoch, the plan is not
+    /// compared with the one in force and does not replace it.
+    ///
+    /// An iteration that is planned again, or before others that were requested, was not carried out by anybody, nor were those
+    /// after it: their learning-rate instructions are forgotten.
+    ///
+    /// # Errors
+    /// [`Undecided`] if the bounds, the sizes or the learning-rate rule do not allow an allocation. The state is unchanged then, as
+    /// it is in any case before [`Self::apply`].
+    pub fn decide(&self, request: &AllocateRequest) -> Result<Decided, Undecided> {
+        let iteration = request.iteration;
+        let live = self.live();
+        let whole_batch = self.global_batch();
+        let ragged = request.global_batch.filter(|samples| *samples < whole_batch);
+        let global_batch = ragged.unwrap_or(whole_batch);
+        let bounds: Vec<Bounds> = live.iter().map(|id| self.bounds(id)).collect();
+        let outlooks = outlooks(self, &live, &bounds, ragged);
+        let rules = rules(self, global_batch, ragged.is_some());
+        let in_force = self.in_force.as_ref().filter(|(workers, _)| ragged.is_none() && *workers == live);
+        let in_force = in_force.map(|(_, in_force)| in_force);
+        let (plan, hedging) = if !request.cost_per_sample.is_empty() {
+            (plan_by_cost(&outlooks, &request.cost_per_sample, &rules)?, None)
+        } else if let Some(step) = profile_step(self, iteration).filter(|_| ragged.is_none()) {
+            (step, None)
+        } else {
+            let scenarios = self.models.scenarios(&live);
+            let plan = plan(&outlooks, &scenarios, in_force, &rules)?;
+            let any_size = rules.sizes == Sizes::Any;
+            let hedging =
+                any_size.then(|| self.hedge(&live, &plan, &outlooks, &bounds, &scenarios)).flatten();
+            (plan, hedging)
+        };
+        let instruction = self.learning_rate.preview(iteration, whole_batch)?;
+
+        let mut decision = Decision {
+            kind: reason::kind(&plan.reason),
+            reason: match ragged {
+                Some(samples) => format!("{samples} samples at the end of the epoch"),
+                None => reason::text(&plan.reason, &live, self.spec.min_gain),
+            },
+            predicted_step_time_s: plan.step_time_s,
+            even_step_time_s: plan.even_step_time_s,
+        };
+        if let Some(hedging) = &hedging {
+            decision.predicted_step_time_s = Some(hedging.step_time_s);
+        }
+        let mut allocations = allocations(&live, &plan, &outlooks, &bounds, request, hedging.as_ref());
+        // A profile measures: nothing may run beside it.
+        let measures = matches!(plan.reason, Reason::Profiling { .. });
+        if let Some(wanted) = self.spec.background.filter(|_| !measures) {
+            background::set_budgets(&mut allocations, &outlooks, hedging.as_ref(), wanted);
+        }
+        let mut answer = AllocateAnswer {
+            job_id: request.job_id.clone(),
+            generation: self.members.generation(),
+            iteration,
+            global_batch,
+            allocations,
+            tail: hedging.map(|hedging| hedging.tail),
+            optimizer: learning_rate::on_the_wire(self.spec.rule, instruction.instruction()),
+            decision,
+        };
+        tail::append_reason(&mut answer);
+        let in_force = ragged.is_none().then(|| plan.in_force());
+        let in_force = in_force.map(|in_force| (live, in_force));
+        Ok(Decided { answer: Arc::new(answer), in_force, instruction })
+    }
+
+    /// Makes a planned iteration part of the state: its plan is in force, and its iteration is requested.
+    pub fn apply(&mut self, decided: Decided) {
+        let Decided { answer, in_force, instruction } = decided;
+        self.learning_rate.accept(instruction);
+        if in_force.is_some() {
+            self.in_force = in_force;
+        }
+        self.next_iteration = self.next_iteration.max(answer.iteration + 1);
+        self.last_answer = Some(answer);
+    }
+}
+
+/// The rules of a job. At the ragged end of an epoch any size is allowed: few of the usual ones add up.
+fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rules {
+    let spec = &state.spec;
+    let sizes = match spec.distinct_sizes {
+        _ if is_ragged => Sizes::Any,
+        _ if !spec.allowed_sizes.is_empty() => Sizes::Allowed(spec.allowed_sizes.clone()),
+        Some(distinct) => Sizes::Distinct(usize::try_from(distinct).unwrap_or(usize::MAX)),
+        None => Sizes::Any,
+    };
+    Rules {
+        global_batch,
+        quantum: spec.quantum,
+        sizes,
+        objective: Objective::default(),
+        min_gain: spec.min_gain,
+        max_batch_growth: spec.max_batch_growth,
+    }
+}
+
+/// What is known of each live worker. Floors and pins do not count if a ragged iteration has too few samples for them.
+fn outlooks(
+    state: &JobState,
+    live: &[WorkerId],
+    bounds: &[Bounds],
+    ragged: Option<u64>,
+) -> Vec<WorkerOutlook> {
+    let quantum = state.spec.quantum;
+    let least = bounds
+        .iter()
+        .map(|bounds| bounds.floor.div_ceil(quantum).saturating_mul(quantum))
+        .fold(0u64, u64::saturating_add);
+    let floors_give_way = ragged.is_some_and(|samples| least > samples);
+    let outlook = |(id, bounds): (&WorkerId, &Bounds)| {
+        let known = state.models.worker(id);
+        let measured = state.models.expected(id).map(|(forecast, curve)| Measured {
+            forecast,
+            curve,
+            largest: known.map_or(0, |known| known.largest),
+        });
+        WorkerOutlook {
+            measured,
+            communication: known
+                .map(|known| known.communication(state.spec.overlap_begins))
+                .unwrap_or_default(),
+            floor: if floors_give_way { 0 } else { bounds.floor },
+            cap: bounds.cap,
+        }
+    };
+    live.iter().zip(bounds).map(outlook).collect()
+}
+
+/// The plan of an iteration that belongs to the profile at the start.
+fn profile_step(state: &JobState, iteration: u64) -> Option<Plan> {
+    let steps = state.profile(iteration);
+    let at = usize::try_from(iteration).ok()?;
+    let reason = Reason::Profiling { step: at + 1, of: steps.len() };
+    let batches = steps.into_iter().nth(at)?;
+    Some(Plan { batches, speeds: None, reason, step_time_s: None, even_step_time_s: None })
+}
+
+fn allocations(
+    live: &[WorkerId],
+    plan: &Plan,
+    outlooks: &[WorkerOutlook],
+    bounds: &[Bounds],
+    request: &AllocateRequest,
+    hedging: Option<&Hedging>,
+) -> Vec<Allocation> {
+    let global_batch: u64 = plan.batches.iter().sum();
+    let batches = hedging.map_or(&plan.batches, |hedging| &hedging.bases);
+    let mut offset = 0;
+    let allocation = |(rank, worker): (usize, &WorkerId)| {
+        let local_batch = batches[rank];
+        let at_once = local_batch.max(hedging.map_or(0, |hedging| hedging.largest_chunks[rank]));
+        let costs = request.cost_per_sample.get(offset as usize..(offset + local_batch) as usize);
+        let cost = costs.filter(|_| !request.cost_per_sample.is_empty()).map(|costs| costs.iter().sum());
+        let expected = outlooks[rank].measured.as_ref().map(|measured| {
+            let time_s = match cost {
+                Some(cost) => measured.curve.time_of(cost),
+                None => measured.curve.time(local_batch),
+            };
+            // With a tail: the speed at all that it is expected to do. Of a worker without samples: as it would be with one.
+            let (batch, batch_s) = match hedging {
+                Some(_) => (plan.batches[rank], measured.curve.time(plan.batches[rank])),
+                None => (local_batch, time_s),
+            };
+            let speed = if batch_s > 0.0 { batch as f64 / batch_s } else { 1.0 / measured.curve.time(1) };
+            (time_s, speed, measured.forecast)
+        });
+        let allocation = Allocation {
+            worker: worker.clone(),
+            rank: rank as u64,
+            local_batch,
+            offset,
+            gradient_weight: local_batch as f64 / global_batch as f64,
+            planned_batch: hedging.map(|_| plan.batches[rank]),
+            pool: hedging.and_then(|hedging| hedging.pools[rank]),
+            micro_batch: bounds[rank].micro_batch.filter(|micro_batch| *micro_batch < at_once),
+            cost,
+            predicted_compute_time_s: expected.map(|(time_s, ..)| time_s),
+            predicted_speed_samples_per_s: expected.map(|(_, speed, _)| speed),
+            speed_lower_samples_per_s: expected
+                .map(|(_, speed, forecast)| speed * forecast.lower / forecast.speed),
+            speed_upper_samples_per_s: expected
+                .map(|(_, speed, forecast)| speed * forecast.upper / forecast.speed),
+            background: None,
+        };
+        offset += local_batch;
+        allocation
+    };
+    live.iter().enumerate().map(allocation).collect()
+}

@@ -1,0 +1,148 @@
+//! The shared tail of an iteration: whether it has one, and its form on the wire.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use evenstep_protocol::{AllocateAnswer, Hedge, HedgeView, Tail, WorkerId};
+
+use super::bounds::Bounds;
+use super::state::JobState;
+use crate::allocate::{Scenarios, Share};
+use crate::hedge::{ChunkCost, Hedged, POOL_MAX, Terms, hedge};
+use crate::plan::{Plan, WorkerOutlook};
+
+/// Attempts at a tail, each without the workers whose memory could not hold the chunks of the one before.
+const TRIES_MAX: usize = 4;
+
+/// A plan of which a part is left to a tail.
+#[derive(Debug)]
+pub struct Hedging {
+    /// Samples by rank that each worker does first.
+    pub bases: Vec<u64>,
+    /// By rank: the pool that it claims from.
+    pub pools: Vec<Option<u64>>,
+    /// By rank: the largest chunk that it may claim; 0 where it claims none.
+    pub largest_chunks: Vec<u64>,
+    /// What is claimed.
+    pub tail: Tail,
+    /// Expected time of the step in seconds.
+    pub step_time_s: f64,
+}
+
+impl JobState {
+    /// A plan with a shared tail. `None` if the job has no tails, fewer than two workers can claim, a worker is unmeasured, or no
+    /// tail is expected to shorten the step.
+    pub(super) fn hedge(
+        &self,
+        live: &[WorkerId],
+        plan: &Plan,
+        outlooks: &[WorkerOutlook],
+        bounds: &[Bounds],
+        scenarios: &Scenarios,
+    ) -> Option<Hedging> {
+        if self.spec.hedge == Hedge::Off {
+            return None;
+        }
+        let cost = |id: &WorkerId| self.claims(id).then(|| self.models.chunk_cost(id));
+        let mut costs: Vec<Option<ChunkCost>> = live.iter().map(cost).collect();
+        let share = |(outlook, bounds): (&WorkerOutlook, &Bounds)| {
+            // What fits at once does not bound what is done one after the other.
+            Some(Share { cap: bounds.in_all, ..outlook.share()? })
+        };
+        let shares: Vec<Share> = outlooks.iter().zip(bounds).map(share).collect::<Option<_>>()?;
+        let quantum = self.spec.quantum;
+        let min_chunk = self.spec.min_chunk.unwrap_or(quantum).max(quantum).next_multiple_of(quantum);
+        let terms = Terms { cost: self.models.claim_cost(), min_chunk, quantum, pool_max: POOL_MAX };
+        for _ in 0..TRIES_MAX {
+            if costs.iter().flatten().count() < 2 {
+                return None;
+            }
+            let hedged = hedge(&plan.batches, &shares, &costs, scenarios, &terms)?;
+            let unfit = unfit(&hedged, bounds);
+            if unfit.is_empty() {
+                return Some(Hedging::new(hedged));
+            }
+            unfit.into_iter().for_each(|rank| costs[rank] = None);
+        }
+        None
+    }
+
+    /// Whether a worker can claim chunks.
+    fn claims(&self, id: &WorkerId) -> bool {
+        self.workers.get(id).is_some_and(|worker| worker.request.claims)
+    }
+
+    /// The tail of the newest allocation; `None` if fewer than two live workers can claim, or the job has no tails.
+    pub fn hedge_view(&self) -> Option<HedgeView> {
+        let can = self.members.live().filter(|id| self.claims(id)).count() >= 2;
+        (can && self.spec.hedge == Hedge::Auto).then(|| HedgeView {
+            tail_share: self
+                .last_answer
+                .as_deref()
+                .filter(|last| last.tail.is_some())
+                .map_or(0.0, tail_share),
+            chunks: self.last_answer.as_deref().map_or(0, chunks),
+            claim_time_s: self.models.claim_cost().latency_s,
+        })
+    }
+
+    /// The pool that each worker claims from in the newest allocation.
+    pub fn pools(&self) -> BTreeMap<&WorkerId, u64> {
+        let shares = self.last_answer.iter().filter(|last| last.tail.is_some());
+        let shares = shares.flat_map(|last| &last.allocations);
+        shares.filter_map(|share| Some((&share.worker, share.pool?))).collect()
+    }
+}
+
+/// Members of a pool whose memory does not hold its largest chunk.
+fn unfit(hedged: &Hedged, bounds: &[Bounds]) -> Vec<usize> {
+    let unfit = |rank: &usize, largest: u64| bounds[*rank].at_once.is_some_and(|most| largest > most);
+    let pools = hedged.pools.iter().flat_map(|pool| {
+        let largest = pool.chunks.iter().copied().max().unwrap_or(0);
+        pool.members.iter().copied().filter(move |rank| unfit(rank, largest))
+    });
+    pools.collect()
+}
+
+impl Hedging {
+    fn new(hedged: Hedged) -> Self {
+        let mut pools = vec![None; hedged.bases.len()];
+        let mut largest_chunks = vec![0; hedged.bases.len()];
+        for (number, pool) in (0..).zip(&hedged.pools) {
+            for rank in &pool.members {
+                pools[*rank] = Some(number);
+                largest_chunks[*rank] = pool.chunks.iter().copied().max().unwrap_or(0);
+            }
+        }
+        let sizes = hedged.pools.iter().map(|pool| pool.chunks.len() as u64);
+        let tail = Tail {
+            offset: hedged.bases.iter().sum(),
+            chunks: hedged.pools.iter().flat_map(|pool| pool.chunks.iter().copied()).collect(),
+            pools: if hedged.pools.len() > 1 { sizes.collect() } else { Vec::new() },
+        };
+        Self { bases: hedged.bases, pools, largest_chunks, tail, step_time_s: hedged.step_time_s }
+    }
+}
+
+/// The part of an allocation's samples that is left to a tail.
+fn tail_share(answer: &AllocateAnswer) -> f64 {
+    let samples = answer.tail.iter().flat_map(|tail| &tail.chunks).sum::<u64>();
+    samples as f64 / answer.global_batch as f64
+}
+
+fn chunks(answer: &AllocateAnswer) -> u64 {
+    answer.tail.as_ref().map_or(0, |tail| tail.chunks.len() as u64)
+}
+
+/// Adds the tail to the reason of an allocation that has one.
+pub fn append_reason(answer: &mut AllocateAnswer) {
+    let percent = tail_share(answer) * 100.0;
+    let chunks = chunks(answer);
+    let reason = &mut answer.decision.reason;
+    // Writing to a string cannot fail.
+    let _ = match chunks {
+        0 => Ok(()),
+        1 => write!(reason, "; {percent:.0} % of the samples in a tail of 1 chunk"),
+        chunks => write!(reason, "; {percent:.0} % of the samples in a tail of {chunks} chunks"),
+    };
+}

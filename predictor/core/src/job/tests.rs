@@ -1,0 +1,114 @@
+use std::collections::BTreeMap;
+
+use evenstep_protocol::{AllocateRequest, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
+
+use super::*;
+use crate::membership::{Member, State};
+
+fn worker(number: usize) -> WorkerId {
+    WorkerId::new(format!("node/{number}")).unwrap()
+}
+
+/// A job of two live workers that has seen nothing.
+fn job(spec: JobSpec) -> JobState {
+    let member = |number| Member {
+        id: worker(number),
+        state: State::Live,
+        last_seen_ms: 0,
+        departures_ms: std::collections::VecDeque::new(),
+    };
+    let known = |number| (worker(number), WorkerState::new(JoinRequest::new(worker(number))));
+    JobState::restore(Restored {
+        kept_from: 0,
+        generation: 2,
+        departed_generation: 0,
+        members: (0..2).map(member).collect(),
+        workers: BTreeMap::from_iter((0..2).map(known)),
+        models: Models::new(),
+        learning_rate: controller(&spec).unwrap(),
+        last_iteration: None,
+        last_answer: None,
+        spec,
+    })
+}
+
+fn request(iteration: u64) -> AllocateRequest {
+    AllocateRequest::new(JobId::new("job").unwrap(), 2, iteration)
+}
+
+/// One worker is twice as fast as the other.
+fn reports(iteration: u64) -> Vec<WorkerReport> {
+    let report = |number: usize| {
+        let speed = 100.0 * (number + 1) as f64 * (1.0 + 0.1 * (iteration % 3) as f64);
+        WorkerReport::new(worker(number), iteration, 32, 32.0 / speed)
+    };
+    (0..2).map(report).collect()
+}
+
+#[test]
+fn a_decision_is_part_of_the_state_only_once_it_is_applied() {
+    let mut state = job(JobSpec::new(64));
+    let decided = state.decide(&request(0)).unwrap();
+    assert_eq!(*state.decide(&request(0)).unwrap().answer, *decided.answer);
+    assert_eq!((state.next_iteration, state.last_answer.is_none()), (0, true));
+    let answer = decided.answer.clone();
+    state.apply(decided);
+    assert_eq!((state.next_iteration, state.last_answer.clone()), (1, Some(answer)));
+}
+
+#[test]
+fn what_cannot_be_planned_is_an_error_that_leaves_no_trace() {
+    let mut state = job(JobSpec::new(64));
+    state.apply(state.decide(&request(0)).unwrap());
+    for iteration in 0..3 {
+        state.observe(&reports(iteration));
+    }
+    let before = state.decide(&request(1)).unwrap();
+    state.spec.max_local_batch = Some(20);
+    assert!(matches!(state.decide(&request(1)), Err(Undecided::Unplannable(_))));
+    state.spec.max_local_batch = None;
+    assert_eq!(*state.decide(&request(1)).unwrap().answer, *before.answer);
+}
+
+/// Reports of several iterations in one call teach the same as in several.
+#[test]
+fn grouping_does_not_change_what_is_learned() {
+    let mut one_by_one = job(JobSpec::new(64));
+    let mut together = job(JobSpec::new(64));
+    (0..40).for_each(|iteration| drop(one_by_one.observe(&reports(iteration))));
+    let all: Vec<WorkerReport> = (0..40).flat_map(reports).collect();
+    assert_eq!(together.observe(&all), []);
+    let bytes = [&one_by_one, &together].map(|state| write_models(&state.models).unwrap());
+    assert_eq!(bytes[0], bytes[1]);
+    assert_eq!(
+        *one_by_one.decide(&request(40)).unwrap().answer,
+        *together.decide(&request(40)).unwrap().answer
+    );
+    let read = read_models(&bytes[0]).unwrap();
+    assert_eq!(write_models(&read).unwrap(), bytes[0], "stored models come back as they were");
+    assert!(read_models(&bytes[0][1..]).is_err() || read_models(&[]).is_err());
+}
+
+#[test]
+fn the_plan_in_force_comes_back_with_the_newest_allocation() {
+    let mut state = job(JobSpec::new(64));
+    (0..40).for_each(|iteration| drop(state.observe(&reports(iteration))));
+    state.apply(state.decide(&request(40)).unwrap());
+    let last = state.last_answer.as_deref().cloned();
+    let restored = JobState::restore(Restored {
+        spec: state.spec.clone(),
+        kept_from: 0,
+        generation: 2,
+        departed_generation: 0,
+        members: state.members.all().to_vec(),
+        workers: BTreeMap::new(),
+        models: Models::new(),
+        learning_rate: state.learning_rate.clone(),
+        last_iteration: Some(40),
+        last_answer: last,
+    });
+    let (workers, in_force) = state.in_force.clone().unwrap();
+    let (restored_workers, restored_plan) = restored.in_force.clone().unwrap();
+    assert_eq!((restored_workers, restored_plan.batches), (workers, in_force.batches));
+    assert_eq!(restored.next_iteration, 41);
+}

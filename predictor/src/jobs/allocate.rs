@@ -1,0 +1,196 @@
+//! The way of a request: validate, observe, decide, commit, publish.
+
+use std::sync::Arc;
+
+use evenstep_core::job::{Decided, JobState, Undecided};
+use evenstep_core::plan::Unplannable;
+use evenstep_protocol::{AllocateRequest, JobId, LearningRateRule, WorkerReport};
+use evenstep_store::{Change, StoreError};
+
+use super::error::JobError;
+use super::job::{Held, Job};
+use super::load::log_skipped;
+use super::responses::AllocateResponse;
+use super::validate::validate;
+
+/// Bytes of a response beside its shares, about: what is allocated for it.
+const RESPONSE_BYTES: usize = 1024;
+/// Bytes of one worker's share in a response, about.
+const SHARE_BYTES: usize = 400;
+
+/// The outcome of a request for an allocation.
+#[derive(Debug)]
+pub struct Allocated {
+    /// The response.
+    pub response: AllocateResponse,
+    /// Whether it was planned for this request; false if the iteration was requested before.
+    pub is_new: bool,
+}
+
+impl Job {
+    /// The allocation of an iteration: the one that it has, or a new one that is durable before this returns.
+    ///
+    /// # Errors
+    /// Any [`JobError`]. If an iteration cannot be planned, the reports of the request are stored all the same, and nothing else
+    /// changes.
+    #[tracing::instrument(name = "jobs.allocate", level = "debug", skip_all, fields(job_id = %self.id(), iteration = request.iteration))]
+    pub async fn allocate(&self, mut request: AllocateRequest) -> Result<Allocated, JobError> {
+        if let Some(response) = self.published().response(&request) {
+            return Ok(Allocated { response, is_new: false });
+        }
+        match self.try_allocate(&mut request).await {
+            // An earlier request was dropped while its allocation was being written: now it can be read.
+            Err(JobError::Store(StoreError::Taken)) => self.try_allocate(&mut request).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn try_allocate(&self, request: &mut AllocateRequest) -> Result<Allocated, JobError> {
+        let mut guard = self.lock().await?;
+        validate(guard.state(), request)?;
+        let known = self.known_response(guard.state(), request.iteration).await?;
+        let is_new = known.is_none();
+
+        let now_unix_ms = guard.now_unix_ms;
+        let held = guard.change();
+        for report in &request.reports {
+            held.state.members.renew(&report.worker, now_unix_ms);
+        }
+        self.published().retain_new(&mut request.reports, held.state.kept_from);
+        log_skipped(self.id(), &held.state.observe(&request.reports));
+        let planned = match known {
+            Some(response) => Ok((response, None)),
+            None => decide(&held.state, request).map(|(response, decided)| (response, Some(decided))),
+        };
+
+        let reports: Arc<[WorkerReport]> = std::mem::take(&mut request.reports).into();
+        let mut changes = Vec::with_capacity(3);
+        if !reports.is_empty() {
+            changes.push(Change::Reports { job_id: self.id().clone(), reports: reports.clone() });
+        }
+        let planned = planned.map(|(response, decided)| {
+            let answer = decided.map(|decided| {
+                changes.push(Change::Allocation {
+                    job_id: self.id().clone(),
+                    iteration: request.iteration,
+                    generation: response.generation,
+                    answer: response.body.clone(),
+                });
+                let answer = decided.answer.clone();
+                held.state.apply(decided);
+                answer
+            });
+            (response, answer)
+        });
+        // Gradients may arrive with the reports of an iteration that has its allocation, or cannot be planned.
+        if !changes.is_empty() {
+            changes.extend(learning_rate(self.id(), held, is_new && planned.is_ok())?);
+            if let Err(error) = self.store().write(changes, now_unix_ms).await {
+                if matches!(error, StoreError::Taken) {
+                    // For the second attempt.
+                    request.reports = reports.to_vec();
+                }
+                return Err(error.into());
+            }
+        }
+        guard.settle();
+
+        let answer = planned.as_ref().ok().and_then(|(_, answer)| answer.clone());
+        let response = planned.map(|(response, _)| response);
+        let mut published = self.published_mut();
+        for report in &*reports {
+            published.see(&report.worker, report.iteration);
+        }
+        if let Ok(response) = &response {
+            published.keep(request.iteration, response.clone());
+        }
+        drop(published);
+        self.live().allocated(self.id(), answer, &reports, now_unix_ms);
+        Ok(Allocated { response: response?, is_new })
+    }
+
+    /// The response that an iteration has already, in memory or in the store. One whose workers have since departed is void:
+    /// nobody can have carried it out, and the iteration is planned again.
+    async fn known_response(
+        &self,
+        state: &JobState,
+        iteration: u64,
+    ) -> Result<Option<AllocateResponse>, JobError> {
+        if let Some(response) = self.published().valid(iteration) {
+            return Ok(Some(response.clone()));
+        }
+        if iteration >= state.next_iteration {
+            return Ok(None);
+        }
+        let Some(stored) = self.store().answer(self.id(), iteration).await? else {
+            self.check_kept(iteration).await?;
+            return Ok(None);
+        };
+        let stored = Some(stored).filter(|stored| stored.generation >= state.members.departed_generation());
+        Ok(stored.map(AllocateResponse::from))
+    }
+
+    /// Rejects an iteration whose allocation may have been deleted by age. Called after the allocation was not found, so that it is
+    /// not deleted in between.
+    async fn check_kept(&self, iteration: u64) -> Result<(), JobError> {
+        let kept_from = self.store().kept_from(self.id()).await?;
+        if iteration < kept_from {
+            return Err(JobError::Gone { job_id: self.id().clone(), iteration, kept_from });
+        }
+        Ok(())
+    }
+
+    /// The response that an iteration has, for the other ranks; never plans.
+    ///
+    /// # Errors
+    /// [`JobError::NotAnswered`], [`JobError::Gone`], or what the store says.
+    pub async fn allocated(&self, iteration: u64) -> Result<AllocateResponse, JobError> {
+        if let Some(response) = self.published().latest(iteration) {
+            return Ok(response.clone());
+        }
+        let Some(stored) = self.store().answer(self.id(), iteration).await? else {
+            self.check_kept(iteration).await?;
+            return Err(JobError::NotAnswered { job_id: self.id().clone(), iteration });
+        };
+        Ok(stored.into())
+    }
+}
+
+/// Plans an iteration; the state stays as it is.
+#[tracing::instrument(name = "core.plan", level = "debug", skip_all)]
+fn decide(state: &JobState, request: &AllocateRequest) -> Result<(AllocateResponse, Decided), JobError> {
+    let decided = state.decide(request).map_err(|undecided| refusal(&request.job_id, undecided))?;
+    let answer = &*decided.answer;
+    let mut body = Vec::with_capacity(RESPONSE_BYTES + SHARE_BYTES * answer.allocations.len());
+    serde_json::to_writer(&mut body, answer)
+        .map_err(|source| StoreError::Corrupt { what: "answer", source })?;
+    Ok((AllocateResponse { generation: answer.generation, body: body.into() }, decided))
+}
+
+fn refusal(job_id: &JobId, undecided: Undecided) -> JobError {
+    match undecided {
+        Undecided::Unplannable(Unplannable::Infeasible(source)) => {
+            JobError::Infeasible { job_id: job_id.clone(), source }
+        }
+        Undecided::Unplannable(Unplannable::Sizes(error)) => {
+            JobError::Invalid(format!("allowed_sizes of job {job_id}: {error}"))
+        }
+        Undecided::LearningRate(error) => JobError::Invalid(error.to_string()),
+    }
+}
+
+/// The state of the learning-rate rule, if it is not the one that is stored: when an iteration was `decided` with a new global
+/// batch, and always under AdaScale. Everything between follows from it.
+fn learning_rate(job_id: &JobId, held: &mut Held, decided: bool) -> Result<Option<Change>, StoreError> {
+    let global_batch = held.state.global_batch();
+    let is_new = decided && held.stored_global_batch != Some(global_batch);
+    if !is_new && held.state.spec.rule != LearningRateRule::Adascale {
+        return Ok(None);
+    }
+    if decided {
+        held.stored_global_batch = Some(global_batch);
+    }
+    let state = serde_json::to_string(&held.state.learning_rate);
+    let state = state.map_err(|source| StoreError::Corrupt { what: "learning rate", source })?;
+    Ok(Some(Change::LearningRate { job_id: job_id.clone(), state }))
+}

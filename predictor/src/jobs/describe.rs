@@ -1,0 +1,111 @@
+//! A job's state for pages and dashboards.
+
+use std::collections::BTreeMap;
+
+use evenstep_core::curve::{CurveLearner, Knowledge};
+use evenstep_core::job::JobState;
+use evenstep_core::membership::State;
+use evenstep_protocol::{
+    CapView, CurveView, ForecastView, JobId, JobState as JobStateView, JobView, ModelView, RefitView,
+    WorkerForecastView, WorkerState as WorkerStateView, WorkerView, WorkersView,
+};
+
+/// Whether iterations can be allocated.
+pub fn activity(state: &JobState) -> JobStateView {
+    let live = state.members.live().count() as u64;
+    if live >= state.spec.min_workers.max(1) { JobStateView::Running } else { JobStateView::Paused }
+}
+
+/// The job at a glance.
+pub fn job(state: &JobState, job_id: &JobId) -> JobView {
+    JobView {
+        job_id: job_id.clone(),
+        spec: state.spec.clone(),
+        state: activity(state),
+        global_batch: state.global_batch(),
+        generation: state.members.generation(),
+        next_iteration: state.next_iteration,
+        live_workers: state.members.live().count() as u64,
+        last_decision: state.last_answer.as_ref().map(|last| last.decision.clone()),
+        hedge: state.hedge_view(),
+    }
+}
+
+/// Every worker that ever joined, with the number of its reports.
+pub fn workers(state: &JobState, job_id: &JobId, counts: &BTreeMap<String, u64>) -> WorkersView {
+    let pools = state.pools();
+    let mut rank = 0;
+    let members = state.members.all().iter();
+    let workers = members
+        .filter_map(|member| {
+            let worker = state.workers.get(&member.id)?;
+            let live = member.state == State::Live;
+            let view = WorkerView {
+                worker: member.id.clone(),
+                state: match member.state {
+                    State::Live => WorkerStateView::Live,
+                    State::Left => WorkerStateView::Left,
+                    State::Expired => WorkerStateView::Expired,
+                },
+                rank: live.then_some(rank),
+                device: worker.request.device.clone(),
+                min_local_batch: worker.request.min_local_batch,
+                max_local_batch: worker.request.max_local_batch,
+                last_seen_unix_ms: member.last_seen_ms,
+                reports: counts.get(member.id.as_str()).copied().unwrap_or(0),
+                speed_samples_per_s: state.models.forecaster().last_speed(&member.id),
+                claims: worker.request.claims,
+                pool: if live { pools.get(&member.id).copied() } else { None },
+                cap: state
+                    .bounds(&member.id)
+                    .tightest
+                    .map(|(max_local_batch, because)| CapView { max_local_batch, because }),
+                curve: state.models.worker(&member.id).and_then(|known| curve(&known.curve)),
+                straggler: if live { state.straggler(&member.id) } else { None },
+                operator_override: worker.operator_override.clone(),
+            };
+            rank += u64::from(live);
+            Some(view)
+        })
+        .collect();
+    WorkersView { job_id: job_id.clone(), generation: state.members.generation(), workers }
+}
+
+/// What each live worker is expected to do next.
+pub fn forecast(state: &JobState, job_id: &JobId, refits: RefitView) -> ForecastView {
+    let models = &state.models;
+    let workers = state.members.live().map(|id| {
+        let forecast = models.forecaster().forecast(id, None);
+        let experts = models.forecaster().experts(id).into_iter();
+        WorkerForecastView {
+            worker: id.clone(),
+            speed_samples_per_s: forecast.map(|forecast| forecast.speed),
+            speed_lower_samples_per_s: forecast.map(|forecast| forecast.lower),
+            speed_upper_samples_per_s: forecast.map(|forecast| forecast.upper),
+            observations: models.forecaster().observations(id),
+            models: experts
+                .map(|expert| ModelView {
+                    model: expert.name,
+                    speed_samples_per_s: expert.speed,
+                    weight: expert.weight,
+                    log_rmse: expert.log_rmse,
+                })
+                .collect(),
+            missing_drivers: models.missing(id),
+        }
+    });
+    ForecastView { job_id: job_id.clone(), workers: workers.collect(), refits }
+}
+
+fn curve(learner: &CurveLearner) -> Option<CurveView> {
+    let largest_batch = learner.largest();
+    let view = match learner.knowledge() {
+        Knowledge::Unproven => {
+            CurveView { identified: false, fixed_share: 0.0, saturation_batch: None, largest_batch }
+        }
+        Knowledge::Identified { fixed_share, saturation, .. } => {
+            CurveView { identified: true, fixed_share, saturation_batch: saturation, largest_batch }
+        }
+    };
+    (largest_batch > 0).then_some(view)
+}

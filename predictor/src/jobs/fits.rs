@@ -1,0 +1,95 @@
+//! Threads for fits, and the counters of their outcomes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use evenstep_observability::metrics::prometheus::proto::MetricFamily;
+use evenstep_observability::metrics::prometheus::{Histogram, IntCounterVec};
+use evenstep_observability::metrics::{collect, counters, histogram};
+use evenstep_protocol::RefitView;
+use tokio::sync::Semaphore;
+
+/// Durations of fits, in seconds.
+const FITS_S: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+/// The threads that fits may take, shared by all jobs, and how their fits went.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    threads: Arc<Semaphore>,
+    fits: IntCounterVec,
+    durations: Histogram,
+}
+
+impl Pool {
+    /// A pool of so many threads, at least one.
+    pub fn new(threads: usize) -> Self {
+        let fits =
+            counters("evenstep_model_refits_total", "Networks fitted in the background.", &["outcome"]);
+        // There from the beginning, so that rates over them are 0 and not absent.
+        for outcome in ["fitted", "failed"] {
+            fits.with_label_values(&[outcome]);
+        }
+        let durations = histogram("evenstep_model_refit_duration_seconds", "Time of one fit.", FITS_S);
+        Self { threads: Arc::new(Semaphore::new(threads.max(1))), fits, durations }
+    }
+
+    /// How fits went.
+    pub fn families(&self) -> Vec<MetricFamily> {
+        let mut families = Vec::new();
+        collect(&mut families, &self.fits, []);
+        collect(&mut families, &self.durations, []);
+        families
+    }
+
+    /// Counts a fit.
+    pub fn count(&self, is_fitted: bool, us: u64) {
+        self.durations.observe(us as f64 / 1e6);
+        self.fits.with_label_values(&[if is_fitted { "fitted" } else { "failed" }]).inc();
+    }
+
+    /// Runs work on a thread of the pool, beside the async runtime.
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        // Neither the semaphore nor the runtime goes away while jobs are refitted: then there is nothing to run for.
+        let _thread = self.threads.acquire().await.ok()?;
+        tokio::task::spawn_blocking(work).await.ok()
+    }
+}
+
+/// How the fits of a job went.
+#[derive(Debug, Default)]
+pub struct FitRecord {
+    fitted: AtomicU64,
+    failed: AtomicU64,
+    fit_us: AtomicU64,
+    stored_observations: AtomicU64,
+}
+
+impl FitRecord {
+    /// For people and dashboards.
+    pub fn view(&self) -> RefitView {
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        RefitView {
+            fitted: read(&self.fitted),
+            failed: read(&self.failed),
+            fit_time_s: read(&self.fit_us) as f64 / 1e6,
+            stored_observations: read(&self.stored_observations),
+        }
+    }
+
+    /// Counts a fit.
+    pub fn count(&self, is_fitted: bool, us: u64) {
+        self.fit_us.fetch_add(us, Ordering::Relaxed);
+        let outcome = if is_fitted { &self.fitted } else { &self.failed };
+        outcome.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of observations in the models that were stored last.
+    pub fn stored_observations(&self) -> u64 {
+        self.stored_observations.load(Ordering::Relaxed)
+    }
+
+    /// Models with this number of observations were stored.
+    pub fn stored(&self, observations: u64) {
+        self.stored_observations.store(observations, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,232 @@
+//! What happens in a job while it runs, under one lock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use evenstep_core::job::JobState;
+use evenstep_core::membership::State;
+use evenstep_observability::metrics::{histogram, prometheus::Histogram};
+use evenstep_protocol::{
+    AllocateAnswer, JobId, JobLine, JobState as JobStateView, LogEntry, LogKind, StepView, WorkerId,
+    WorkerReport,
+};
+use evenstep_store::MemberEvent;
+use tokio::sync::watch;
+
+use super::log::Log;
+use super::steps::{Step, Steps};
+use super::tally::Tally;
+use crate::jobs::describe;
+
+/// Step times, in seconds.
+const STEP_TIMES_S: &[f64] =
+    &[0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0];
+/// Changes of plans go to the service's log this often at most, in milliseconds: a job may change its plan at every step.
+const SAY_EVERY_MS: i64 = 10_000;
+
+/// What is seen of a job.
+#[derive(Debug)]
+pub struct Live {
+    seen: Mutex<Seen>,
+    changes: watch::Sender<()>,
+    pub(super) step_times: Histogram,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub members: Option<MembersLine>,
+    pub steps: Steps,
+    pub workers: BTreeMap<WorkerId, Tally>,
+    pub log: Log,
+    /// How often workers, wishes or overrides changed.
+    changed: u64,
+    pub refitted_unix_ms: Option<i64>,
+    /// Changes of the plan that the service's log knows of, and when it was told last.
+    said: u64,
+    said_unix_ms: i64,
+}
+
+/// A job's state at a glance.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MembersLine {
+    state: JobStateView,
+    pub live: u64,
+    pub departed: u64,
+    pub global_batch: u64,
+}
+
+/// How far somebody who looks has read.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cursor {
+    step: Option<(u64, i64)>,
+    log: u64,
+    changed: u64,
+}
+
+/// What is new to somebody who looks.
+#[derive(Debug, Default)]
+pub struct Updates {
+    /// The latest iteration that is over.
+    pub step: Option<StepView>,
+    /// Entries of the log.
+    pub log: Vec<LogEntry>,
+    /// Whether workers, wishes or overrides changed.
+    pub changed: bool,
+}
+
+impl Live {
+    /// Nothing seen yet.
+    pub fn new() -> Self {
+        let help = "Iterations: the longest that any worker took for its data, compute and barrier wait.";
+        Self {
+            seen: Mutex::default(),
+            changes: watch::Sender::new(()),
+            step_times: histogram("evenstep_iteration_duration_seconds", help, STEP_TIMES_S),
+        }
+    }
+
+    /// Wakes at every change.
+    pub fn watch(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// What is new since `cursor`, which is moved on.
+    pub fn updates(&self, cursor: &mut Cursor) -> Updates {
+        let seen = self.lock();
+        let latest = seen.steps.latest();
+        let mark = latest.map(|step| (step.iteration(), step.at_unix_ms()));
+        let step = latest.filter(|_| mark != cursor.step).map(Step::view);
+        cursor.step = mark;
+        let (log, written) = seen.log.since(cursor.log);
+        let changed = seen.changed != cursor.changed;
+        (cursor.log, cursor.changed) = (written, seen.changed);
+        Updates { step, log, changed }
+    }
+
+    /// The cursor of somebody who has read the log, and nothing else.
+    pub fn cursor(&self) -> Cursor {
+        let seen = self.lock();
+        Cursor { step: None, log: seen.log.since(u64::MAX).1, changed: seen.changed }
+    }
+
+    /// The whole log.
+    pub fn log(&self) -> Vec<LogEntry> {
+        self.lock().log.since(0).0
+    }
+
+    /// The job at a glance.
+    pub fn line(&self, job_id: &JobId) -> JobLine {
+        let seen = self.lock();
+        let (latest, means) = (seen.steps.latest(), seen.steps.means());
+        JobLine {
+            job_id: job_id.clone(),
+            state: seen.members.map(|line| line.state),
+            url: None,
+            live_workers: seen.members.map_or(0, |line| line.live),
+            iteration: latest.map(Step::iteration),
+            at_unix_ms: latest.map(Step::at_unix_ms),
+            step_time_s: means.map(|means| means.step_time_s),
+            samples_per_s: means.map(|means| means.samples_per_s),
+            waiting_share: means.and_then(|means| means.waiting_share),
+            error_ratio: means.and_then(|means| means.error_ratio),
+            reason: seen.steps.latest_answer().map(|answer| answer.decision.reason.clone()),
+        }
+    }
+
+    /// An iteration was answered, and these reports were taken.
+    pub fn allocated(
+        &self,
+        job_id: &JobId,
+        answer: Option<Arc<AllocateAnswer>>,
+        reports: &[WorkerReport],
+        now_unix_ms: i64,
+    ) {
+        let mut guard = self.lock();
+        let seen = &mut *guard;
+        for report in reports {
+            // Whoever left meanwhile is not shown any more.
+            let Some(tally) = seen.workers.get_mut(&report.worker) else { continue };
+            let share = seen.steps.reported(report, now_unix_ms, tally.rank);
+            tally.add(report, share, now_unix_ms);
+        }
+        for step_time_s in seen.steps.close() {
+            self.step_times.observe(step_time_s);
+        }
+        let mut said = None;
+        if let Some(answer) = answer {
+            seen.log.answered(now_unix_ms, seen.steps.latest_answer(), &answer);
+            let changes = seen.log.reallocations().values().sum::<u64>();
+            if changes > seen.said && now_unix_ms - seen.said_unix_ms >= SAY_EVERY_MS {
+                said = Some((answer.clone(), changes - seen.said));
+                (seen.said, seen.said_unix_ms) = (changes, now_unix_ms);
+            }
+            seen.steps.answered(answer);
+        }
+        drop(guard);
+        if let Some((answer, changes)) = said {
+            let (iteration, reason) = (answer.iteration, &answer.decision.reason);
+            tracing::info!(%job_id, iteration, changes, reason, "the plan changed");
+        }
+        self.changes.send_replace(());
+    }
+
+    /// Something happened to a worker.
+    pub fn member(&self, now_unix_ms: i64, event: &MemberEvent) {
+        self.lock().log.member(now_unix_ms, event);
+    }
+
+    /// The job's wishes are others now.
+    pub fn options(&self, now_unix_ms: i64) {
+        self.lock().log.write(now_unix_ms, LogKind::Changed, None, "the job's wishes changed");
+    }
+
+    /// Networks were fitted.
+    pub fn refitted(&self, now_unix_ms: i64, networks: usize) {
+        let mut seen = self.lock();
+        seen.refitted_unix_ms = Some(now_unix_ms);
+        let text = format!("{networks} networks were fitted anew");
+        seen.log.write(now_unix_ms, LogKind::Refitted, None, text);
+        drop(seen);
+        self.changes.send_replace(());
+    }
+
+    /// The job is there no more: whoever follows looks again.
+    pub fn gone(&self) {
+        self.changes.send_replace(());
+    }
+
+    /// Who takes part now, and with what.
+    pub fn members(&self, state: &JobState) {
+        let mut guard = self.lock();
+        let seen = &mut *guard;
+        let mut live = 0;
+        for (rank, worker) in state.members.live().enumerate() {
+            if !seen.workers.contains_key(worker) {
+                seen.workers.insert(worker.clone(), Tally::default());
+            }
+            if let Some(tally) = seen.workers.get_mut(worker) {
+                tally.rank = rank;
+                tally.device = state.workers.get(worker).and_then(|known| known.request.device.clone());
+            }
+            live += 1;
+        }
+        if seen.workers.len() > live {
+            let live: BTreeSet<&WorkerId> = state.members.live().collect();
+            seen.workers.retain(|worker, _| live.contains(worker));
+        }
+        let departed = state.members.all().iter().filter(|member| member.state != State::Live).count();
+        seen.members = Some(MembersLine {
+            state: describe::activity(state),
+            live: live as u64,
+            departed: departed as u64,
+            global_batch: state.global_batch(),
+        });
+        seen.changed += 1;
+        drop(guard);
+        self.changes.send_replace(());
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,62 @@
+//! Changes of a whole job: its options, and its deletion.
+
+use evenstep_core::job::{controller, rule};
+use evenstep_protocol::{JobSpec, JobView};
+use evenstep_store::Change;
+
+use super::describe;
+use super::error::JobError;
+use super::job::Job;
+use super::responses::Published;
+
+impl Job {
+    /// Changes the job options, from the next iteration that was not requested yet.
+    pub(super) async fn put(&self, spec: JobSpec) -> Result<JobView, JobError> {
+        let mut guard = self.lock().await?;
+        let state = guard.state();
+        if state.next_iteration > 0 && rule(&spec) != rule(&state.spec) {
+            return Err(JobError::Conflict(format!(
+                "rule: job {} was answered by {:?} with its settings already; take a new job id",
+                self.id(),
+                state.spec.rule
+            )));
+        }
+        if spec != state.spec {
+            let begins = controller(&spec).map_err(|error| JobError::Invalid(error.to_string()))?;
+            let now_unix_ms = guard.now_unix_ms;
+            let held = guard.change();
+            let change = Change::PutJob { job_id: self.id().clone(), spec: spec.clone().into() };
+            self.store().write(vec![change], now_unix_ms).await?;
+            held.state.spec = spec;
+            if held.state.next_iteration == 0 {
+                // No iteration was planned: the base batch of the learning rate is still open.
+                held.state.learning_rate = begins;
+            }
+            guard.settle();
+            self.live().options(now_unix_ms);
+            self.live().members(guard.state());
+        }
+        Ok(describe::job(guard.state(), self.id()))
+    }
+
+    /// Deletes the job. If this is interrupted, none of its iterations is planned again, and another request continues.
+    pub(super) async fn delete(&self) -> Result<(), JobError> {
+        let mut guard = self.lock().await?;
+        let now_unix_ms = guard.now_unix_ms;
+        // Never settled: the next request finds no job.
+        guard.change();
+        let trim = || vec![Change::TrimJob { job_id: self.id().clone() }];
+        while self.store().write(trim(), now_unix_ms).await? > 0 {}
+        self.store().write(vec![Change::DeleteJob { job_id: self.id().clone() }], now_unix_ms).await?;
+        *self.published_mut() = Published::default();
+        Ok(())
+    }
+
+    /// Removes workers whose lease expired.
+    pub(super) async fn expire_leases(&self) -> Result<(), JobError> {
+        if self.is_loaded() {
+            self.lock().await?;
+        }
+        Ok(())
+    }
+}

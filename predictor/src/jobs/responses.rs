@@ -1,0 +1,207 @@
+//! Recent responses, which repeated requests get without waiting for a plan.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use evenstep_protocol::{AllocateRequest, WorkerId, WorkerReport};
+use evenstep_store::StoredAnswer;
+
+/// Responses kept in memory per job; older ones are read from the store.
+const RESPONSES_KEPT: usize = 256;
+
+/// The response to `/allocate`, byte for byte as it is stored.
+#[derive(Debug, Clone)]
+pub struct AllocateResponse {
+    /// The generation it was planned in.
+    pub generation: u64,
+    /// The JSON body; all who need it share these bytes.
+    pub body: Bytes,
+}
+
+impl From<StoredAnswer> for AllocateResponse {
+    fn from(stored: StoredAnswer) -> Self {
+        Self { generation: stored.generation, body: stored.answer }
+    }
+}
+
+/// What every request may read at once.
+#[derive(Debug, Default)]
+pub struct Published {
+    /// False until the job was read from the store.
+    pub loaded: bool,
+    /// The current generation.
+    pub generation: u64,
+    /// The generation of the latest departure.
+    pub departed_generation: u64,
+    responses: BTreeMap<u64, AllocateResponse>,
+    seen: BTreeMap<WorkerId, Seen>,
+}
+
+impl Published {
+    /// The response to a request that needs nothing new: its iteration has an allocation and its reports are known.
+    ///
+    /// `None` if the request needs a plan, or a look into the store.
+    pub fn response(&self, request: &AllocateRequest) -> Option<AllocateResponse> {
+        if !self.loaded || request.generation != self.generation {
+            return None;
+        }
+        let response = self.valid(request.iteration)?;
+        request.reports.iter().all(|report| self.has_seen(report)).then(|| response.clone())
+    }
+
+    /// The response in memory, unless one of its workers has departed since.
+    pub fn valid(&self, iteration: u64) -> Option<&AllocateResponse> {
+        self.responses.get(&iteration).filter(|response| response.generation >= self.departed_generation)
+    }
+
+    /// The response in memory, valid or not.
+    pub fn latest(&self, iteration: u64) -> Option<&AllocateResponse> {
+        self.responses.get(&iteration)
+    }
+
+    /// Keeps a response, and drops the oldest.
+    pub fn keep(&mut self, iteration: u64, response: AllocateResponse) {
+        self.responses.insert(iteration, response);
+        while self.responses.len() > RESPONSES_KEPT {
+            self.responses.pop_first();
+        }
+    }
+
+    /// Drops reports in place that were seen before, that repeat another of the same request, and those of iterations before
+    /// `kept_from`: whether these were seen is not known any more.
+    pub fn retain_new(&self, reports: &mut Vec<WorkerReport>, kept_from: u64) {
+        let repeats = repeats(reports);
+        let mut at = 0;
+        reports.retain(|report| {
+            let is_repeat = repeats.binary_search(&at).is_ok();
+            at += 1;
+            !is_repeat && report.iteration >= kept_from && !self.has_seen(report)
+        });
+    }
+
+    /// Marks a report as seen; false if it was seen before.
+    pub fn see(&mut self, worker: &WorkerId, iteration: u64) -> bool {
+        match self.seen.get_mut(worker) {
+            Some(seen) => seen.take(iteration),
+            None => {
+                self.seen.insert(worker.clone(), Seen { newest: iteration, earlier: 0 });
+                true
+            }
+        }
+    }
+
+    fn has_seen(&self, report: &WorkerReport) -> bool {
+        self.seen.get(&report.worker).is_some_and(|seen| seen.has(report.iteration))
+    }
+}
+
+/// Positions of reports of the same worker and iteration as one before them, in rising order.
+fn repeats(reports: &[WorkerReport]) -> Vec<usize> {
+    let key = |at: &usize| reports.get(*at).map(|report| (&report.worker, report.iteration));
+    let mut order: Vec<usize> = (0..reports.len()).collect();
+    // Stable: of equal ones the first stays the first.
+    order.sort_by_key(key);
+    let mut repeats: Vec<usize> = order
+        .windows(2)
+        .filter_map(|pair| match pair {
+            [before, at] if key(before) == key(at) => Some(*at),
+            _ => None,
+        })
+        .collect();
+    repeats.sort_unstable();
+    repeats
+}
+
+/// Which of a worker's latest iterations were reported: the newest, and a bit for each of the 64 before it.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    newest: u64,
+    /// Bit `i` stands for `newest - 1 - i`.
+    earlier: u64,
+}
+
+impl Seen {
+    fn has(&self, iteration: u64) -> bool {
+        match self.newest.checked_sub(iteration) {
+            None => false,
+            Some(0) => true,
+            Some(age) => age <= 64 && self.earlier >> (age - 1) & 1 == 1,
+        }
+    }
+
+    fn take(&mut self, iteration: u64) -> bool {
+        if self.has(iteration) {
+            return false;
+        }
+        if let Some(age) = self.newest.checked_sub(iteration) {
+            // Older than the window: the store knows whether it is new.
+            if age <= 64 {
+                self.earlier |= 1 << (age - 1);
+            }
+            return true;
+        }
+        let step = iteration - self.newest;
+        let shifted = if step < 64 { self.earlier << step } else { 0 };
+        self.earlier = if step <= 64 { shifted | 1 << (step - 1) } else { 0 };
+        self.newest = iteration;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn new_reports_stay_once_and_in_order() {
+        let report = |worker: &str, iteration| {
+            WorkerReport::new(WorkerId::new(worker).unwrap(), iteration, iteration, 0.1)
+        };
+        let mut published = Published::default();
+        published.see(&WorkerId::new("b").unwrap(), 5);
+        let mut reports = vec![
+            report("c", 4),
+            report("b", 5),
+            WorkerReport { local_batch: 9, ..report("a", 5) },
+            report("a", 5),
+            report("a", 3),
+            report("b", 6),
+            report("c", 4),
+        ];
+        published.retain_new(&mut reports, 4);
+        let left: Vec<(&str, u64, u64)> = reports
+            .iter()
+            .map(|report| (report.worker.as_str(), report.iteration, report.local_batch))
+            .collect();
+        assert_eq!(left, [("c", 4, 4), ("a", 5, 9), ("b", 6, 6)]);
+    }
+
+    /// Against a plain set, over a walk that goes forward, back and far.
+    #[test]
+    fn seen_is_a_set_of_the_recent() {
+        let mut seen = Seen { newest: 100, earlier: 0 };
+        let mut truth = BTreeSet::from([100u64]);
+        let mut at = 100u64;
+        for k in 0..4000u64 {
+            at = match k * 2_654_435_761 % 7 {
+                0 => at.saturating_sub(k % 40),
+                1 => at + k % 70,
+                _ => at + 1,
+            };
+            let new = truth.insert(at);
+            if seen.newest.saturating_sub(at) <= 64 {
+                assert_eq!(seen.take(at), new, "{at} at step {k}");
+            }
+            let newest = seen.newest;
+            for back in 0..=64.min(newest) {
+                assert_eq!(
+                    seen.has(newest - back),
+                    truth.contains(&(newest - back)),
+                    "{back} back at step {k}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The training that runs in the background, cut into pieces.
+
+use std::time::Instant;
+
+use evenstep_core::gate::PIECE_US;
+use tch::{Device, Kind, Tensor};
+
+use super::Pieces;
+use evenstep_trainer::Model;
+use evenstep_trainer::data::Cursor;
+use evenstep_trainer::model::evaluate;
+
+use crate::dataset::{DataSet, TeacherTask};
+use crate::network::{Architecture, Network};
+use evenstep_trainer::model::{MomentumForm, Sgd};
+
+/// Samples of its generated task.
+const SAMPLES: u64 = 4096;
+/// Those that its loss is measured on.
+const SHOWN: i64 = 512;
+const LEARNING_RATE: f64 = 0.02;
+const MOMENTUM: f64 = 0.9;
+/// Pieces of each size that are timed.
+const TRIES: usize = 5;
+
+/// What is trained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Widths of the hidden layers.
+    pub hidden: Vec<i64>,
+    /// Samples of an optimizer step; at least 1.
+    pub batch: u64,
+    /// Decides the first parameters and the task.
+    pub seed: u64,
+}
+
+/// A small network, its task and where it stands. A piece is the gradients of some samples, which add up, or the optimizer step
+/// that they add up to: the model after a step does not depend on how it was cut, but for rounding.
+#[derive(Debug)]
+pub struct Job {
+    data: DataSet,
+    model: Network,
+    optimizer: Sgd,
+    cursor: Cursor,
+    batch: u64,
+    piece: u64,
+    /// Samples of the current step that are done.
+    done: u64,
+    steps: u64,
+}
+
+impl Job {
+    /// Draws the network and the task.
+    pub fn new(settings: Settings, device: Device) -> Self {
+        let Settings { hidden, batch, seed } = settings;
+        let data = TeacherTask { samples: SAMPLES, seed }.generate();
+        let architecture = Architecture::Mlp { hidden };
+        let model = Network::new(&architecture, data.shape, data.classes, seed, Kind::Float, device);
+        let optimizer = Sgd::new(&model.parameters(), MOMENTUM, MomentumForm::Outside);
+        let cursor = Cursor::new(seed, SAMPLES);
+        let batch = batch.clamp(1, SAMPLES);
+        Self { data, model, optimizer, cursor, batch, piece: batch, done: 0, steps: 0 }
+    }
+
+    /// Cuts it into the largest pieces, by powers of two, that take about [`PIECE_US`] on this device now. What was trained on
+    /// the way counts for nothing.
+    pub fn fit(&mut self) -> Pieces {
+        let mut alone_us = 0.0;
+        let mut chosen = 1;
+        let mut size = 1;
+        while size < 2 * self.batch {
+            self.piece = size.min(self.batch);
+            let us = (0..TRIES).map(|_| self.timed_us()).fold(f64::INFINITY, f64::min);
+            if us > PIECE_US && size > 1 {
+                break;
+            }
+            (chosen, alone_us) = (self.piece, us);
+            size *= 2;
+        }
+        self.piece = chosen;
+        (self.done, self.steps) = (0, 0);
+        self.model.zero_grad();
+        Pieces { samples: chosen, alone_us }
+    }
+
+    /// A piece of gradients, in microseconds.
+    fn timed_us(&mut self) -> f64 {
+        self.done = 0;
+        let begun = Instant::now();
+        self.piece();
+        begun.elapsed().as_secs_f64() * 1e6
+    }
+
+    /// The next piece; returns the samples that it was the gradient of, 0 for a step.
+    pub fn piece(&mut self) -> u64 {
+        let size = self.cursor.size(self.batch, 0);
+        if self.done == size {
+            self.step(size);
+            return 0;
+        }
+        let count = self.piece.min(size - self.done);
+        let indices = self.cursor.slice(self.done, count);
+        let batch = self.data.train.gather(indices, self.model.kind(), self.model.device());
+        self.model.loss_sum(&batch).backward();
+        self.done += count;
+        count
+    }
+
+    fn step(&mut self, size: u64) {
+        let gradients: Vec<Tensor> =
+            self.model.parameters().iter().map(|parameter| parameter.grad().view(-1)).collect();
+        let mean = Tensor::cat(&gradients, 0) / size as f64;
+        self.optimizer.step(&self.model.parameters(), &mean, LEARNING_RATE);
+        self.model.zero_grad();
+        self.cursor.advance(size);
+        self.done = 0;
+        self.steps += 1;
+    }
+
+    /// Optimizer steps taken.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// The mean loss on the first samples of its task, which it trains on: it is there to take time, and begins to overfit soon.
+    pub fn loss(&self) -> f64 {
+        evaluate(&self.model, &self.data.train.head(SHOWN, self.model.kind(), self.model.device()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trained(piece: u64, steps: u64) -> f64 {
+        tch::set_num_threads(1);
+        let mut job = Job::new(Settings { hidden: vec![8], batch: 32, seed: 3 }, Device::Cpu);
+        job.piece = piece;
+        while job.steps < steps {
+            job.piece();
+        }
+        job.loss()
+    }
+
+    #[test]
+    fn how_it_is_cut_decides_nothing() {
+        let (whole, cut) = (trained(32, 40), trained(5, 40));
+        assert!((whole - cut).abs() < 1e-4, "{whole} {cut}");
+        assert!(whole < trained(32, 0), "it learns");
+    }
+}

@@ -1,0 +1,122 @@
+//! What a worker runs under: imposed speeds and competing loads.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use evenstep_trainer::training::{RunInfo, WorkerProcess};
+
+use super::args::TrainArgs;
+use crate::load::{ImposedPace, Load, LoadKind, Timeline, clock_s};
+use crate::record::{RunLine, Scenario};
+
+/// The conditions of one worker.
+#[derive(Debug)]
+pub struct Conditions {
+    /// What is trained, and how.
+    pub train: TrainArgs,
+    /// The worker.
+    pub process: WorkerProcess,
+    /// The real load on the workers' cores.
+    pub contended: Option<LoadKind>,
+    /// When the load, real or imposed, began: in seconds on the machine's monotonic clock.
+    pub loaded_since: Option<f64>,
+}
+
+impl Conditions {
+    /// The imposed pace of this worker.
+    ///
+    /// # Errors
+    /// Paces are named, and none for this rank.
+    pub fn pace(&self) -> Result<Option<ImposedPace>> {
+        let unit = Duration::from_secs_f64(self.train.pace_unit_ms / 1e3);
+        Ok(self.train.pace_of(self.process.rank)?.map(|pace| {
+            let (pace, origin) = (ImposedPace::new(pace, unit), Instant::now());
+            match self.train.sway {
+                Some(kind) => pace.swayed(self.timeline(kind, self.process.rank, origin), origin),
+                None => pace,
+            }
+        }))
+    }
+
+    /// The load beside each worker, real or imposed, by rank and on the clock of the record; empty if there is none, or it is
+    /// unknown when it began.
+    pub fn timelines(&self, started: Instant) -> Vec<Timeline> {
+        let kind = self.contended.or(self.train.sway).filter(|_| self.loaded_since.is_some());
+        let ranks = 0..self.process.world_size;
+        kind.map_or_else(Vec::new, |kind| ranks.map(|rank| self.timeline(kind, rank, started)).collect())
+    }
+
+    /// The load beside a worker, its time 0 being `origin`; if it is unknown when it began, that was now.
+    fn timeline(&self, kind: LoadKind, rank: usize, origin: Instant) -> Timeline {
+        let now_s = clock_s();
+        let lead_s = now_s - origin.elapsed().as_secs_f64() - self.loaded_since.unwrap_or(now_s);
+        Timeline::new(Load::beside(rank, kind, self.train.options.step.seed), lead_s)
+    }
+
+    /// The first line of a record.
+    pub fn describe(&self, run: &RunInfo<'_>) -> RunLine {
+        let (train, options) = (&self.train, &self.train.options);
+        let world_size = self.process.world_size;
+        let mut notes = Vec::new();
+        let paces: Option<Vec<f64>> =
+            (0..world_size).map(|rank| train.pace_of(rank).ok().flatten()).collect();
+        if let Some(paces) = &paces {
+            let sways = train.sway.map_or_else(String::new, |kind| {
+                format!(
+                    ", divided by 1 + n as beside n busy threads on its core, a load that {}",
+                    changes(kind)
+                )
+            });
+            notes.push(format!(
+                "imposed speeds {paces:?}: real gradients, then each worker waits until {} ms a sample divided by its \
+                 pace are over{sways}",
+                train.pace_unit_ms
+            ));
+        }
+        if let Some(kind) = self.contended {
+            notes.push(format!("each worker's core carries a real competing load that {}", changes(kind)));
+        }
+        if let Some(share) = options.hedge.tail {
+            notes.push(format!(
+                "even shares of {:.0} % of each iteration; the rest is a tail that is claimed",
+                100.0 * (1.0 - share)
+            ));
+        }
+        let scenario = match (&paces, self.contended, train.sway) {
+            (_, Some(_), _) => Scenario::Contended,
+            (Some(_), None, Some(_)) => Scenario::Swayed,
+            (Some(_), None, None) => Scenario::Paced,
+            (None, None, _) => Scenario::Plain,
+        };
+        RunLine {
+            scenario,
+            job_id: run.job_id.cloned(),
+            paces,
+            load: self.contended.or(train.sway),
+            workers: run.workers.to_vec(),
+            global_batch: options.whole_batch(world_size),
+            per_worker_batch: options.per_worker_batch,
+            rule: options.rule.named(),
+            model: run.model.clone(),
+            data: run.data.clone(),
+            steps: run.steps,
+            seed: options.step.seed,
+            ask: options.ask,
+            policies: options.policy.clone(),
+            elastic: options.elastic,
+            block: if options.policy.len() > 1 { options.block } else { run.steps },
+            notes,
+        }
+    }
+}
+
+/// How a load changes, in words.
+fn changes(kind: LoadKind) -> &'static str {
+    match kind {
+        LoadKind::Regimes => "changes over time",
+        LoadKind::Steady => "stays as it is",
+        LoadKind::Bursty => "comes in bursts",
+        LoadKind::Periodic => "comes and goes periodically",
+        LoadKind::Walk => "wanders up and down",
+    }
+}

@@ -1,0 +1,147 @@
+//! What is recorded of a worker's iterations, and what it trains beside them.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use evenstep_trainer::model::{Pace, choose};
+use evenstep_trainer::plan::Share;
+use evenstep_trainer::progress::{EndLine, IterationLine, Output, RegroupLine};
+use evenstep_trainer::step::worker_id;
+use evenstep_trainer::training::{At, Hooks, Observer, RunInfo};
+
+use super::conditions::Conditions;
+use crate::background::{Background, foreground_stream};
+use crate::record::sample_log::SampleLog;
+use crate::record::timeline::{TimelineLog, Watch};
+use crate::record::{Line, Recorder};
+
+/// Records, sample log, timeline and background job of one worker.
+struct LabObserver {
+    conditions: Conditions,
+    recorder: Option<Recorder>,
+    sample_log: Option<SampleLog>,
+    /// The samples of the current iteration that this worker computed.
+    indices: Vec<i64>,
+    timeline: Option<TimelineLog>,
+    watch: Option<Watch>,
+    background: Option<Background>,
+}
+
+/// The hooks of a worker under these conditions.
+///
+/// # Errors
+/// A file that cannot be written, or a device that cannot be used.
+pub fn hooks(conditions: Conditions) -> Result<Hooks> {
+    let (train, process) = (&conditions.train, &conditions.process);
+    let (options, rank) = (&train.options, process.rank);
+    let background = train.background.background.is_some().then(|| {
+        let device = choose(options.step.device, rank)?;
+        foreground_stream(device)?;
+        Background::start(train.background.job(rank, options.step.seed), device)
+    });
+    let sample_log = train.sample_log.as_ref().map(|folder| SampleLog::open(folder, &options.policy, rank));
+    let timeline = train.timeline.as_deref().map(|folder| {
+        let worker = worker_id(options.worker_id.as_deref(), rank)?;
+        let goes_on = process.life.is_some_and(|life| life > 0);
+        TimelineLog::open(folder, rank, worker, train.timeline_every, goes_on)
+    });
+    let pace = conditions.pace()?.map(|pace| Box::new(pace) as Box<dyn Pace>);
+    let observer = LabObserver {
+        background: background.transpose()?,
+        sample_log: sample_log.transpose()?,
+        timeline: timeline.transpose()?,
+        conditions,
+        recorder: None,
+        indices: Vec::new(),
+        watch: None,
+    };
+    Ok(Hooks { observer: Box::new(observer), pace })
+}
+
+impl LabObserver {
+    fn record(&mut self, line: &Line) -> Result<()> {
+        self.recorder.as_mut().map_or(Ok(()), |recorder| recorder.write(line))?;
+        Ok(())
+    }
+}
+
+impl Observer for LabObserver {
+    fn run_started(&mut self, run: &RunInfo<'_>, output: &Output) -> Result<()> {
+        let path = self.conditions.train.record.as_deref();
+        self.recorder = if run.taken_over {
+            path.map(Recorder::go_on).transpose()?
+        } else {
+            let line = self.conditions.describe(run);
+            line.notes.iter().for_each(|note| output.say(&format!("note: {note}")));
+            let loads = self.conditions.timelines(run.started);
+            path.map(|path| Recorder::begin(path, line, loads)).transpose()?
+        };
+        Ok(())
+    }
+
+    fn round_started(&mut self, round: u64) {
+        if let Some(log) = &mut self.sample_log {
+            log.round = round;
+        }
+    }
+
+    fn compute_started(&mut self, began: Instant, budget_s: f64) {
+        self.background.iter().for_each(|job| job.door().allow(budget_s));
+        self.watch = self.timeline.is_some().then(|| Watch::begin(began));
+        self.indices.clear();
+    }
+
+    fn share_computed(&mut self, share: Share, indices: &[i64]) {
+        if self.sample_log.is_some() {
+            self.indices.extend_from_slice(indices);
+        }
+        self.watch.iter_mut().for_each(|watch| watch.computed(share.offset, share.local_batch));
+    }
+
+    fn claim_answered(&mut self) {
+        self.watch.iter_mut().for_each(Watch::claimed);
+    }
+
+    fn all_reduce_started(&mut self, at: At) -> Result<()> {
+        if let Some(log) = &mut self.sample_log {
+            log.computed(at.policy, at.iteration, at.epoch, &self.indices)?;
+        }
+        self.watch.iter_mut().for_each(Watch::arrives);
+        Ok(())
+    }
+
+    fn all_reduce_finished(&mut self, at: At) -> Result<()> {
+        self.background.iter().for_each(|job| job.door().allow(0.0));
+        match (&mut self.timeline, self.watch.take()) {
+            (Some(log), Some(watch)) => log.write(at.policy, at.iteration, watch),
+            _ => Ok(()),
+        }
+    }
+
+    fn step_finished(&mut self, at: At) -> Result<()> {
+        self.sample_log.as_mut().map_or(Ok(()), |log| log.finished(at.policy, at.iteration))
+    }
+
+    fn iteration_logged(&mut self, line: IterationLine) -> Result<()> {
+        self.record(&Line::Iteration(Box::new(line)))
+    }
+
+    fn regrouped(&mut self, line: RegroupLine) -> Result<()> {
+        self.record(&Line::Regroup(line))
+    }
+
+    fn policy_finished(&mut self, line: EndLine) -> Result<()> {
+        self.record(&Line::End(line))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.recorder.as_mut().map_or(Ok(()), Recorder::flush)?;
+        Ok(())
+    }
+
+    fn run_finished(&mut self) -> Result<()> {
+        let Some(background) = self.background.take() else { return Ok(()) };
+        Output::new(format!("rank {}", self.conditions.process.rank)).say(&background.end()?.in_words());
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! Starting a run with its loads, and working as one of its workers.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use evenstep_trainer::launch::processes::{Ended, TIED, WorkerProcesses};
+use evenstep_trainer::launch::{cores, enter, from_environment, launch, train};
+use evenstep_trainer::progress::Output;
+use evenstep_trainer::training::{Training, WorkerProcess};
+use tch::Device;
+
+use super::args::{JoinArgs, LaunchArgs, TrainArgs};
+use super::conditions::Conditions;
+use super::observer::hooks;
+use crate::dataset::Samples;
+use crate::load::{Load, clock_s, clock_seconds};
+
+/// The environment variable that tells workers when the load began, in seconds on the machine's monotonic clock.
+const LOADED_SINCE: &str = "EVENSTEP_LAB_LOADED_SINCE";
+
+/// `launch`: starts the loads and the workers and waits for them; in a process that it started, works as that worker.
+///
+/// # Errors
+/// Values that contradict each other, or a worker that failed.
+pub fn run(args: &LaunchArgs) -> Result<Ended> {
+    if let Some(process) = from_environment()? {
+        let since = std::env::var(LOADED_SINCE).ok();
+        let loaded_since = since.map(|since| clock_seconds(&since)).transpose();
+        let loaded_since = loaded_since.map_err(|why| anyhow::anyhow!("{LOADED_SINCE}: {why}"))?;
+        work(Conditions { train: args.train.clone(), process, contended: args.contend, loaded_since })?;
+        return Ok(Ended::Finished);
+    }
+    args.train.check(args.launch.workers as usize)?;
+    let (since_s, mut variables) = (clock_s(), Vec::new());
+    if args.contend.is_some() || args.train.sway.is_some() {
+        variables.push((LOADED_SINCE, since_s.to_string()));
+    }
+    let mut options = args.launch.clone();
+    options.pin = placement(args, &cores::allowed()?)?;
+    let mut loads = WorkerProcesses::default();
+    if let Some(kind) = args.contend {
+        let cores = options.pin.as_deref().unwrap_or(&[]);
+        for (rank, &core) in cores.iter().enumerate() {
+            let load = Load::beside(rank, kind, args.train.options.step.seed);
+            loads.start(contender(core, load, since_s)?)?;
+        }
+        Output::new("launch")
+            .say(&format!("a competing load of our own ({kind}) runs on the cores {cores:?}"));
+    }
+    launch(&args.train.options, &options, &variables)
+}
+
+/// `join`: works as one worker, on this or another machine.
+///
+/// # Errors
+/// Values that contradict each other, data that cannot be used, or a worker that failed.
+pub fn join(args: &JoinArgs) -> Result<()> {
+    let process = WorkerProcess {
+        rank: args.rank,
+        world_size: args.world_size,
+        store: args.store.clone(),
+        interface: args.interface.clone(),
+        core: args.core,
+        life: None,
+        streams_metrics: false,
+    };
+    if args.rank >= args.world_size && !args.train.options.elastic {
+        bail!("--rank {} must be below --world-size {}", args.rank, args.world_size);
+    }
+    enter(process.core)?;
+    let (contended, loaded_since) = (args.contended, args.loaded_since);
+    work(Conditions { train: args.train.clone(), process, contended, loaded_since })
+}
+
+/// Trains the built-in network as one worker.
+fn work(conditions: Conditions) -> Result<()> {
+    let (process, train_args) = (conditions.process.clone(), &conditions.train);
+    train_args.check(process.world_size)?;
+    let training = training(train_args)?;
+    train(&training, &process, hooks(conditions)?)
+}
+
+/// The built-in network as the library trains it.
+fn training(args: &TrainArgs) -> Result<Training> {
+    let (task, kind) = (args.task(), args.network.dtype.kind());
+    let data = task.dataset()?;
+    let (architecture, shape, classes) = (args.network.architecture(), data.shape, data.classes);
+    let model = move |device: Device| -> Result<Box<dyn evenstep_trainer::Model>> {
+        Ok(Box::new(crate::network::Network::new(
+            &architecture,
+            shape,
+            classes,
+            task.step.seed,
+            kind,
+            device,
+        )))
+    };
+    let mut options = args.options.clone();
+    options.background = args.background.wanted();
+    let name = data.name;
+    Ok(Training {
+        options,
+        model: Box::new(model),
+        model_name: args.network.model_name(),
+        held_out: Some(Box::new(Samples { name: name.clone(), split: data.held_out, kind })),
+        data: Box::new(Samples { name, split: data.train, kind }),
+    })
+}
+
+/// The core of each worker, where workers are pinned.
+fn placement(args: &LaunchArgs, allowed: &[usize]) -> Result<Option<Vec<usize>>> {
+    let workers = args.launch.workers as usize;
+    if let Some(cores) = &args.launch.pin {
+        return cores::chosen(cores, workers, allowed).map(Some);
+    }
+    if args.contend.is_none() {
+        return Ok(None);
+    }
+    ensure!(
+        workers <= allowed.len(),
+        "--contend with {workers} workers on {} cores: workers that share a core slow each other down alike and hide \
+         the load; take at most {} workers",
+        allowed.len(),
+        allowed.len()
+    );
+    Ok(Some(allowed[..workers].to_vec()))
+}
+
+fn contender(core: usize, load: Load, since_s: f64) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    command.args(["contend", "--until-stdin-closes", &format!("--core={core}")]);
+    command.args([format!("--load={}", load.kind), format!("--seed={}", load.seed)]);
+    command.arg(format!("--since={since_s}"));
+    command.stdin(Stdio::piped()).env(TIED, "1");
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::args::tests::parse_launch;
+
+    fn parsed(extra: &[&str]) -> LaunchArgs {
+        parse_launch(extra).unwrap()
+    }
+
+    #[test]
+    fn a_load_needs_a_core_for_each_worker() {
+        assert_eq!(placement(&parsed(&[]), &[0, 1]).unwrap(), None);
+        assert_eq!(placement(&parsed(&["--contend"]), &[2, 3, 4]).unwrap(), Some(vec![2, 3]));
+        assert!(placement(&parsed(&["--contend"]), &[0]).is_err());
+        assert_eq!(placement(&parsed(&["--pin=1,1"]), &[0, 1]).unwrap(), Some(vec![1, 1]));
+        assert!(placement(&parsed(&["--pin=1,2"]), &[0, 1]).is_err());
+        assert!(placement(&parsed(&["--pin=1"]), &[0, 1]).is_err());
+    }
+}

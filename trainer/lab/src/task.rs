@@ -1,0 +1,148 @@
+//! The built-in task: a network, its data, and the optimizer step.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use evenstep_trainer::model;
+use evenstep_trainer::training::{InvalidArgs, StepOptions};
+use tch::{Device, Kind};
+
+use crate::dataset::{DataError, DataSet, TeacherTask};
+use crate::network::{Architecture, Network};
+
+/// What is trained.
+#[derive(Debug, Clone, Args)]
+pub struct TaskArgs {
+    /// The network and its data.
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    /// The optimizer step.
+    #[command(flatten)]
+    pub step: StepOptions,
+}
+
+/// A built-in network and data set.
+#[derive(Debug, Clone, Args)]
+pub struct NetworkArgs {
+    /// The network
+    #[arg(long, value_enum, default_value_t = ModelKind::Mlp, env = "EVENSTEP_MODEL")]
+    pub model: ModelKind,
+    /// Widths of the hidden layers of the mlp
+    #[arg(long, value_delimiter = ',', default_value = "128,64", value_parser = clap::value_parser!(i64).range(1..=65_536))]
+    pub hidden: Vec<i64>,
+    /// A folder with MNIST, Fashion-MNIST or CIFAR-10 files [default: a generated teacher task]
+    #[arg(long, env = "EVENSTEP_DATA")]
+    pub data: Option<PathBuf>,
+    /// Samples of the generated task
+    #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub samples: u64,
+    /// Element type of parameters and gradients
+    #[arg(long, value_enum, default_value_t = Dtype::Float32)]
+    pub dtype: Dtype,
+}
+
+/// The network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ModelKind {
+    /// Fully connected.
+    Mlp,
+    /// Two convolutions.
+    Cnn,
+}
+
+/// Element types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Dtype {
+    /// 32-bit floats.
+    Float32,
+    /// 64-bit floats.
+    Float64,
+}
+
+impl NetworkArgs {
+    /// The network's architecture.
+    pub fn architecture(&self) -> Architecture {
+        match self.model {
+            ModelKind::Mlp => Architecture::Mlp { hidden: self.hidden.clone() },
+            ModelKind::Cnn => Architecture::Cnn,
+        }
+    }
+
+    /// The network in words.
+    pub fn model_name(&self) -> String {
+        match self.architecture() {
+            Architecture::Mlp { hidden } => {
+                let widths: Vec<String> = hidden.iter().map(ToString::to_string).collect();
+                format!("mlp {}", widths.join("-"))
+            }
+            Architecture::Cnn => "cnn".to_owned(),
+        }
+    }
+
+    /// The data set; `seed` decides a generated one.
+    ///
+    /// # Errors
+    /// The folder holds nothing that can be used.
+    pub fn dataset(&self, seed: u64) -> Result<DataSet, DataError> {
+        match &self.data {
+            Some(folder) => DataSet::open(folder),
+            None => Ok(TeacherTask { samples: self.samples, seed }.generate()),
+        }
+    }
+}
+
+impl TaskArgs {
+    /// Checks the values of the optimizer step.
+    ///
+    /// # Errors
+    /// The rule that is broken, with the value.
+    pub fn check(&self) -> Result<(), InvalidArgs> {
+        self.step.wrong().map_or(Ok(()), |wrong| Err(InvalidArgs(wrong)))
+    }
+
+    /// The network in words.
+    pub fn model_name(&self) -> String {
+        self.network.model_name()
+    }
+
+    /// The data set.
+    ///
+    /// # Errors
+    /// The folder holds nothing that can be used.
+    pub fn dataset(&self) -> Result<DataSet, DataError> {
+        self.network.dataset(self.step.seed)
+    }
+
+    /// The network at its first parameters.
+    pub fn network(&self, data: &DataSet, device: Device) -> Network {
+        let (architecture, kind) = (self.network.architecture(), self.network.dtype.kind());
+        Network::new(&architecture, data.shape, data.classes, self.step.seed, kind, device)
+    }
+
+    /// The device on which a rank computes.
+    ///
+    /// # Errors
+    /// CUDA is required and not there.
+    pub fn device_of(&self, rank: usize) -> Result<Device> {
+        model::choose(self.step.device, rank)
+    }
+}
+
+impl Dtype {
+    /// The number of four-byte values, as plans count, in one of its values.
+    pub fn words(self) -> u64 {
+        match self {
+            Self::Float32 => 1,
+            Self::Float64 => 2,
+        }
+    }
+
+    /// The element type in libtorch.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Float32 => Kind::Float,
+            Self::Float64 => Kind::Double,
+        }
+    }
+}

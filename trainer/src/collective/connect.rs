@@ -1,0 +1,27 @@
+//! Joining a group of ranks.
+
+use std::time::Duration;
+
+use evenstep_c10d::{Group, Store};
+use tch::Device;
+
+use crate::model::reduce_device;
+
+/// Joins a group; `interface` is this machine's address that the others can reach, `within` bounds the joining and everything
+/// after it.
+///
+/// # Errors
+/// Some rank does not come in time.
+pub fn connect(
+    interface: &str,
+    device: Device,
+    store: &Store,
+    rank: usize,
+    world_size: usize,
+    within: Duration,
+) -> evenstep_c10d::Result<Group> {
+    match reduce_device(device) {
+        Device::Cuda(index) => Group::nccl(store, rank, world_size, index, within),
+        _ => Group::gloo(store, rank, world_size, interface, within),
+    }
+}

@@ -1,0 +1,95 @@
+//! Starting the worker processes of one machine.
+//!
+//! Workers are processes of the same executable with the same arguments. The launcher tells each of them who it is in the
+//! environment variable [`WORKER`]: a program calls [`Builder::run`], and runs as the launcher or as a worker.
+//!
+//! - [`launch`]: the launcher; `worker`: a worker process
+//! - `processes`: workers of which none may fail; `supervise`: workers of an elastic run
+//! - `metrics`: what the launcher knows of its run, for Prometheus and OTLP
+
+pub mod cores;
+pub mod metrics;
+pub mod processes;
+mod supervise;
+mod worker;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use evenstep_c10d::Store;
+
+use crate::collective::HostPort;
+use crate::progress::Output;
+use crate::training::{Builder, LaunchOptions, Options, WORKER, WorkerProcess};
+use metrics::Exposition;
+pub use processes::Ended;
+use processes::{WorkerProcesses, quiet, signals};
+use supervise::{Bounds, Supervisor};
+pub use worker::{enter, from_environment, train};
+
+/// The store waits this long for its own port.
+const STORE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Workers of one machine meet here.
+const LOOPBACK: &str = "127.0.0.1";
+
+impl Builder {
+    /// Runs the training: in the process that you start as the launcher, which starts the workers and waits for them; in the
+    /// processes that it starts as a worker.
+    ///
+    /// # Errors
+    /// Options that contradict each other, or a worker that failed.
+    pub fn run(self) -> Result<Ended> {
+        let Some(process) = from_environment()? else {
+            return launch(self.options(), &self.launch, &[]);
+        };
+        let hooks = (self.hooks)(&process)?;
+        train(&self.training()?, &process, hooks)?;
+        Ok(Ended::Finished)
+    }
+}
+
+/// Starts the workers and waits for them. `variables` are added to their environment.
+///
+/// # Errors
+/// Options that contradict each other, or a worker that failed.
+pub fn launch(options: &Options, launch: &LaunchOptions, variables: &[(&str, String)]) -> Result<Ended> {
+    let world_size = launch.workers as usize;
+    options.check(world_size)?;
+    let cores =
+        launch.pin.as_ref().map(|pin| cores::chosen(pin, world_size, &cores::allowed()?)).transpose()?;
+    let output = Output::new("launch");
+    let signals = signals()?;
+    // Hosted here and not in a worker, so that it outlives whichever worker is lost.
+    let store = Store::host(LOOPBACK, 0, STORE_TIMEOUT)?;
+    let exposition = Exposition::start(launch, &output)?;
+    let metrics = exposition.as_ref().map(|exposition| exposition.metrics.clone()).unwrap_or_default();
+    let program = std::env::current_exe().context("finding this program")?;
+    let worker = |rank: usize, life: Option<u32>| -> Result<Command> {
+        let process = WorkerProcess {
+            rank,
+            world_size,
+            store: HostPort { host: LOOPBACK.to_owned(), port: store.port() },
+            interface: LOOPBACK.to_owned(),
+            core: cores.as_ref().map(|cores| cores[rank]),
+            life,
+            streams_metrics: exposition.is_some(),
+        };
+        let mut command = Command::new(&program);
+        command.args(std::env::args_os().skip(1));
+        command.env(WORKER, serde_json::to_string(&process)?).envs(variables.iter().cloned());
+        command.stdin(exposition.as_ref().map_or(Ok(Stdio::null()), Exposition::worker_input)?);
+        quiet(&mut command);
+        Ok(command)
+    };
+    if options.elastic {
+        let bounds = Bounds { max_restarts: launch.max_restarts, min_workers: options.min_workers as usize };
+        let next = |slot, life| worker(slot, Some(life));
+        return Supervisor::start(world_size, &next, &store, bounds, &output, &metrics)?.watch(&signals);
+    }
+    let mut workers = WorkerProcesses::default();
+    for rank in 0..world_size {
+        workers.start(worker(rank, None)?)?;
+    }
+    workers.watch(&signals, &output, &metrics)
+}

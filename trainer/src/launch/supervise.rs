@@ -1,0 +1,226 @@
+//! Watching over the workers of an elastic run: whoever dies is started again, and the others are told at once.
+
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use evenstep_c10d::Store;
+use rustix::process::Signal;
+
+use super::metrics::{Processes, RunMetrics};
+use super::processes::{Ended, STOP_GRACE, describe, send};
+use crate::elastic::{self, Ending};
+use crate::progress::Output;
+
+/// How often the workers are looked at: the others learn of a death no later.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// A worker that dies sooner than this after it was started is started again later and later.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+/// The first wait before a worker with a short life is started again; doubled each time, up to the last.
+const RESTART_FIRST: Duration = Duration::from_millis(100);
+const RESTART_LAST: Duration = Duration::from_secs(5);
+
+/// What an elastic run may lose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Workers are started again so many times in the whole run.
+    pub max_restarts: u32,
+    /// The run ends where fewer can ever live.
+    pub min_workers: usize,
+}
+
+/// Worker processes by slot; killed when this goes out of scope.
+pub struct Supervisor<'a> {
+    slots: Vec<Slot>,
+    /// The command of a slot's next life.
+    command: &'a dyn Fn(usize, u32) -> Result<Command>,
+    /// The store under the prefix of elastic runs.
+    store: Store,
+    bounds: Bounds,
+    restarts: u32,
+    output: &'a Output,
+    metrics: &'a RunMetrics,
+}
+
+#[derive(Debug)]
+struct Slot {
+    state: State,
+    life: u32,
+    short_lives: u32,
+}
+
+#[derive(Debug)]
+enum State {
+    Lives { child: Child, since: Instant },
+    Waits { due: Instant },
+    Over,
+}
+
+impl<'a> Supervisor<'a> {
+    /// Starts a worker in each slot.
+    ///
+    /// # Errors
+    /// A process cannot be started.
+    pub fn start(
+        workers: usize,
+        command: &'a dyn Fn(usize, u32) -> Result<Command>,
+        store: &Store,
+        bounds: Bounds,
+        output: &'a Output,
+        metrics: &'a RunMetrics,
+    ) -> Result<Self> {
+        let store = store.prefix(elastic::PREFIX)?;
+        metrics.set_restarts_left(u64::from(bounds.max_restarts));
+        let mut supervisor = Self { slots: Vec::new(), command, store, bounds, restarts: 0, output, metrics };
+        for slot in 0..workers {
+            supervisor.slots.push(Slot { state: State::Over, life: 0, short_lives: 0 });
+            supervisor.begin_life(slot)?;
+        }
+        Ok(supervisor)
+    }
+
+    /// Watches until the run is over.
+    ///
+    /// # Errors
+    /// It failed, or too few workers are left.
+    pub fn watch(&mut self, signals: &Receiver<i32>) -> Result<Ended> {
+        let mut deadline: Option<Instant> = None;
+        let mut stopped = None;
+        while self.slots.iter().any(|slot| !matches!(slot.state, State::Over)) {
+            match signals.recv_timeout(LOOK_EVERY) {
+                Ok(signal) if stopped.is_none() => {
+                    stopped = Some(signal);
+                    deadline = Some(Instant::now() + STOP_GRACE);
+                    self.output
+                        .say("told to stop: the workers finish their iteration; once more ends them at once");
+                    self.stop_all();
+                }
+                Ok(_) => deadline = Some(Instant::now()),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!("the thread that listens for signals ended"),
+            }
+            let now = Instant::now();
+            for slot in 0..self.slots.len() {
+                self.look_at(slot, now, stopped.is_some(), &mut deadline)?;
+            }
+            self.metrics.set_processes(self.processes());
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                break;
+            }
+        }
+        self.kill();
+        match (elastic::ending(&self.store)?, stopped) {
+            (Some(Ending::Failed(why)), _) => bail!(why),
+            (_, Some(signal)) => Ok(Ended::Stopped(signal)),
+            (Some(Ending::Finished | Ending::Stopped), None) => Ok(Ended::Finished),
+            (None, None) => bail!("every worker ended before the training was done"),
+        }
+    }
+
+    fn processes(&self) -> Processes {
+        let count = |is: fn(&State) -> bool| self.slots.iter().filter(|slot| is(&slot.state)).count();
+        Processes {
+            running: count(|state| matches!(state, State::Lives { .. })),
+            waiting: count(|state| matches!(state, State::Waits { .. })),
+            ended: count(|state| matches!(state, State::Over)),
+        }
+    }
+
+    fn look_at(
+        &mut self,
+        slot: usize,
+        now: Instant,
+        stopping: bool,
+        deadline: &mut Option<Instant>,
+    ) -> Result<()> {
+        let (status, lived, pid) = match &mut self.slots[slot].state {
+            State::Over => return Ok(()),
+            State::Waits { due } if now < *due => return Ok(()),
+            State::Waits { .. } => return self.begin_life(slot),
+            State::Lives { child, since } => {
+                let ended = child.try_wait().with_context(|| format!("watching rank {slot}"))?;
+                let Some(status) = ended else { return Ok(()) };
+                (status, now.duration_since(*since), child.id())
+            }
+        };
+        self.slots[slot].state = State::Over;
+        elastic::declare_gone(&self.store, slot, self.slots[slot].life)?;
+        if !status.success() && !stopping && elastic::ending(&self.store)?.is_none() {
+            self.lose(slot, status, pid, lived)?;
+        }
+        if elastic::ending(&self.store)?.is_some() {
+            // The others have nothing more to do than to see that.
+            deadline.get_or_insert(now + STOP_GRACE);
+        }
+        Ok(())
+    }
+
+    /// A worker died: it gets another life, where one is left.
+    fn lose(&mut self, slot: usize, status: ExitStatus, pid: u32, lived: Duration) -> Result<()> {
+        let what = format!("rank {slot} (pid {pid}) {}", describe(status));
+        if status.code().is_some() && !elastic::has_begun(&self.store)? {
+            // It said itself why it cannot take part, and will say so again.
+            elastic::end(&self.store, &Ending::Failed(format!("{what} before training began")))?;
+            return Ok(());
+        }
+        if self.restarts < self.bounds.max_restarts {
+            self.restarts += 1;
+            self.metrics.restarted();
+            let again = &mut self.slots[slot];
+            again.short_lives = if lived < SHORT_LIFE { again.short_lives + 1 } else { 0 };
+            let wait = match again.short_lives {
+                0 => Duration::ZERO,
+                lives => RESTART_FIRST.saturating_mul(1 << (lives - 1).min(16)).min(RESTART_LAST),
+            };
+            again.life += 1;
+            again.state = State::Waits { due: Instant::now() + wait };
+            let (count, most) = (self.restarts, self.bounds.max_restarts);
+            self.output.say(&format!("{what}; starting it again ({count} of {most} restarts)"));
+            return Ok(());
+        }
+        let left = self.slots.iter().filter(|slot| !matches!(slot.state, State::Over)).count();
+        self.output.say(&format!("{what}, and no restart is left (--max-restarts); workers left: {left}"));
+        if left < self.bounds.min_workers {
+            let why =
+                format!("workers left: {left}, and no restart; --min-workers is {}", self.bounds.min_workers);
+            elastic::end(&self.store, &Ending::Failed(why))?;
+        }
+        Ok(())
+    }
+
+    fn begin_life(&mut self, slot: usize) -> Result<()> {
+        let mut command = (self.command)(slot, self.slots[slot].life)?;
+        let child = command.spawn().with_context(|| format!("starting {:?}", command.get_program()))?;
+        self.slots[slot].state = State::Lives { child, since: Instant::now() };
+        Ok(())
+    }
+
+    /// SIGINT stops a run, where SIGTERM would only make single workers leave it; nobody is started any more.
+    fn stop_all(&mut self) {
+        for slot in &mut self.slots {
+            match &slot.state {
+                State::Lives { child, .. } => send(child, Signal::INT),
+                State::Waits { .. } => slot.state = State::Over,
+                State::Over => {}
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        for slot in &mut self.slots {
+            if let State::Lives { child, .. } = &mut slot.state {
+                // Both fail only for a process that has ended already.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            slot.state = State::Over;
+        }
+    }
+}
+
+impl Drop for Supervisor<'_> {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,213 @@
+//! Which plan is in force in an iteration, on every rank alike.
+
+use std::time::Instant;
+
+use evenstep_c10d::Group;
+use evenstep_client::{Allocated, Connection, Prefetcher, Requested};
+use evenstep_protocol::AllocateAnswer;
+use tch::{Device, Tensor};
+
+use super::answer::PlanError;
+use super::policy::AskMode;
+use super::split::Plan;
+use super::tail::SharedTail;
+
+/// Decides the plan of each iteration.
+#[derive(Debug)]
+pub struct Planner {
+    /// The latest allocation of a full global batch: what stays in force when there is no news.
+    in_force: Plan,
+    source: Source,
+    /// Where the group broadcasts.
+    device: Device,
+}
+
+/// Where plans come from. Only rank 0 has a line to the predictor.
+#[derive(Debug)]
+enum Source {
+    Even { quantum: u64, tail: Option<SharedTail> },
+    Boundary { rank0: Option<Connection> },
+    Ahead { rank0: Option<Ahead>, next: Option<Plan> },
+}
+
+#[derive(Debug)]
+struct Ahead {
+    prefetcher: Prefetcher<Plan>,
+    /// The allocation that rode on the last all-reduce.
+    rode: Option<Allocated<Plan>>,
+}
+
+/// The plan of an iteration and what it cost.
+#[derive(Debug)]
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// Time for asking and handing out, on the critical path, in seconds.
+    pub ask_s: f64,
+    /// On rank 0: the allocation, if it was made for this very iteration.
+    pub answered: Option<Allocated<Plan>>,
+}
+
+impl Planner {
+    /// Even splits, as `in_force` is one of a full global batch, or even shares and a tail; nobody is asked.
+    pub fn even(in_force: Plan, quantum: u64, tail: Option<SharedTail>) -> Self {
+        Self { in_force, source: Source::Even { quantum, tail }, device: Device::Cpu }
+    }
+
+    /// What the predictor says, and until then what is in force; `connection` on rank 0 only, `device` is where the group
+    /// broadcasts.
+    pub fn asking(mode: AskMode, connection: Option<Connection>, in_force: Plan, device: Device) -> Self {
+        let source = match mode {
+            AskMode::Boundary => Source::Boundary { rank0: None },
+            AskMode::Ahead => Source::Ahead { rank0: None, next: None },
+        };
+        let mut planner = Self { in_force, source, device };
+        if let Some(connection) = connection {
+            planner.connect(connection);
+        }
+        planner
+    }
+
+    /// The latest allocation of a full global batch.
+    pub fn in_force(&self) -> &Plan {
+        &self.in_force
+    }
+
+    /// Asking ahead only: wants the first iterations of the run, which no all-reduce came before.
+    pub fn begin(&self, iteration: u64, size: u64) {
+        if let Source::Ahead { rank0: Some(ahead), .. } = &self.source {
+            ahead.prefetcher.request(iteration, size);
+        }
+    }
+
+    /// The plan of an iteration of `size` samples: the same on all ranks.
+    ///
+    /// # Errors
+    /// A rank is gone.
+    pub fn plan(&mut self, group: &Group, iteration: u64, size: u64) -> evenstep_c10d::Result<Planned> {
+        let started = Instant::now();
+        let (news, answered) = match &mut self.source {
+            Source::Even { quantum, tail } => {
+                let (workers, quantum) = (group.world_size(), *quantum);
+                let plan = match *tail {
+                    Some(tail) => Plan::even_with_tail(size, workers, quantum, tail),
+                    None => Plan::even(size, workers, quantum),
+                };
+                let plan = plan.at_rate(self.in_force.rate());
+                return Ok(Planned { plan, ask_s: 0.0, answered: None });
+            }
+            Source::Boundary { rank0 } => {
+                let answered = rank0.as_mut().and_then(|rank0| rank0.request(iteration, size, check));
+                let own = answered.as_ref().map(|answered| &answered.plan);
+                (hand_out(group, own, self.device)?, answered)
+            }
+            Source::Ahead { rank0, next } => {
+                let rode = rank0.as_mut().and_then(|ahead| ahead.rode.take());
+                let exact = rode.filter(|answered| answered.timed.response.iteration == iteration);
+                (next.take(), exact)
+            }
+        };
+        let plan = self.follow(news, size);
+        Ok(Planned { plan, ask_s: started.elapsed().as_secs_f64(), answered })
+    }
+
+    /// Takes note of news: an allocation of a full batch stays in force until the next.
+    fn follow(&mut self, news: Option<Plan>, size: u64) -> Plan {
+        let Some(news) = news else { return self.in_force.resized(size) };
+        // Whatever it splits: the learning rate goes on from what it says.
+        let rate = self.in_force.rate().with(news.rate());
+        let news = news.at_rate(rate);
+        self.in_force = self.in_force.clone().at_rate(rate);
+        if news.global_batch() == self.in_force.global_batch() {
+            self.in_force = news.clone();
+        }
+        if news.global_batch() == size { news } else { self.in_force.resized(size) }
+    }
+
+    /// Asking ahead, on rank 0: the newest answer, to ride on this iteration's all-reduce.
+    pub fn news(&mut self) -> Option<Plan> {
+        let Source::Ahead { rank0: Some(ahead), .. } = &mut self.source else { return None };
+        ahead.rode = ahead.prefetcher.newest();
+        ahead.rode.as_ref().map(|answered| answered.plan.clone())
+    }
+
+    /// After the all-reduce of an iteration: takes the plan that it carried, and requests that of the iteration after the next,
+    /// which has `size` samples.
+    pub fn learn(&mut self, iteration: u64, news: Option<Plan>, size: u64) {
+        if let Source::Ahead { rank0, next } = &mut self.source {
+            *next = news;
+            if let Some(ahead) = rank0 {
+                ahead.prefetcher.request(iteration + 2, size);
+            }
+        }
+    }
+
+    /// On rank 0: sends requests over this connection from now on. Even splits need none.
+    pub fn connect(&mut self, connection: Connection) {
+        match &mut self.source {
+            Source::Even { .. } => {}
+            Source::Boundary { rank0 } => *rank0 = Some(connection),
+            Source::Ahead { rank0, .. } => {
+                *rank0 = Some(Ahead { prefetcher: Prefetcher::start(connection, check), rode: None });
+            }
+        }
+    }
+
+    /// Delivers the last reports and leaves the job; `next_size` is the size of the iteration that would come next.
+    pub fn close(&mut self, next_size: u64) {
+        let connection = match &mut self.source {
+            Source::Even { .. } => None,
+            Source::Boundary { rank0 } => rank0.take(),
+            Source::Ahead { rank0, .. } => rank0.take().and_then(|ahead| ahead.prefetcher.finish()),
+        };
+        if let Some(connection) = connection {
+            connection.close(next_size);
+        }
+    }
+}
+
+/// Makes a plan of an allocation. An allocation that was made for fewer workers is skipped: later ones fit.
+fn check(response: &AllocateAnswer, requested: &Requested<'_>) -> Result<Option<Plan>, String> {
+    match Plan::from_answer(response, requested) {
+        Ok(plan) => Ok(Some(plan)),
+        Err(PlanError::Outgrown) => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Rank 0's plan, if it has one, to everybody.
+fn hand_out(group: &Group, own: Option<&Plan>, device: Device) -> evenstep_c10d::Result<Option<Plan>> {
+    let mut slots = Plan::encode(own, group.world_size());
+    let mut tensor = Tensor::from_slice(&slots).to_device(device);
+    group.broadcast(&mut tensor, 0)?;
+    tensor.to_device(Device::Cpu).copy_data(&mut slots, tensor.numel());
+    Ok(Plan::decode(&slots))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ramp_in_a_ragged_answer_goes_on_through_silence() {
+        let mut planner = Planner::asking(AskMode::Ahead, None, Plan::even(60, 3, 1), Device::Cpu);
+        planner.follow(Some(Plan::in_rank_order(&[1, 1, 1], 2.0)), 3);
+        assert_eq!(planner.follow(None, 60), Plan::in_rank_order(&[20, 20, 20], 2.0));
+    }
+
+    #[test]
+    fn the_last_full_allocation_stays_in_force_through_a_ragged_end_and_silence() {
+        let mut planner = Planner::asking(AskMode::Boundary, None, Plan::even(60, 3, 1), Device::Cpu);
+        assert_eq!(planner.follow(None, 60), Plan::in_rank_order(&[20, 20, 20], 1.0));
+        let full = Plan::in_rank_order(&[10, 20, 30], 0.5);
+        assert_eq!(planner.follow(Some(full.clone()), 60), full);
+        let ragged = Plan::in_rank_order(&[1, 1, 1], 0.5);
+        assert_eq!(planner.follow(Some(ragged.clone()), 3), ragged);
+        assert_eq!(planner.follow(None, 60), full);
+        assert_eq!(planner.follow(None, 6), Plan::in_rank_order(&[1, 2, 3], 0.5));
+        // A late answer for another size is kept for later, and does not decide this iteration's size.
+        let late = Plan::in_rank_order(&[30, 20, 10], 1.0);
+        assert_eq!(planner.follow(Some(late.clone()), 6), Plan::in_rank_order(&[3, 2, 1], 1.0));
+        assert_eq!(planner.follow(None, 60), late);
+    }
+}

@@ -1,0 +1,207 @@
+//! Rank 0's progress log: the line of each iteration, the reports for the predictor, metrics, and the closing summary.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use evenstep_client::Backlog;
+use evenstep_protocol::{JobId, WorkerId, WorkerReport};
+
+use super::lines::{EndLine, IterationLine, WorkerLine};
+use super::output::{Output, Progress};
+use super::statistics::Tally;
+use super::stream::{Event, MetricsStream};
+use crate::collective::Reduced;
+use crate::plan::{Planned, Policy};
+
+/// The job of a policy that asks the predictor.
+#[derive(Debug)]
+pub struct PolicyJob {
+    /// The policy.
+    pub policy: Policy,
+    /// Its job.
+    pub job_id: JobId,
+    /// Its reports on their way to the predictor.
+    pub backlog: Backlog,
+}
+
+/// The progress log.
+#[derive(Debug)]
+pub struct ProgressLog {
+    /// When the run began.
+    pub started: Instant,
+    /// The workers in rank order.
+    pub workers: Vec<WorkerId>,
+    /// The run's job, if the predictor is asked.
+    pub job_id: Option<JobId>,
+    /// The jobs of the policies that ask.
+    pub jobs: Vec<PolicyJob>,
+    /// The progress bar.
+    pub progress: Progress,
+    /// Lines for people.
+    pub output: Output,
+    /// Micro-batches so far, by rank, that were slower than an imposed pace allows.
+    pub pace_missed: Vec<u64>,
+    /// The metrics stream to the launcher, if it reads one.
+    pub stream: Option<MetricsStream>,
+    /// The iterations of each policy, counted.
+    pub tallies: Vec<(Policy, Tally)>,
+}
+
+/// How an iteration went.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// The policy.
+    pub policy: Policy,
+    /// The iteration, from 0.
+    pub iteration: u64,
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// Its plan.
+    pub planned: &'a Planned,
+    /// What all ranks reported of it.
+    pub reduced: &'a Reduced,
+    /// Samples in it.
+    pub size: u64,
+    /// What the learning rate was multiplied by.
+    pub lr_multiplier: f64,
+    /// How long it took.
+    pub step_time_s: f64,
+    /// The difference to the one-process gradient, if it was verified.
+    pub gradient_difference: Option<f64>,
+}
+
+impl ProgressLog {
+    /// The job of a policy that asks the predictor.
+    ///
+    /// # Errors
+    /// The policy does not ask.
+    pub fn job(&self, policy: Policy) -> Result<&PolicyJob> {
+        let found = self.jobs.iter().find(|job| job.policy == policy);
+        found.with_context(|| format!("the policy {policy} has no job"))
+    }
+
+    /// Logs an iteration: queues its reports, counts it, shows it. Returns its line.
+    pub fn iteration(&mut self, step: &Step<'_>) -> IterationLine {
+        let Step { policy, iteration, reduced, .. } = *step;
+        self.pace_missed = reduced.reports.iter().map(|report| report.pace_missed).collect();
+        if let Ok(job) = self.job(policy) {
+            job.backlog.push(iteration, worker_reports(&self.workers, iteration, reduced));
+        }
+        if let Some(difference) = step.gradient_difference {
+            self.output.say(&format!(
+                "iteration {iteration} ({policy}): gradient within {difference:.1e} of that of one process"
+            ));
+        }
+        let line = line(step, &self.workers, self.started.elapsed().as_secs_f64());
+        if let Some((_, tally)) = self.tallies.iter_mut().find(|(counted, _)| *counted == policy) {
+            tally.add(&line);
+        }
+        self.send(policy, Event::Iteration((&line).into()));
+        self.progress.advance(Instant::now(), || {
+            let batches: Vec<String> =
+                reduced.reports.iter().map(|report| report.local_batch.to_string()).collect();
+            let (loss, step_ms, batches) = (reduced.loss, step.step_time_s * 1e3, batches.join("/"));
+            let scaled = match step.lr_multiplier {
+                1.0 => String::new(),
+                multiplier => format!(", learning rate times {multiplier:.3}"),
+            };
+            format!("{policy} loss {loss:.4}, {step_ms:.1} ms, batches {batches}{scaled}")
+        });
+        line
+    }
+
+    /// Logs that an elastic run went on with other workers.
+    pub fn regrouped(&mut self, policy: Policy) {
+        self.send(policy, Event::Regrouped);
+    }
+
+    fn send(&mut self, policy: Policy, event: Event) {
+        if let Some(stream) = &mut self.stream {
+            let job = self.jobs.iter().find(|job| job.policy == policy);
+            stream.send(policy, job.map(|job| &job.job_id), event);
+        }
+    }
+
+    /// Logs how a policy's training ended, with the final loss and what that was measured on.
+    pub fn end(&self, policy: Policy, iterations: u64, final_loss: f64, evaluation: String) -> EndLine {
+        let tally = self.tallies.iter().find(|(counted, _)| *counted == policy);
+        if let Some(statistics) = tally.and_then(|(_, tally)| tally.statistics()) {
+            self.output.say(&format!("{policy}: {statistics}, final loss {final_loss:.4}"));
+        }
+        let reports_lost = self.job(policy).map_or(0, |job| job.backlog.lost());
+        let pace_missed = self.pace_missed.clone();
+        EndLine { policy, iterations, final_loss, evaluation, pace_missed, reports_lost }
+    }
+
+    /// Closes the progress bar; `stopped`: before the last iteration, as told.
+    pub fn finish(&self, stopped: bool) {
+        self.progress.finish();
+        if self.pace_missed.iter().any(|&missed| missed > 0) {
+            self.output
+                .say(&format!("micro-batches slower than their pace, by rank: {:?}", self.pace_missed));
+        }
+        if stopped {
+            self.output.say("stopped as told, before the last iteration");
+        }
+    }
+}
+
+/// The reports of an iteration for the predictor.
+fn worker_reports(workers: &[WorkerId], iteration: u64, reduced: &Reduced) -> Vec<WorkerReport> {
+    let reports = workers.iter().zip(&reduced.reports).enumerate();
+    let report =
+        |(rank, (worker, report)): (usize, (&WorkerId, &crate::collective::RankReport))| WorkerReport {
+            micro_batches: Some(report.micro_batches),
+            tail: (report.tail.chunks > 0).then_some(report.tail),
+            barrier_wait_s: Some(reduced.barrier_wait_s(rank)),
+            loader_wait_s: Some(report.loader_wait_s),
+            peak_memory_bytes: report.peak_memory_bytes,
+            gradient_sqr: report.gradient_sqr,
+            global_gradient_sqr: reduced.gradient_sqr,
+            drivers: report.drivers.clone(),
+            ..WorkerReport::new(worker.clone(), iteration, report.local_batch, report.compute_time_s)
+        };
+    reports.map(report).collect()
+}
+
+fn line(step: &Step<'_>, workers: &[WorkerId], at_s: f64) -> IterationLine {
+    let Step { planned, reduced, .. } = step;
+    let timed = planned.answered.as_ref().map(|answered| &answered.timed);
+    let workers = workers.iter().zip(&reduced.reports).enumerate().map(|(rank, (worker, report))| {
+        let expected =
+            timed.and_then(|timed| timed.response.allocations.iter().find(|one| one.worker == *worker));
+        WorkerLine {
+            worker: worker.clone(),
+            local_batch: report.local_batch,
+            compute_time_s: report.compute_time_s,
+            micro_batches: Some(report.micro_batches),
+            tail: planned.plan.seat(rank).map(|_| report.tail),
+            barrier_wait_s: reduced.barrier_wait_s(rank),
+            loader_wait_s: report.loader_wait_s,
+            predicted_compute_time_s: expected.and_then(|one| one.predicted_compute_time_s),
+            predicted_speed_samples_per_s: expected.and_then(|one| one.predicted_speed_samples_per_s),
+            speed_lower_samples_per_s: expected.and_then(|one| one.speed_lower_samples_per_s),
+            speed_upper_samples_per_s: expected.and_then(|one| one.speed_upper_samples_per_s),
+            drivers: report.drivers.clone(),
+        }
+    });
+    IterationLine {
+        policy: step.policy,
+        iteration: step.iteration,
+        epoch: step.epoch,
+        at_s,
+        global_batch: step.size,
+        lr_multiplier: Some(step.lr_multiplier),
+        schedule_iteration: timed.and_then(|timed| timed.response.optimizer.schedule_iteration),
+        step_time_s: step.step_time_s,
+        ask_s: planned.ask_s,
+        round_trip_s: timed.map(|timed| timed.round_trip_s),
+        server_s: timed.and_then(|timed| timed.server_time_s),
+        all_reduce_s: reduced.all_reduce_s,
+        loss: reduced.loss,
+        generation: timed.map(|timed| timed.response.generation),
+        decision: timed.map(|timed| timed.response.decision.clone()),
+        gradient_difference: step.gradient_difference,
+        workers: workers.collect(),
+    }
+}

@@ -1,0 +1,17 @@
+//! What a run says about itself while it trains.
+//!
+//! - `lines`: the iteration, regrouping and end lines that rank 0 knows
+//! - `statistics`: what the iterations of one policy come to
+//! - `output`: lines on the terminal and the progress bar
+//! - `stream`: the metrics stream from rank 0 to the launcher
+//! - `log`: rank 0's progress log, which writes to all of these
+
+mod lines;
+mod log;
+mod output;
+pub mod statistics;
+pub mod stream;
+
+pub use lines::{EndLine, IterationLine, RegroupLine, WorkerLine};
+pub use log::{PolicyJob, ProgressLog, Step};
+pub use output::{Output, Progress};

@@ -1,0 +1,255 @@
+//! What the iterations of one policy come to.
+
+use std::fmt;
+
+use evenstep_protocol::TailReport;
+
+use super::lines::{IterationLine, WorkerLine};
+
+/// Iterations at the begin that do not count, the same for every policy: caches are cold and workers unmeasured.
+pub const WARM_UP: usize = 5;
+
+/// Iterations kept for the quantiles; the earliest are overwritten after that.
+const KEPT_MAX: usize = 100_000;
+
+/// Sums over iterations.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    iterations: usize,
+    samples: u64,
+    seconds: f64,
+    ideal_seconds: f64,
+    waited_s: f64,
+    asked_s: f64,
+    claimed_s: f64,
+    chunk_overhead_s: f64,
+    chunks: u64,
+    tail_samples: u64,
+    passes: u64,
+    step_times_s: Vec<f64>,
+    asks_s: Vec<f64>,
+}
+
+/// What they come to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Statistics {
+    /// Iterations that counted.
+    pub iterations: usize,
+    /// Samples over step time.
+    pub throughput_samples_per_s: f64,
+    /// The sum of the workers' measured speeds: what they would do together if none ever waited.
+    pub ideal_throughput_samples_per_s: f64,
+    /// A step on average, in seconds.
+    pub step_mean_s: f64,
+    /// Time that a worker waited for the last one in a step, on average, in seconds.
+    pub barrier_wait_s: f64,
+    /// Of all the time that all workers had, the part that they waited for the last one.
+    pub barrier_wait_share: f64,
+    /// Of the step time, the part that asking and handing out the answer took.
+    pub ask_share: f64,
+    /// Of all the time that all workers had, the part that they waited for the answers to their claims.
+    pub claim_share: f64,
+    /// Of all the time that all workers had, the part that chunks took beyond their samples at the pace of the same worker's base in
+    /// the same step. A speed that changes within the step shows here too, either way.
+    pub chunk_overhead_share: f64,
+    /// Chunks that were claimed in a step, on average.
+    pub chunks: f64,
+    /// Of all samples, those that were claimed.
+    pub tail_share: f64,
+    /// Forward and backward passes of all workers in a step, on average; 0 in records of older versions.
+    pub passes: f64,
+    /// Half of the asks took no longer, in seconds.
+    pub ask_p50_s: f64,
+    step_times_s: Vec<f64>,
+}
+
+impl Tally {
+    /// Counts an iteration in.
+    pub fn add(&mut self, line: &IterationLine) {
+        self.iterations += 1;
+        if self.iterations <= WARM_UP {
+            return;
+        }
+        let waited_s: f64 = line.workers.iter().map(|worker| worker.barrier_wait_s).sum();
+        self.samples += line.global_batch;
+        self.seconds += line.step_time_s;
+        self.ideal_seconds += ideal_step_time_s(line);
+        self.waited_s += waited_s / line.workers.len() as f64;
+        self.asked_s += line.ask_s;
+        for (worker, tail) in line.workers.iter().filter_map(|worker| Some((worker, worker.tail?))) {
+            self.claimed_s += tail.claim_time_s / line.workers.len() as f64;
+            self.chunk_overhead_s += chunk_overhead_s(worker, &tail) / line.workers.len() as f64;
+            self.chunks += tail.chunks;
+            self.tail_samples += tail.samples;
+        }
+        self.passes += line.workers.iter().filter_map(|worker| worker.micro_batches).sum::<u64>();
+        let slot = (self.iterations - WARM_UP - 1) % KEPT_MAX;
+        for (kept, value) in [(&mut self.step_times_s, line.step_time_s), (&mut self.asks_s, line.ask_s)] {
+            if slot < kept.len() { kept[slot] = value } else { kept.push(value) }
+        }
+    }
+
+    /// What was counted; none when nothing but warm-up was seen.
+    pub fn statistics(&self) -> Option<Statistics> {
+        let ask_p50_s = quantile(&self.asks_s, 0.5)?;
+        let steps = (self.iterations - WARM_UP) as f64;
+        Some(Statistics {
+            ask_p50_s,
+            iterations: self.iterations - WARM_UP,
+            step_mean_s: self.seconds / steps,
+            barrier_wait_s: self.waited_s / steps,
+            throughput_samples_per_s: self.samples as f64 / self.seconds,
+            ideal_throughput_samples_per_s: self.samples as f64 / self.ideal_seconds,
+            barrier_wait_share: self.waited_s / self.seconds,
+            ask_share: self.asked_s / self.seconds,
+            claim_share: self.claimed_s / self.seconds,
+            chunk_overhead_share: self.chunk_overhead_s / self.seconds,
+            chunks: self.chunks as f64 / steps,
+            tail_share: self.tail_samples as f64 / self.samples as f64,
+            passes: self.passes as f64 / steps,
+            step_times_s: self.step_times_s.clone(),
+        })
+    }
+}
+
+impl Statistics {
+    /// The step time that a share of the iterations do not pass, in seconds.
+    pub fn step_time_s(&self, share: f64) -> f64 {
+        quantile(&self.step_times_s, share).unwrap_or(f64::NAN)
+    }
+
+    /// Throughput as a share of the ideal.
+    pub fn share_of_ideal(&self) -> f64 {
+        self.throughput_samples_per_s / self.ideal_throughput_samples_per_s
+    }
+}
+
+impl fmt::Display for Statistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:.0} samples/s ({:.1} % of the sum of the speeds), step p50 {:.1} ms, p95 {:.1} ms, {:.1} % of it waiting, ask \
+             p50 {:.2} ms",
+            self.throughput_samples_per_s,
+            100.0 * self.share_of_ideal(),
+            1e3 * self.step_time_s(0.5),
+            1e3 * self.step_time_s(0.95),
+            100.0 * self.barrier_wait_share,
+            1e3 * self.ask_p50_s,
+        )?;
+        if self.claim_share > 0.0 {
+            write!(f, ", {:.1} % of it claiming", 100.0 * self.claim_share)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a worker's chunks took beyond their samples at the pace of its base; 0 without a base.
+fn chunk_overhead_s(worker: &WorkerLine, tail: &TailReport) -> f64 {
+    let base = worker.local_batch.saturating_sub(tail.samples);
+    if base == 0 {
+        return 0.0;
+    }
+    let pace_s = (worker.compute_time_s - tail.compute_time_s) / base as f64;
+    tail.compute_time_s - pace_s * tail.samples as f64
+}
+
+/// The time that an iteration would have taken with everybody busy to its end, at the speeds measured in it. A worker
+/// that computed nothing showed no speed, and adds none.
+fn ideal_step_time_s(line: &IterationLine) -> f64 {
+    let busy = line.workers.iter().filter(|worker| worker.local_batch > 0);
+    let speed: f64 = busy.map(|worker| worker.local_batch as f64 / worker.compute_time_s).sum();
+    line.global_batch as f64 / speed
+}
+
+/// The value that a share of the values do not pass; none without values.
+pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
+    let mut ordered = values.to_vec();
+    ordered.sort_by(f64::total_cmp);
+    let last = ordered.len().checked_sub(1)?;
+    ordered.get((share * last as f64).round() as usize).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use evenstep_protocol::WorkerId;
+
+    use super::*;
+    use crate::plan::Policy;
+
+    fn line(iteration: u64, step_time_s: f64, workers: &[(u64, f64)]) -> IterationLine {
+        let slowest = workers.iter().map(|(_, time)| *time).fold(0.0, f64::max);
+        let worker = |(rank, &(local_batch, compute_time_s)): (usize, &(u64, f64))| WorkerLine {
+            worker: WorkerId::new(format!("node/{rank}")).unwrap(),
+            local_batch,
+            compute_time_s,
+            micro_batches: None,
+            tail: None,
+            barrier_wait_s: slowest - compute_time_s,
+            loader_wait_s: 0.0,
+            predicted_compute_time_s: None,
+            predicted_speed_samples_per_s: None,
+            speed_lower_samples_per_s: None,
+            speed_upper_samples_per_s: None,
+            drivers: Default::default(),
+        };
+        IterationLine {
+            policy: Policy::Even,
+            iteration,
+            epoch: 0,
+            at_s: 0.0,
+            global_batch: workers.iter().map(|(batch, _)| batch).sum(),
+            lr_multiplier: None,
+            schedule_iteration: None,
+            step_time_s,
+            ask_s: step_time_s / 100.0,
+            round_trip_s: None,
+            server_s: None,
+            all_reduce_s: 0.0,
+            loss: 1.0,
+            generation: None,
+            decision: None,
+            gradient_difference: None,
+            workers: workers.iter().enumerate().map(worker).collect(),
+        }
+    }
+
+    #[test]
+    fn an_even_split_over_paces_1_2_2_4_reaches_four_ninths_of_the_ideal() {
+        let mut tally = Tally::default();
+        for iteration in 0..WARM_UP as u64 {
+            tally.add(&line(iteration, 99.0, &[(90, 99.0); 4]));
+            assert_eq!(tally.statistics(), None);
+        }
+        for iteration in 0..8 {
+            tally.add(&line(iteration, 0.36, &[(90, 0.36), (90, 0.18), (90, 0.18), (90, 0.09)]));
+        }
+        let statistics = tally.statistics().unwrap();
+        let close = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-9, "{value}");
+        assert_eq!(statistics.iterations, 8);
+        close(statistics.throughput_samples_per_s, 1000.0);
+        close(statistics.ideal_throughput_samples_per_s, 2250.0);
+        close(statistics.share_of_ideal(), 4.0 / 9.0);
+        // (0 + .18 + .18 + .27) / 4 of .36
+        close(statistics.barrier_wait_share, 0.4375);
+        close(statistics.barrier_wait_s, 0.4375 * 0.36);
+        close(statistics.step_mean_s, 0.36);
+        close(statistics.ask_share, 0.01);
+    }
+
+    #[test]
+    fn a_worker_without_samples_adds_no_speed() {
+        let idle = line(0, 0.2, &[(60, 0.2), (0, 0.0)]);
+        assert_eq!(ideal_step_time_s(&idle), 0.2);
+    }
+
+    #[test]
+    fn quantiles_of_known_values() {
+        let values: Vec<f64> = (0..101).rev().map(f64::from).collect();
+        assert_eq!(
+            [0.0, 0.5, 0.95, 1.0].map(|share| quantile(&values, share)),
+            [Some(0.0), Some(50.0), Some(95.0), Some(100.0)]
+        );
+        assert_eq!(quantile(&[], 0.5), None);
+    }
+}

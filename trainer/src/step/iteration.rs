@@ -1,0 +1,145 @@
+//! One iteration.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use evenstep_agent::source::memory::own_peak_bytes;
+use evenstep_c10d::Group;
+use tch::{Device, Kind};
+
+use super::replica::Replica;
+use super::worker::Worker;
+use crate::claims::Did;
+use crate::collective::{Contribution, RankReport, Wished, Wishes};
+use crate::model::{Computed, kind_of};
+use crate::plan::Share;
+use crate::progress::Step;
+use crate::training::At;
+
+impl Worker<'_> {
+    /// One iteration of one replica; returns what ranks want when it is done.
+    ///
+    /// # Errors
+    /// A rank is gone, a gradient is wrong, something cannot be written.
+    pub fn step(&mut self, group: &Group, replica: &mut Replica) -> Result<Wished> {
+        let iteration = replica.iteration;
+        self.iterate(group, replica).with_context(|| format!("iteration {iteration} ({})", replica.policy))
+    }
+
+    fn iterate(&mut self, group: &Group, replica: &mut Replica) -> Result<Wished> {
+        let (policy, iteration, epoch) = (replica.policy, replica.iteration, replica.cursor.epoch());
+        let (at, size) = (At { policy, iteration, epoch }, replica.cursor.size(replica.global_batch, 0));
+
+        // Plan: who computes what, the same on all ranks.
+        let started = Instant::now();
+        let planned = replica.planner.plan(group, iteration, size)?;
+        let (plan, begun) = (&planned.plan, Instant::now());
+        self.observer.compute_started(started, plan.budget_s(group.rank()));
+
+        // Load and compute: this rank's share, then chunks of the shared tail, if there is one.
+        let seat = plan.seat(group.rank());
+        let mut turn = self.claims.turn(policy, seat.as_ref(), begun)?;
+        let mut computed = self.compute.begin(&replica.parameters);
+        let (mut part, mut loader_wait_s) = (Some(plan.share(group.rank())), 0.0);
+        while let Some(share) = part {
+            let Share { offset, local_batch } = share;
+            let (loading, indices) = (Instant::now(), replica.cursor.slice(offset, local_batch));
+            let batch = self.training.data.batch(indices, self.device);
+            loader_wait_s += loading.elapsed().as_secs_f64();
+            let ask = |before: &Computed, last: u64| turn.ask_ahead(before, last);
+            self.compute.add(&*replica.model, &batch, &mut computed, ask)?;
+            self.observer.share_computed(share, indices);
+            part = turn.next(&computed)?;
+            if seat.is_some() {
+                self.observer.claim_answered();
+            }
+        }
+        let did = turn.end(&computed);
+
+        // Reduce: one all-reduce carries the gradients, the reports and the next plan.
+        let report = self.report(begun, &computed, did, loader_wait_s);
+        let (wishes, news) = (self.wishes(), replica.planner.news());
+        let own = Contribution { report, loss_sum: computed.loss_sum, wishes, news };
+        self.observer.all_reduce_started(at)?;
+        let reduced = replica.bucket.all_reduce(group, &replica.parameters, own)?;
+        self.observer.all_reduce_finished(at)?;
+        ensure!(reduced.samples == size, "{} samples were computed, and not {size}", reduced.samples);
+        self.claims.settle(policy, plan, &reduced.reports, &computed);
+        let verifying = Instant::now();
+        let gradient_difference = self.verify(group, replica, size)?;
+        let verified_s = verifying.elapsed().as_secs_f64();
+
+        // Step the parameters, with the learning rate that the plan gives.
+        let lr_multiplier = plan.rate().at(iteration);
+        let learning_rate = self.training.options.step.lr * lr_multiplier;
+        replica.optimizer.step(&replica.parameters, &replica.bucket.gradient(self.device), learning_rate);
+        let step_time_s = started.elapsed().as_secs_f64() - verified_s;
+        self.observer.step_finished(at)?;
+
+        // Report, and request the next plan.
+        if let Some(log) = &mut self.log {
+            let (planned, reduced) = (&planned, &reduced);
+            let step = Step {
+                planned,
+                reduced,
+                size,
+                lr_multiplier,
+                step_time_s,
+                gradient_difference,
+                policy,
+                iteration,
+                epoch,
+            };
+            self.observer.iteration_logged(log.iteration(&step))?;
+        }
+        let next_size = replica.cursor.size(replica.planner.in_force().global_batch(), 2);
+        replica.planner.learn(iteration, reduced.news, next_size);
+        replica.cursor.advance(size);
+        replica.iteration += 1;
+        Ok(reduced.wished)
+    }
+
+    /// How an iteration went for this rank, which began to compute at `begun`.
+    fn report(&mut self, begun: Instant, computed: &Computed, did: Did, loader_wait_s: f64) -> RankReport {
+        RankReport {
+            local_batch: computed.samples,
+            micro_batches: computed.micro_batches,
+            compute_time_s: computed.compute_time_s,
+            loader_wait_s,
+            drivers: self.drivers.read(Instant::now()).readings,
+            busy_s: begun.elapsed().as_secs_f64(),
+            pace_missed: self.compute.pace.as_ref().map_or(0, |pace| pace.missed()),
+            // The allocator of a GPU is not read yet.
+            peak_memory_bytes: (self.device == Device::Cpu).then(own_peak_bytes).flatten(),
+            gradient_sqr: None,
+            tail: did.tail,
+            additions: did.additions,
+        }
+    }
+
+    /// What this rank wants when the iteration is done.
+    fn wishes(&mut self) -> Wishes {
+        self.leaving = self.flags.leave();
+        Wishes { stop: self.flags.stop(), leave: self.leaving, regroup: self.called }
+    }
+
+    /// On rank 0, in the iterations that were chosen: the gradient of uneven shares against that of one process.
+    fn verify(&self, group: &Group, replica: &Replica, size: u64) -> Result<Option<f64>> {
+        let every = self.training.options.verify_gradient;
+        let due = every.is_some_and(|every| replica.iteration.is_multiple_of(every));
+        if !due || group.rank() != 0 {
+            return Ok(None);
+        }
+        let whole = self.training.data.batch(replica.cursor.slice(0, size), self.device);
+        let difference = replica.gradient_difference(&whole);
+        let (kind, _) = kind_of(&replica.parameters);
+        let tolerance = if kind == Kind::Double { 1e-12 } else { 1e-5 };
+        ensure!(
+            difference <= tolerance,
+            "the gradient differs from that of one process by {difference:.2e} of its largest entry; {} allows \
+             {tolerance:.0e}",
+            Replica::dtype(kind)
+        );
+        Ok(Some(difference))
+    }
+}

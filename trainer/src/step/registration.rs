@@ -1,0 +1,136 @@
+//! How rank 0 makes the run known: to people, and to the predictor.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use evenstep_client::{Backlog, Client, ClientConfig, Connection, ConnectionBuilder, Registration, RunStart};
+use evenstep_protocol::{Hedge, JobId, JobSpec, JoinRequest, WorkerId};
+
+use super::identity::{default_job_id, job_of};
+use super::worker::{StartPoint, Worker};
+use crate::progress::statistics::Tally;
+use crate::progress::stream::MetricsStream;
+use crate::progress::{Output, PolicyJob, Progress, ProgressLog};
+use crate::training::{Options, RuleChoice, RunInfo};
+
+/// Starts rank 0's progress log, or continues that of a rank 0 that is gone.
+///
+/// # Errors
+/// The observer refuses, or there is no socket for metrics.
+pub fn start_log(
+    worker: &mut Worker<'_>,
+    workers: &[WorkerId],
+    start: &StartPoint,
+    started: Instant,
+    taken_over: bool,
+) -> Result<ProgressLog> {
+    let (training, process) = (worker.training, worker.process);
+    let (options, steps) = (&training.options, worker.iterations());
+    let left = steps.saturating_sub(start.iteration) * options.policy.len() as u64;
+    let (progress, output) = Progress::new("rank 0", left);
+    let asks = options.policy.iter().any(|policy| policy.asks());
+    let job_id = asks.then(|| start.job_id.clone().map_or_else(default_job_id, Ok)).transpose()?;
+    let model = format!("{}, {}", training.model_name, worker.dtype);
+    let run = RunInfo {
+        job_id: job_id.as_ref(),
+        workers,
+        model,
+        data: training.data.name(),
+        steps,
+        started,
+        taken_over,
+    };
+    if taken_over {
+        output.say(&format!("{} is rank 0 now, from iteration {} on", workers[0], start.iteration));
+    } else {
+        output.say(&format!(
+            "{} workers, {}, {}, {}, {}{}",
+            workers.len(),
+            run.model,
+            run.data,
+            batch_words(options, process.world_size),
+            match (options.per_worker_batch, options.steps, options.epochs.unwrap_or(1)) {
+                // How many iterations that makes depends on who will take part.
+                (Some(_), None, 1) => "1 epoch".to_owned(),
+                (Some(_), None, epochs) => format!("{epochs} epochs"),
+                _ => format!("{steps} iterations"),
+            },
+            job_id.as_ref().map_or_else(String::new, |job| format!(", job {job}")),
+        ));
+    }
+    worker.observer.run_started(&run, &output)?;
+    if start.iteration > 0 && !taken_over {
+        output.say(&format!("goes on with iteration {}", start.iteration));
+    }
+    let job = |run: &JobId| -> Result<Vec<PolicyJob>> {
+        let asking = options.policy.iter().filter(|policy| policy.asks());
+        let job =
+            |&policy| Ok(PolicyJob { policy, job_id: job_of(policy, run)?, backlog: Backlog::default() });
+        asking.map(job).collect()
+    };
+    Ok(ProgressLog {
+        started,
+        workers: workers.to_vec(),
+        jobs: job_id.as_ref().map_or_else(|| Ok(Vec::new()), job)?,
+        job_id,
+        progress,
+        output,
+        pace_missed: Vec::new(),
+        stream: process
+            .streams_metrics
+            .then(MetricsStream::open)
+            .transpose()
+            .context("the metrics stream")?,
+        tallies: options.policy.iter().map(|&policy| (policy, Tally::default())).collect(),
+    })
+}
+
+/// What an iteration holds and how the learning rate follows, in words.
+fn batch_words(options: &Options, begins_with: usize) -> String {
+    let (base, rule) = (options.base_batch(begins_with), options.rule.to_string());
+    match options.per_worker_batch {
+        Some(each) => format!("{each} samples a worker (--lr is for {base} in all, and follows by {rule})"),
+        None if options.rule.rule == RuleChoice::Legw => format!("global batch {base}, {rule}"),
+        None => format!("global batch {base}"),
+    }
+}
+
+/// The registration of a run with the predictor under one policy.
+pub fn registration(
+    worker: &Worker<'_>,
+    job: &PolicyJob,
+    workers: &[WorkerId],
+    devices: &[String],
+    start: RunStart,
+) -> Registration {
+    let options = &worker.training.options;
+    let request_timeout = Duration::from_millis(options.ask_timeout_ms);
+    let config = ClientConfig { request_timeout, ..ClientConfig::default() };
+    let spec = JobSpec {
+        quantum: options.quantum,
+        max_local_batch: options.max_local_batch,
+        per_worker_batch: options.per_worker_batch,
+        rule: options.rule.named(),
+        learning_rate: options.rule.settings(worker.training.data.len()),
+        hedge: options.hedge.of(job.policy),
+        min_chunk: options.hedge.min_chunk,
+        background: options.background.clone(),
+        ..JobSpec::new(options.base_batch(worker.process.world_size))
+    };
+    let claims = spec.hedge == Hedge::Auto;
+    let joins = workers.iter().zip(devices).map(|(worker, device)| JoinRequest {
+        device: Some(device.clone()),
+        claims,
+        ..JoinRequest::new(worker.clone())
+    });
+    let client = Client::new(&options.server, job.job_id.clone(), config);
+    Registration::new(client, spec, joins.collect()).starting_at(start)
+}
+
+/// A connection of this registration that delivers the policy's reports and prints its events.
+pub fn connection(registration: Registration, job: &PolicyJob, output: &Output) -> ConnectionBuilder {
+    let output = output.clone();
+    Connection::builder(registration)
+        .backlog(job.backlog.clone())
+        .on_event(move |event| output.say(&event.to_string()))
+}

@@ -1,0 +1,46 @@
+//! A run whose workers stay from the first iteration to the last.
+
+use anyhow::{Context, Result};
+use evenstep_c10d::Group;
+
+use super::replica::Replica;
+use super::setup;
+use super::worker::Worker;
+use crate::training::{Hooks, Training, WorkerProcess};
+
+/// Trains as one worker, from joining the others to the last report.
+///
+/// # Errors
+/// Options that contradict each other, data that cannot be used, a worker that is gone, a gradient that is wrong.
+pub fn run(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result<()> {
+    let (mut worker, group, mut replicas) = setup::prepare(training, process, hooks)?;
+    let trained = train(&mut worker, &group, &mut replicas);
+    // The others must see at once that this worker has left the group, whatever it still has to deliver.
+    drop(group);
+    worker.conclude(&replicas, trained?)?;
+    worker.close(&mut replicas);
+    Ok(())
+}
+
+/// Trains to the end of the run; true if it was told to stop before.
+fn train(worker: &mut Worker<'_>, group: &Group, replicas: &mut [Replica]) -> Result<bool> {
+    let mut stopped = false;
+    'rounds: while replicas.iter().any(|replica| !worker.is_done(replica)) {
+        let begun = replicas[0].iteration;
+        let block = if replicas.len() > 1 { worker.training.options.block } else { 1 };
+        for replica in replicas.iter_mut() {
+            while replica.iteration < begun + block && !worker.is_done(replica) {
+                if worker.step(group, replica)?.stop > 0 {
+                    stopped = true;
+                    break 'rounds;
+                }
+            }
+        }
+        worker.checkpoint_since(begun, replicas)?;
+    }
+    if stopped {
+        worker.checkpoint(replicas)?;
+    }
+    group.barrier().context("waiting for the others to finish")?;
+    Ok(stopped)
+}

@@ -1,0 +1,184 @@
+//! What a worker works with, beside its replicas.
+
+use anyhow::Result;
+use evenstep_agent::Boundary;
+use evenstep_protocol::JobId;
+use tch::Device;
+
+use super::flags::StopFlags;
+use super::replica::Replica;
+use crate::checkpoint::{self, Identity, State, Tensors};
+use crate::claims::Claims;
+use crate::model::{Compute, evaluate};
+use crate::plan::Rate;
+use crate::progress::ProgressLog;
+use crate::training::{Beginning, Observer, Training, WorkerProcess};
+
+/// The final loss is measured on at most this many samples.
+const EVALUATED_MAX: u64 = 1024;
+
+/// Where a run starts or resumes, as rank 0 knows it and tells the others.
+#[derive(Debug, Clone, Default)]
+pub struct StartPoint {
+    /// The first iteration.
+    pub iteration: u64,
+    /// The epoch it lies in.
+    pub epoch: u64,
+    /// Samples of that epoch that are done.
+    pub position: u64,
+    /// The learning rate of the step before it.
+    pub learning_rate: Option<f64>,
+    /// What the learning rate was multiplied by, and how that goes on.
+    pub rate: Option<Rate>,
+    /// The job, if it is given.
+    pub job_id: Option<JobId>,
+}
+
+/// Everything that a worker works with, beside its replicas.
+pub struct Worker<'a> {
+    /// What is trained.
+    pub training: &'a Training,
+    /// Who it is.
+    pub process: &'a WorkerProcess,
+    /// Where it computes.
+    pub device: Device,
+    /// The element type of its parameters, in words.
+    pub dtype: String,
+    /// How it computes.
+    pub compute: Compute,
+    /// How it takes part in an iteration's tail.
+    pub claims: Claims,
+    /// Reads the machine at the boundary of an iteration.
+    pub drivers: Boundary,
+    /// What it was told from outside.
+    pub flags: StopFlags,
+    /// Whether another worker waits to take part.
+    pub called: bool,
+    /// Whether it told the others that it leaves.
+    pub leaving: bool,
+    /// What observes it.
+    pub observer: Box<dyn Observer>,
+    /// Rank 0's progress log.
+    pub log: Option<ProgressLog>,
+}
+
+impl Worker<'_> {
+    /// Whether a replica has trained for as long as was asked for.
+    pub fn is_done(&self, replica: &Replica) -> bool {
+        let options = &self.training.options;
+        match options.steps {
+            Some(steps) => replica.iteration >= steps,
+            None => replica.cursor.epoch() >= options.epochs.unwrap_or(1),
+        }
+    }
+
+    /// Iterations of each replica, as long as there are as many workers as the run began with.
+    pub fn iterations(&self) -> u64 {
+        let options = &self.training.options;
+        let in_epoch = self.training.data.len().div_ceil(options.whole_batch(self.process.world_size));
+        options.steps.unwrap_or(options.epochs.unwrap_or(1) * in_epoch)
+    }
+
+    /// The rate of a replica that begins an iteration among these workers; `before` is what was in force.
+    pub fn rate(&self, replica: &Replica, before: Option<Rate>) -> Rate {
+        let dataset_samples = self.training.data.len();
+        let begin = Beginning {
+            iteration: replica.iteration,
+            global_batch: replica.global_batch,
+            base_global_batch: self.training.options.base_batch(self.process.world_size),
+            samples: replica.cursor.epoch() * dataset_samples + replica.cursor.position(),
+            dataset_samples,
+        };
+        self.training.options.rule.rate(before, begin)
+    }
+
+    /// What makes this run this run.
+    pub fn identity(&self) -> Identity {
+        let options = &self.training.options;
+        Identity {
+            seed: options.step.seed,
+            global_batch: options.base_batch(self.process.world_size),
+            per_worker_batch: options.per_worker_batch,
+            model: self.training.model_name.clone(),
+            dtype: self.dtype.clone(),
+            data: self.training.data.name(),
+            policies: options.policy.clone(),
+            momentum_form: options.momentum_form,
+        }
+    }
+
+    /// Writes a checkpoint where one is due after iteration `before`.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn checkpoint_since(&mut self, before: u64, replicas: &[Replica]) -> Result<()> {
+        let due = |every: u64| before / every < replicas[0].iteration / every;
+        if self.training.options.checkpoint_every.is_some_and(due) {
+            self.checkpoint(replicas)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Rank 0 writes a checkpoint, if all replicas stand at the same iteration.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn checkpoint(&mut self, replicas: &[Replica]) -> Result<()> {
+        let (Some(log), Some(folder)) = (&self.log, &self.training.options.checkpoint_dir) else {
+            return Ok(());
+        };
+        let first = &replicas[0];
+        if replicas.iter().any(|replica| replica.iteration != first.iteration) {
+            return Ok(());
+        }
+        self.observer.flush()?;
+        let state = State {
+            job_id: log.job_id.clone(),
+            iteration: first.iteration,
+            epoch: first.cursor.epoch(),
+            position: first.cursor.position(),
+            learning_rate: first.optimizer.last_rate(),
+            rate: Some(first.planner.in_force().rate()),
+            identity: self.identity(),
+        };
+        let tensors = |replica| {
+            let Replica { policy, parameters, optimizer, .. }: &Replica = replica;
+            Tensors { policy: *policy, parameters, velocity: optimizer.velocity() }
+        };
+        let tensors: Vec<Tensors<'_>> = replicas.iter().map(tensors).collect();
+        checkpoint::save(folder, &state, &tensors)?;
+        Ok(())
+    }
+
+    /// Ends the observation; then rank 0 logs how the run ended.
+    ///
+    /// # Errors
+    /// What the observer says.
+    pub fn conclude(&mut self, replicas: &[Replica], stopped: bool) -> Result<()> {
+        self.observer.run_finished()?;
+        let Some(log) = self.log.take() else { return Ok(()) };
+        let (held_out, what) = match &self.training.held_out {
+            Some(held_out) => (held_out, "held-out"),
+            None => (&self.training.data, "training"),
+        };
+        let indices: Vec<i64> = (0..EVALUATED_MAX.min(held_out.len()) as i64).collect();
+        let batch = held_out.batch(&indices, self.device);
+        for replica in replicas {
+            let loss = evaluate(&*replica.model, &batch);
+            let evaluation = format!("mean loss over {} {what} samples", indices.len());
+            let line = log.end(replica.policy, replica.iteration, loss, evaluation);
+            self.observer.policy_finished(line)?;
+        }
+        log.finish(stopped);
+        self.observer.flush()
+    }
+
+    /// Rank 0 delivers the last reports and takes the workers out of the job.
+    pub fn close(&self, replicas: &mut [Replica]) {
+        for replica in replicas {
+            let next_size = replica.cursor.size(replica.global_batch, 0);
+            replica.planner.close(next_size);
+        }
+    }
+}

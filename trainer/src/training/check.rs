@@ -1,0 +1,131 @@
+//! The rules that the values of options must keep together.
+
+use super::hedge::HedgeOptions;
+use super::options::{Options, StepOptions};
+use crate::plan::{GLOBAL_BATCH_MAX, Policy};
+
+/// Values that do not go together; the message names them and the rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidArgs(pub String);
+
+impl Options {
+    /// Checks the rules between values for this number of workers.
+    ///
+    /// # Errors
+    /// The first rule that is broken, with the values.
+    pub fn check(&self, world_size: usize) -> Result<(), InvalidArgs> {
+        let mut policies = self.policy.clone();
+        policies.sort();
+        policies.dedup();
+        let wrong = if policies.len() != self.policy.len() {
+            format!("--policy {:?}: each may come once", self.policy)
+        } else if let Some(wrong) = self.wrong_batch(world_size as u64) {
+            wrong
+        } else if let Some(wrong) = self.rule.wrong() {
+            wrong
+        } else if let Some(wrong) = self.wrong_tail() {
+            wrong
+        } else if let Some(wrong) = self.step.wrong() {
+            wrong
+        } else {
+            return self.check_elastic(world_size);
+        };
+        Err(InvalidArgs(wrong))
+    }
+
+    fn check_elastic(&self, world_size: usize) -> Result<(), InvalidArgs> {
+        let fewest = u64::from(self.min_workers);
+        let room = self.max_local_batch.map(|cap| (cap / self.quantum * self.quantum).saturating_mul(fewest));
+        let wrong = if !self.elastic {
+            if self.min_workers == 1 {
+                return Ok(());
+            }
+            format!("--min-workers {fewest}: needs --elastic, without which every worker must live")
+        } else if self.policy.len() > 1 {
+            format!(
+                "--elastic with --policy {:?}: policies take turns only among workers that stay",
+                self.policy
+            )
+        } else if fewest > world_size as u64 {
+            format!("--min-workers {fewest}: the run begins with {world_size} workers")
+        } else if self.per_worker_batch.is_none()
+            && room.is_some_and(|room| room < self.whole_batch(world_size))
+        {
+            format!(
+                "--min-workers {fewest}: so few, with at most {} samples each, cannot hold --global-batch {}",
+                self.max_local_batch.unwrap_or(0),
+                self.whole_batch(world_size)
+            )
+        } else {
+            return Ok(());
+        };
+        Err(InvalidArgs(wrong))
+    }
+
+    /// The rule for batches that is broken, with the values.
+    fn wrong_batch(&self, workers: u64) -> Option<String> {
+        let (base, quantum) = (self.base_batch(workers as usize), self.quantum);
+        let room = self.max_local_batch.map(|cap| (cap, cap / quantum * quantum));
+        if !base.is_multiple_of(quantum) {
+            return Some(format!("--global-batch {base} must be a multiple of --quantum {quantum}"));
+        }
+        let Some(each) = self.per_worker_batch else {
+            return if base / quantum < workers {
+                Some(format!(
+                    "--global-batch {base} must hold a --quantum of {quantum} for each of {workers} workers"
+                ))
+            } else {
+                room.filter(|(_, room)| room.saturating_mul(workers) < base).map(|(cap, _)| {
+                    format!(
+                        "--max-local-batch {cap}: {workers} workers with at most that many, in multiples of {quantum}, \
+                         cannot hold --global-batch {base}"
+                    )
+                })
+            };
+        };
+        if !each.is_multiple_of(quantum) {
+            Some(format!("--per-worker-batch {each} must be a multiple of --quantum {quantum}"))
+        } else if each.saturating_mul(workers) > GLOBAL_BATCH_MAX {
+            Some(format!(
+                "--per-worker-batch {each}: {workers} workers make a global batch of more than {GLOBAL_BATCH_MAX}"
+            ))
+        } else {
+            room.filter(|(_, room)| *room < each).map(|(cap, _)| {
+                format!("--max-local-batch {cap}: holds no --per-worker-batch of {each}, in multiples of {quantum}")
+            })
+        }
+    }
+
+    /// The rule for tails that is broken, with the values.
+    fn wrong_tail(&self) -> Option<String> {
+        let HedgeOptions { min_chunk, tail, .. } = self.hedge;
+        let broken = min_chunk.filter(|chunk| !chunk.is_multiple_of(self.quantum));
+        if let Some(chunk) = broken {
+            return Some(format!("--min-chunk {chunk} must be a multiple of --quantum {}", self.quantum));
+        }
+        let share = tail?;
+        if !(share > 0.0 && share <= 1.0) {
+            Some(format!("--tail {share} must be above 0 and at most 1"))
+        } else if !self.policy.contains(&Policy::Even) {
+            Some(format!("--tail {share}: only --policy even makes a tail of its own"))
+        } else {
+            let unbound = |cap| {
+                format!("--tail {share} with --max-local-batch {cap}: nothing bounds what a worker claims")
+            };
+            self.max_local_batch.map(unbound)
+        }
+    }
+}
+
+impl StepOptions {
+    /// The rule for the step that is broken, with the value.
+    pub fn wrong(&self) -> Option<String> {
+        if !(self.lr.is_finite() && self.lr >= 0.0) {
+            return Some(format!("--lr {} must be a finite number of at least 0", self.lr));
+        }
+        let momentum = self.momentum;
+        (!(0.0..1.0).contains(&momentum))
+            .then(|| format!("--momentum {momentum} must be at least 0 and below 1"))
+    }
+}

@@ -1,0 +1,39 @@
+//! The example `own_model` as a person runs it: one program that is the launcher and its workers.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::env;
+use std::process::{Command, Stdio};
+
+/// Runs the example with these variables; its words and whether it succeeded.
+fn run(variables: &[(&str, &str)]) -> (String, bool) {
+    // target/debug/deps/this-test; cargo builds the examples of a package with its tests.
+    let test = env::current_exe().unwrap();
+    let example = test.ancestors().nth(2).unwrap().join("examples/own_model");
+    assert!(example.is_file(), "{}: build it with cargo build --example own_model", example.display());
+    let mut command = Command::new(example);
+    command.envs(variables.iter().copied()).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.success())
+}
+
+#[test]
+fn a_model_of_your_own_trains_on_two_workers() {
+    let (words, succeeded) = run(&[("EVENSTEP_POLICY", "even")]);
+    assert!(succeeded, "{words}");
+    assert!(
+        words.contains("rank 0: 2 workers, Sine, float32, 4096 samples, global batch 64, 512 iterations"),
+        "{words}"
+    );
+    let loss = words.split("final loss ").nth(1).and_then(|rest| rest.trim().parse::<f64>().ok());
+    // The squared error of a sine, whose own mean square is 0.5.
+    assert!(loss.is_some_and(|loss| loss < 0.1), "{words}");
+}
+
+#[test]
+fn values_that_cannot_be_are_named() {
+    let (words, succeeded) = run(&[("EVENSTEP_POLICY", "sometimes")]);
+    assert!(!succeeded && words.contains("sometimes"), "{words}");
+    let (words, succeeded) = run(&[("EVENSTEP_POLICY", "even"), ("EVENSTEP_TRAINER_WORKER", "{}")]);
+    assert!(!succeeded && words.contains("only the launcher sets this variable"), "{words}");
+}
