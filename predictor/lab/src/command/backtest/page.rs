@@ -48,41 +48,23 @@ pub fn report(results: &Results, asked: &str) -> Report {
 
 const DEFINITIONS: &str = "rmse: root mean squared error; /last: over that of the last value; mae: mean absolute error; \
 mape: mean absolute error as a share of the value; rrse: root of the squared error over that of the mean; nmse: its square; coverage: share of \
-rows in their interval, meant to be 0.9; width: of the interval, as a share of the forecast; fit: seconds of learning; \
-predict: microseconds of a forecast.";
+rows in their interval, meant to be 0.9; width: of the interval, as a share of the forecast; fit: time of learning; \
+predict: time of a forecast.";
 
 fn headline(results: &Results) -> Vec<Figure> {
     let mut figures = Vec::new();
     let ranked = results.mean.iter().filter_map(|mean| Some((mean, mean.rmse_rel_last?)));
     if let Some((mean, relative)) = ranked.min_by(|a, b| a.1.total_cmp(&b.1)) {
-        figures.push(Figure {
-            label: "Smallest error".into(),
-            value: number(Some(relative)),
-            note: format!("{}: rmse over that of the last value, mean over series", mean.model),
-        });
+        let note = format!("{}: rmse over that of the last value, mean over series", mean.model);
+        figures.push(Figure::new("Smallest error", number(Some(relative)), note));
     }
     let steps = results.step_time.iter().filter_map(|step| Some((step, step.ratio.mean_over_oracle?)));
     if let Some((step, mean)) = steps.min_by(|a, b| a.1.total_cmp(&b.1)) {
         let even = number(results.step_time_even.and_then(|even| even.mean_over_oracle));
-        figures.push(Figure {
-            label: "Shortest steps".into(),
-            value: number(Some(mean)),
-            note: format!("{}: over the oracle's; an even split: {even}", step.model),
-        });
+        let note = format!("{}: over the oracle's; an even split: {even}", step.model);
+        figures.push(Figure::new("Shortest steps", number(Some(mean)), note));
     }
     figures
-}
-
-fn cell(value: Option<f64>) -> Cell {
-    // Numbers are rounded to what they say, so that columns of all magnitudes can be read.
-    value.map_or(Cell::Missing, |value| {
-        let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
-        Cell::number(value, (3 - magnitude).clamp(0, 9).unsigned_abs() as usize)
-    })
-}
-
-fn names(columns: &[&str]) -> Vec<String> {
-    columns.iter().map(|name| (*name).to_owned()).collect()
 }
 
 fn marked(name: &str, is_best: bool) -> Cell {
@@ -98,19 +80,16 @@ fn means(results: &Results) -> Table {
     let best = least(results.mean.iter().map(|mean| mean.rmse_rel_last));
     let row = |(at, mean): (usize, &MeanResult)| {
         let numbers = [mean.rmse_rel_last, mean.worst_rel_last, mean.coverage, mean.width];
-        std::iter::once(marked(&mean.model, Some(at) == best)).chain(numbers.map(cell)).collect()
+        std::iter::once(marked(&mean.model, Some(at) == best)).chain(numbers.map(Cell::from)).collect()
     };
-    Table {
-        title: "Mean over all series".into(),
-        description: "★ has the smallest error.".into(),
-        columns: names(&["model", "rmse /last", "worst /last", "coverage", "width"]),
-        rows: results.mean.iter().enumerate().map(row).collect(),
-    }
+    let columns = ["model", "rmse /last", "worst /last", "coverage", "width"];
+    let table = Table::new("Mean over all series", "★ has the smallest error.", &columns);
+    table.rows(results.mean.iter().enumerate().map(row))
 }
 
 fn step_times(results: &Results) -> Table {
     let best = least(results.step_time.iter().map(|step| step.ratio.mean_over_oracle));
-    let numbers = |ratio: &Ratio| [cell(ratio.mean_over_oracle), cell(ratio.p95_over_oracle)];
+    let numbers = |ratio: &Ratio| [ratio.mean_over_oracle, ratio.p95_over_oracle].map(Cell::from);
     let row = |name: Cell, ratio: &Ratio| std::iter::once(name).chain(numbers(ratio)).collect();
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for (at, step) in results.step_time.iter().enumerate() {
@@ -121,15 +100,10 @@ fn step_times(results: &Results) -> Table {
         let of_job = |step: &StepTime| row(format!("{}: {}", job.trace, step.model).into(), &step.ratio);
         rows.extend(job.step_time.iter().map(of_job));
     }
-    Table {
-        title: "Step time over the oracle's".into(),
-        description:
-            "How long steps would have taken, had the global batch been split by these forecasts; the oracle \
-                      knows each speed. ★ has the shortest."
-                .into(),
-        columns: names(&["model", "mean", "95 % are at or under"]),
-        rows,
-    }
+    let description = "How long steps would have taken, had the global batch been split by these forecasts; the oracle \
+        knows each speed. ★ has the shortest.";
+    let columns = ["model", "mean", "95 % are at or under"];
+    Table::new("Step time over the oracle's", description, &columns).rows(rows)
 }
 
 fn chapter(series: &SeriesResult, sections: &mut Vec<Section>) {
@@ -153,29 +127,18 @@ fn chapter(series: &SeriesResult, sections: &mut Vec<Section>) {
             model.nmse,
             model.coverage,
             model.width,
-            model.fit_s,
-            model.predict_us,
         ];
-        std::iter::once(marked(&model.model, Some(at) == best)).chain(numbers.map(cell)).collect()
+        let times = [model.fit_s, model.predict_us.map(|us| us / 1e6)]
+            .map(|time| time.map_or(Cell::Missing, Cell::Seconds));
+        std::iter::once(marked(&model.model, Some(at) == best))
+            .chain(numbers.map(Cell::from))
+            .chain(times)
+            .collect()
     };
-    sections.push(Section::Table(Table {
-        title: "Errors".into(),
-        description: "★ has the smallest error.".into(),
-        columns: names(&[
-            "model",
-            "rmse",
-            "/last",
-            "mae",
-            "mape",
-            "rrse",
-            "nmse",
-            "coverage",
-            "width",
-            "fit (s)",
-            "predict (µs)",
-        ]),
-        rows: series.models.iter().enumerate().map(row).collect(),
-    }));
+    let columns =
+        ["model", "rmse", "/last", "mae", "mape", "rrse", "nmse", "coverage", "width", "fit", "predict"];
+    let errors = Table::new("Errors", "★ has the smallest error.", &columns);
+    sections.push(Section::Table(errors.rows(series.models.iter().enumerate().map(row))));
     // Each takes the whole width: a series is long.
     sections.extend(charts::of_series(series).into_iter().map(|chart| Section::Charts(vec![chart])));
 }
