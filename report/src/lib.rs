@@ -134,16 +134,15 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without rows.
-    pub fn new(title: impl Into<String>, description: impl Into<String>, columns: &[&str]) -> Self {
+    /// A table with these columns.
+    pub fn new(
+        title: impl Into<String>,
+        description: impl Into<String>,
+        columns: &[&str],
+        rows: Vec<Vec<Cell>>,
+    ) -> Self {
         let columns = columns.iter().map(|name| (*name).to_owned()).collect();
-        Self { title: title.into(), description: description.into(), columns, rows: Vec::new() }
-    }
-
-    /// The same table with these rows.
-    #[must_use]
-    pub fn rows(self, rows: impl IntoIterator<Item = Vec<Cell>>) -> Self {
-        Self { rows: rows.into_iter().collect(), ..self }
+        Self { title: title.into(), description: description.into(), columns, rows }
     }
 }
 
@@ -171,16 +170,9 @@ impl Cell {
         Self::Number { value, decimals }
     }
 
-    /// A number with four significant digits, for columns of all magnitudes.
-    pub fn significant(value: f64) -> Self {
-        Self::number(value, number::decimals(value, 4))
-    }
-}
-
-/// A number with four significant digits, or none.
-impl From<Option<f64>> for Cell {
-    fn from(value: Option<f64>) -> Self {
-        value.map_or(Self::Missing, Self::significant)
+    /// A number with this many significant digits, and at most nine after the point.
+    pub fn significant(value: impl Into<Option<f64>>, digits: i32) -> Self {
+        value.into().map_or(Self::Missing, |value| Self::number(value, number::decimals(value, digits)))
     }
 }
 

@@ -1,10 +1,10 @@
 //! The charts of a plan.
 
-use evenstep_protocol::{BurstPlan, BurstPlanLayer};
 use evenstep_report::{Axis, Bar, Chart, Mark, Span};
 
 use super::text::alternatives;
 use super::timeline::{Lane, lanes};
+use crate::response::{BurstPlan, BurstPlanLayer};
 
 /// Charts show seconds in the unit that suits them.
 const US_PER_S: f64 = 1e6;

@@ -1,11 +1,12 @@
 //! A plan as a page that stands alone.
 
-use evenstep_protocol::{BurstAlternative, BurstFrontPoint, BurstPlan, BurstPlanLayer};
 use evenstep_report::text::{number, seconds};
 use evenstep_report::{Cell, Figure, Report, Section, Table};
 
 use super::charts;
 use super::text::{headline, samples, verdict};
+use crate::planner::{Alternative, FrontPoint};
+use crate::response::{BurstPlan, BurstPlanLayer};
 
 const DEFINITIONS: &str = "Layers run one after another. A layer on n GPUs runs on the n fastest; between layers of unlike counts activations go forward \
 and gradients back (transfers). Compute is forward and backward; where the profile has tables, the gradient sum is part of it. Amplification: GPU time of \
@@ -36,12 +37,16 @@ pub fn report(plan: &BurstPlan, asked: &str) -> Report {
 }
 
 fn figures(plan: &BurstPlan) -> Vec<Figure> {
-    let time = |us: f64| seconds(us / 1e6);
-    let note = format!("{} of GPU time", time(plan.gpu_us));
-    let mut figures = vec![Figure::new("Iteration", time(plan.iteration_us), note)];
-    let against = |label: String, way: BurstAlternative| {
-        let times = format!("{} ×", number(Some(way.iteration_us / plan.iteration_us)));
-        Figure::new(label, times, format!("as fast: there an iteration takes {}", time(way.iteration_us)))
+    let us = |us: f64| format!("{} us", number(Some(us)));
+    let mut figures = vec![Figure {
+        label: "Iteration".into(),
+        value: us(plan.iteration_us),
+        note: format!("{} us of GPU time", number(Some(plan.gpu_us))),
+    }];
+    let against = |label: String, way: Alternative| Figure {
+        label,
+        value: format!("{} ×", number(Some(way.iteration_us / plan.iteration_us))),
+        note: format!("as fast: there an iteration takes {}", us(way.iteration_us)),
     };
     let ways = [("Against data parallel on", plan.data_parallel), ("Against one GPU", plan.one_gpu)];
     for (label, way) in ways.into_iter().filter_map(|(label, way)| Some((label, way?))) {
@@ -80,17 +85,18 @@ fn layers(plan: &BurstPlan) -> Table {
         "amplification",
         "",
     ];
-    Table::new("Layers", "In the order in which they run.", &columns).rows(plan.layers.iter().map(row))
+    let rows = plan.layers.iter().map(row).collect();
+    Table::new("Layers", "In the order in which they run.", &columns, rows)
 }
 
 fn front(plan: &BurstPlan) -> Table {
-    let row = |point: &BurstFrontPoint| {
+    let row = |point: &FrontPoint| {
         vec![Cell::number(point.amplification, 3), us(point.iteration_us), us(point.gpu_us)]
     };
     let more = if plan.front_complete { "all that there are" } else { "there may be more between them" };
     let description = format!("From which amplification limit on each plan is allowed: {more}.");
     let columns = ["limit from", "iteration", "GPU time"];
-    Table::new("What limits buy", description, &columns).rows(plan.front.iter().map(row))
+    Table::new("What limits buy", description, &columns, plan.front.iter().map(row).collect())
 }
 
 fn us(us: f64) -> Cell {

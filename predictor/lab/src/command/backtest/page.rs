@@ -55,16 +55,27 @@ fn headline(results: &Results) -> Vec<Figure> {
     let mut figures = Vec::new();
     let ranked = results.mean.iter().filter_map(|mean| Some((mean, mean.rmse_rel_last?)));
     if let Some((mean, relative)) = ranked.min_by(|a, b| a.1.total_cmp(&b.1)) {
-        let note = format!("{}: rmse over that of the last value, mean over series", mean.model);
-        figures.push(Figure::new("Smallest error", number(Some(relative)), note));
+        figures.push(Figure {
+            label: "Smallest error".into(),
+            value: number(Some(relative)),
+            note: format!("{}: rmse over that of the last value, mean over series", mean.model),
+        });
     }
     let steps = results.step_time.iter().filter_map(|step| Some((step, step.ratio.mean_over_oracle?)));
     if let Some((step, mean)) = steps.min_by(|a, b| a.1.total_cmp(&b.1)) {
         let even = number(results.step_time_even.and_then(|even| even.mean_over_oracle));
-        let note = format!("{}: over the oracle's; an even split: {even}", step.model);
-        figures.push(Figure::new("Shortest steps", number(Some(mean)), note));
+        figures.push(Figure {
+            label: "Shortest steps".into(),
+            value: number(Some(mean)),
+            note: format!("{}: over the oracle's; an even split: {even}", step.model),
+        });
     }
     figures
+}
+
+/// A number with four significant digits, so that columns of all magnitudes can be read.
+fn cell(value: Option<f64>) -> Cell {
+    Cell::significant(value, 4)
 }
 
 fn marked(name: &str, is_best: bool) -> Cell {
@@ -80,16 +91,16 @@ fn means(results: &Results) -> Table {
     let best = least(results.mean.iter().map(|mean| mean.rmse_rel_last));
     let row = |(at, mean): (usize, &MeanResult)| {
         let numbers = [mean.rmse_rel_last, mean.worst_rel_last, mean.coverage, mean.width];
-        std::iter::once(marked(&mean.model, Some(at) == best)).chain(numbers.map(Cell::from)).collect()
+        std::iter::once(marked(&mean.model, Some(at) == best)).chain(numbers.map(cell)).collect()
     };
     let columns = ["model", "rmse /last", "worst /last", "coverage", "width"];
-    let table = Table::new("Mean over all series", "★ has the smallest error.", &columns);
-    table.rows(results.mean.iter().enumerate().map(row))
+    let rows = results.mean.iter().enumerate().map(row).collect();
+    Table::new("Mean over all series", "★ has the smallest error.", &columns, rows)
 }
 
 fn step_times(results: &Results) -> Table {
     let best = least(results.step_time.iter().map(|step| step.ratio.mean_over_oracle));
-    let numbers = |ratio: &Ratio| [ratio.mean_over_oracle, ratio.p95_over_oracle].map(Cell::from);
+    let numbers = |ratio: &Ratio| [cell(ratio.mean_over_oracle), cell(ratio.p95_over_oracle)];
     let row = |name: Cell, ratio: &Ratio| std::iter::once(name).chain(numbers(ratio)).collect();
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for (at, step) in results.step_time.iter().enumerate() {
@@ -100,10 +111,9 @@ fn step_times(results: &Results) -> Table {
         let of_job = |step: &StepTime| row(format!("{}: {}", job.trace, step.model).into(), &step.ratio);
         rows.extend(job.step_time.iter().map(of_job));
     }
-    let description = "How long steps would have taken, had the global batch been split by these forecasts; the oracle \
-        knows each speed. ★ has the shortest.";
-    let columns = ["model", "mean", "95 % are at or under"];
-    Table::new("Step time over the oracle's", description, &columns).rows(rows)
+    let description = "How long steps would have taken, had the global batch been split by these forecasts; the oracle knows each speed. ★ has \
+                       the shortest.";
+    Table::new("Step time over the oracle's", description, &["model", "mean", "95 % are at or under"], rows)
 }
 
 fn chapter(series: &SeriesResult, sections: &mut Vec<Section>) {
@@ -128,17 +138,17 @@ fn chapter(series: &SeriesResult, sections: &mut Vec<Section>) {
             model.coverage,
             model.width,
         ];
-        let times = [model.fit_s, model.predict_us.map(|us| us / 1e6)]
-            .map(|time| time.map_or(Cell::Missing, Cell::Seconds));
+        let times = [model.fit_s, model.predict_us.map(|us| us / 1e6)];
+        let times = times.map(|time| time.map_or(Cell::Missing, Cell::Seconds));
         std::iter::once(marked(&model.model, Some(at) == best))
-            .chain(numbers.map(Cell::from))
+            .chain(numbers.map(cell))
             .chain(times)
             .collect()
     };
     let columns =
         ["model", "rmse", "/last", "mae", "mape", "rrse", "nmse", "coverage", "width", "fit", "predict"];
-    let errors = Table::new("Errors", "★ has the smallest error.", &columns);
-    sections.push(Section::Table(errors.rows(series.models.iter().enumerate().map(row))));
+    let rows = series.models.iter().enumerate().map(row).collect();
+    sections.push(Section::Table(Table::new("Errors", "★ has the smallest error.", &columns, rows)));
     // Each takes the whole width: a series is long.
     sections.extend(charts::of_series(series).into_iter().map(|chart| Section::Charts(vec![chart])));
 }

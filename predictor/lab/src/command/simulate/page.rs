@@ -76,5 +76,6 @@ fn table(results: &Results) -> Table {
         ]
     };
     let columns = ["policy", "mean step", "p95", "speed-up", "regret", "wait", "changes", "claims", "chunks"];
-    Table::new("Policies", "Over the iterations that count.", &columns).rows(results.policies.iter().map(row))
+    let rows = results.policies.iter().map(row).collect();
+    Table::new("Policies", "Over the iterations that count.", &columns, rows)
 }
