@@ -37,16 +37,12 @@ pub fn report(plan: &BurstPlan, asked: &str) -> Report {
 }
 
 fn figures(plan: &BurstPlan) -> Vec<Figure> {
-    let us = |us: f64| format!("{} us", number(Some(us)));
-    let mut figures = vec![Figure {
-        label: "Iteration".into(),
-        value: us(plan.iteration_us),
-        note: format!("{} us of GPU time", number(Some(plan.gpu_us))),
-    }];
-    let against = |label: String, way: Alternative| Figure {
-        label,
-        value: format!("{} ×", number(Some(way.iteration_us / plan.iteration_us))),
-        note: format!("as fast: there an iteration takes {}", us(way.iteration_us)),
+    let time = |us: f64| seconds(us / 1e6);
+    let note = format!("{} of GPU time", time(plan.gpu_us));
+    let mut figures = vec![Figure::new("Iteration", time(plan.iteration_us), note)];
+    let against = |label: String, way: Alternative| {
+        let times = format!("{} ×", number(Some(way.iteration_us / plan.iteration_us)));
+        Figure::new(label, times, format!("as fast: there an iteration takes {}", time(way.iteration_us)))
     };
     let ways = [("Against data parallel on", plan.data_parallel), ("Against one GPU", plan.one_gpu)];
     for (label, way) in ways.into_iter().filter_map(|(label, way)| Some((label, way?))) {
