@@ -5,13 +5,14 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use evenstep_store::tables::{Cell, Snapshot, Table};
 use jiff::Timestamp;
+
+use evenstep_report::output::put_text;
 
 use super::args::ExportArgs;
 use super::progress;
-use super::words::{address, counted, of_store};
-use evenstep_report::output::put_text;
+use super::text::{address, counted, of_store};
+use crate::tables::{Cell, Snapshot, Table};
 
 /// What columns of milliseconds since 1970 end in.
 const UNIX_MS: &str = "_unix_ms";

@@ -1,27 +1,39 @@
-//! What pages look at: who owns which job, when nodes were heard of, and a few iterations of many.
+//! The past of a job in a bounded number of iterations, for charts.
 
 use std::ops::Range;
 
-use evenstep_protocol::{JobId, NodeId, WorkerId};
+use evenstep_protocol::{JobId, WorkerId};
 
+use super::allocations::StoredAnswer;
 use crate::database::{rows, scalar};
-use crate::read::id;
-use crate::{Store, StoreError, StoredAnswer, integer};
+use crate::encode::{id, integer};
+use crate::error::StoreError;
+use crate::store::Store;
 
-/// Every so-manieth iteration of a stretch.
+/// Every n-th iteration in a range.
 #[derive(Debug, Clone)]
-pub struct Thinned {
-    /// The stretch.
+pub struct EveryNth {
+    /// The range.
     pub iterations: Range<u64>,
-    /// One of so many is wanted, at least 1: those that are its multiples.
+    /// n, at least 1: the iterations that are its multiples.
     pub every: u64,
 }
 
-impl Thinned {
-    /// The first that is wanted.
+impl EveryNth {
     fn first(&self) -> u64 {
         self.iterations.start.next_multiple_of(self.every.max(1))
     }
+}
+
+/// The iterations of an [`EveryNth`] as a table `wanted`: from $2 on, every $3-th, before $4.
+macro_rules! every_nth {
+    () => {
+        "WITH RECURSIVE wanted(iteration) AS (
+             SELECT CAST($2 AS BIGINT)
+             UNION ALL SELECT iteration + CAST($3 AS BIGINT) FROM wanted
+                 WHERE iteration + CAST($3 AS BIGINT) < CAST($4 AS BIGINT))
+         "
+    };
 }
 
 /// The measured part of a report.
@@ -42,42 +54,10 @@ pub struct Measured {
 }
 
 impl Store {
-    /// All jobs, by id, and where the predictor is that owns each; `None` for our own, and for those that nobody owns.
-    ///
-    /// # Errors
-    /// Where the database cannot be read.
-    pub async fn owners(&self) -> Result<Vec<(JobId, Option<String>)>, StoreError> {
-        if !self.is_shared() {
-            return Ok(self.job_ids().await?.into_iter().map(|job_id| (job_id, None)).collect());
-        }
-        let ours = self.instance()?;
-        let owned = rows!(
-            &self.readers,
-            (String, Option<String>),
-            "SELECT job_id, url FROM job LEFT JOIN predictor ON instance = owner AND instance <> $1 ORDER BY job_id",
-            ours,
-        )?;
-        owned.into_iter().map(|(job_id, url)| Ok((id(job_id)?, url))).collect()
-    }
-
-    /// When the latest sample of each node was taken, in milliseconds since 1970 by its clock.
-    ///
-    /// # Errors
-    /// Where the database cannot be read.
-    pub async fn nodes_heard(&self) -> Result<Vec<(NodeId, i64)>, StoreError> {
-        let heard = rows!(
-            &self.readers,
-            (String, Option<i64>),
-            "SELECT node, (SELECT max(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node) FROM node",
-        )?;
-        let heard = heard.into_iter().filter_map(|(node, at)| Some((node, at?)));
-        heard.map(|(node, at)| Ok((id(node)?, at))).collect()
-    }
-
     /// The iterations of a job that were answered since a moment. Found by halving: they were answered in order, or nearly.
     ///
     /// # Errors
-    /// Where the database cannot be read.
+    /// If the database cannot be read.
     pub async fn iterations_since(&self, job_id: &JobId, unix_ms: i64) -> Result<Range<u64>, StoreError> {
         let job = job_id.as_str();
         let bounds = "SELECT min(iteration), max(iteration) FROM allocation WHERE job_id = $1";
@@ -96,23 +76,23 @@ impl Store {
     /// Some answers of a job with when they were given, in order; of each iteration the one of the latest generation.
     ///
     /// # Errors
-    /// Where the database cannot be read.
-    pub async fn thinned_answers(
+    /// If the database cannot be read.
+    pub async fn every_nth_answer(
         &self,
         job_id: &JobId,
-        wanted: &Thinned,
+        wanted: &EveryNth,
     ) -> Result<Vec<(i64, StoredAnswer)>, StoreError> {
         let answers = rows!(
             &self.readers,
             (i64, i64, i64, String),
-            "WITH RECURSIVE wanted(iteration) AS (
-                 SELECT CAST($2 AS BIGINT)
-                 UNION ALL SELECT iteration + CAST($3 AS BIGINT) FROM wanted WHERE iteration + CAST($3 AS BIGINT) < CAST($4 AS BIGINT))
-             SELECT this.iteration, this.generation, this.at_unix_ms, this.answer
+            concat!(
+                every_nth!(),
+                "SELECT this.iteration, this.generation, this.at_unix_ms, this.answer
              FROM wanted JOIN allocation AS this ON this.job_id = $1 AND this.iteration = wanted.iteration
              WHERE NOT EXISTS (SELECT 1 FROM allocation AS later WHERE later.job_id = this.job_id
                                AND later.iteration = this.iteration AND later.generation > this.generation)
-             ORDER BY this.iteration",
+             ORDER BY this.iteration"
+            ),
             job_id.as_str(),
             integer(wanted.first()),
             integer(wanted.every),
@@ -128,21 +108,21 @@ impl Store {
     /// What was measured in some iterations of a job, in order of iterations and workers.
     ///
     /// # Errors
-    /// Where the database cannot be read.
-    pub async fn thinned_reports(
+    /// If the database cannot be read.
+    pub async fn every_nth_report(
         &self,
         job_id: &JobId,
-        wanted: &Thinned,
+        wanted: &EveryNth,
     ) -> Result<Vec<Measured>, StoreError> {
         let reports = rows!(
             &self.readers,
             (i64, String, i64, f64, Option<f64>, Option<f64>),
-            "WITH RECURSIVE wanted(iteration) AS (
-                 SELECT CAST($2 AS BIGINT)
-                 UNION ALL SELECT iteration + CAST($3 AS BIGINT) FROM wanted WHERE iteration + CAST($3 AS BIGINT) < CAST($4 AS BIGINT))
-             SELECT report.iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s
+            concat!(
+                every_nth!(),
+                "SELECT report.iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s
              FROM wanted JOIN report ON report.job_id = $1 AND report.iteration = wanted.iteration
-             ORDER BY report.iteration, worker",
+             ORDER BY report.iteration, worker"
+            ),
             job_id.as_str(),
             integer(wanted.first()),
             integer(wanted.every),

@@ -4,14 +4,15 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
 use anyhow::Context;
-use evenstep_store::StoreError;
-use evenstep_store::tables::{Cell, Kind, Row, Rows, Snapshot, Table, Target};
 use serde_json::Value;
+
+use evenstep_report::output::put_text;
 
 use super::args::ImportArgs;
 use super::progress;
-use super::words::{address, counted, of_store};
-use evenstep_report::output::put_text;
+use super::text::{address, counted, of_store};
+use crate::error::StoreError;
+use crate::tables::{Cell, Kind, Row, Rows, Snapshot, Table, Target};
 
 /// Moves a store and says what was moved.
 pub(super) async fn run(args: &ImportArgs) -> anyhow::Result<()> {

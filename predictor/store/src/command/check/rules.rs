@@ -2,14 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_core::job::{BadModels, FORMAT, read_device_model, read_models};
-use evenstep_core::learning_rate::Controller;
+use crate::tables::{Cell, Table};
 use evenstep_protocol::{
     AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, Readings, WorkerId, WorkerOverride,
 };
-use evenstep_store::tables::{Cell, Table};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+
+/// Readers of what the store keeps without knowing what is in it. Each says why it cannot read something.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelReaders {
+    /// The format of models that the readers know.
+    pub format: u32,
+    /// Reads the models of a job.
+    pub job: fn(&[u8]) -> Result<(), String>,
+    /// Reads the models of a kind of device.
+    pub device: fn(&[u8]) -> Result<(), String>,
+    /// Reads the state of a job's learning-rate rule.
+    pub learning_rate: fn(&str) -> Result<(), String>,
+}
 
 /// What is told of a row that is not as usual.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,16 +44,16 @@ impl From<String> for Remark {
 ///
 /// # Errors
 /// The rule, or what there is to note.
-pub fn judge(table: &Table, row: &[Cell]) -> Result<(), Remark> {
+pub fn judge(table: &Table, row: &[Cell], models: &ModelReaders) -> Result<(), Remark> {
     let values = Values { table, row };
     match table.name.as_str() {
-        "job" => job(&values),
+        "job" => job(&values, models.learning_rate),
         "worker" => worker(&values),
         "report" => report(&values),
         "allocation" => allocation(&values),
         "event" => values.ids(),
-        "model_state" => models(&values, |state| read_models(state).map(drop)),
-        "device_model" => models(&values, |state| read_device_model(state).map(drop)),
+        "model_state" => stored_models(&values, models.format, models.job),
+        "device_model" => stored_models(&values, models.format, models.device),
         "node" => values.ids().and_then(|()| Ok(values.count("samples").map(drop)?)),
         "node_sample" => node_sample(&values),
         "node_summary" => node_summary(&values),
@@ -51,14 +62,16 @@ pub fn judge(table: &Table, row: &[Cell]) -> Result<(), Remark> {
     }
 }
 
-fn job(values: &Values<'_>) -> Result<(), Remark> {
+fn job(values: &Values<'_>, read_learning_rate: fn(&str) -> Result<(), String>) -> Result<(), Remark> {
     values.ids()?;
     let mut spec: serde_json::Value = values.json("spec")?;
     // Before schema 0007 (SQLite) or 0003 (PostgreSQL): the migration replaces it.
     spec.as_object_mut().and_then(|options| options.remove("calm"));
     JobSpec::deserialize(spec).map_err(|error| format!("its spec cannot be read: {error}"))?;
-    if !values.text("learning_rate")?.is_empty() {
-        values.json::<Controller>("learning_rate")?;
+    let learning_rate = values.text("learning_rate")?;
+    if !learning_rate.is_empty() {
+        read_learning_rate(learning_rate)
+            .map_err(|error| format!("its learning_rate cannot be read: {error}"))?;
     }
     let (departed, generation) = (values.count("departed_generation")?, values.count("generation")?);
     rule(departed <= generation, || {
@@ -114,11 +127,15 @@ fn allocation(values: &Values<'_>) -> Result<(), Remark> {
     })
 }
 
-fn models(values: &Values<'_>, read: fn(&[u8]) -> Result<(), BadModels>) -> Result<(), Remark> {
+fn stored_models(
+    values: &Values<'_>,
+    format: u32,
+    read: fn(&[u8]) -> Result<(), String>,
+) -> Result<(), Remark> {
     if values.table.name == "model_state" {
         values.ids()?;
     }
-    if values.count("format")? != u64::from(FORMAT) {
+    if values.count("format")? != u64::from(format) {
         return Err(Remark::Note(OTHER_FORMAT));
     }
     Ok(read(values.bytes("state")?).map_err(|error| format!("its models cannot be read: {error}"))?)

@@ -1,18 +1,20 @@
-//! How much there is, and how much room it takes.
+//! How many rows there are, and how much of the disk they take.
 
 use evenstep_protocol::LevelView;
 use sqlx::{PgPool, SqlitePool};
 
 use crate::database::{Either, rows, scalar};
+use crate::error::StoreError;
+use crate::schema;
+use crate::store::Store;
 use crate::summary::{HOUR_S, MINUTE_S};
-use crate::{Store, StoreError, schema};
 
 /// What a row of PostgreSQL takes beside its columns, in bytes, with its place in the indexes: roughly.
 const POSTGRES_ROW_BYTES: f64 = 120.0;
 
-/// Room on the disk.
+/// Use of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct DiskUse {
     /// Bytes on the disk.
     pub disk_bytes: u64,
     /// Bytes of that which hold something; of PostgreSQL, which does not say, an estimate.
@@ -31,27 +33,27 @@ impl Store {
     /// The version of its schema.
     ///
     /// # Errors
-    /// Where the database cannot be read.
+    /// If the database cannot be read.
     pub async fn schema(&self) -> Result<i64, StoreError> {
         let newest = scalar!(&self.readers, Option<i64>, schema::NEWEST)?;
         Ok(newest.flatten().unwrap_or(0))
     }
 
-    /// The room that it takes.
+    /// Returns how much of the disk it takes.
     ///
     /// # Errors
-    /// Where the database cannot be read.
-    pub async fn room(&self) -> Result<Room, StoreError> {
+    /// If the database cannot be read.
+    pub async fn disk_use(&self) -> Result<DiskUse, StoreError> {
         match &self.readers {
-            Either::Sqlite(pool) => sqlite_room(pool).await,
-            Either::Postgres(pool) => postgres_room(pool).await,
+            Either::Sqlite(pool) => sqlite_disk_use(pool).await,
+            Either::Postgres(pool) => postgres_disk_use(pool).await,
         }
     }
 
     /// Rows of each kind, the rawest first.
     ///
     /// # Errors
-    /// Where the database cannot be read.
+    /// If the database cannot be read.
     pub async fn levels(&self) -> Result<Vec<LevelView>, StoreError> {
         let mut levels = Vec::new();
         for (level, table, oldest) in RAW {
@@ -113,14 +115,14 @@ fn view(level: &str, rows: i64, oldest_unix_ms: Option<i64>) -> LevelView {
     LevelView { level: level.to_owned(), rows: u64::try_from(rows).unwrap_or(0), oldest_unix_ms }
 }
 
-async fn sqlite_room(pool: &SqlitePool) -> Result<Room, StoreError> {
+async fn sqlite_disk_use(pool: &SqlitePool) -> Result<DiskUse, StoreError> {
     let sql = "SELECT page_count * page_size, (page_count - freelist_count) * page_size, file
                FROM pragma_page_count, pragma_page_size, pragma_freelist_count, pragma_database_list WHERE name = 'main'";
     let (disk, used, file): (i64, i64, String) = sqlx::query_as(sql).fetch_one(pool).await?;
     // What was committed lately and is not in the file yet; no such file means none.
     let log = std::fs::metadata(format!("{file}-wal")).map_or(0, |log| log.len());
     let [disk, used] = [disk, used].map(i64::cast_unsigned);
-    Ok(Room { disk_bytes: disk + log, used_bytes: used })
+    Ok(DiskUse { disk_bytes: disk + log, used_bytes: used })
 }
 
 /// The rows of a table as the database counts them by the way: counting them would read them all.
@@ -129,7 +131,7 @@ async fn postgres_rows(pool: &PgPool, table: &str) -> Result<i64, StoreError> {
     Ok(sqlx::query_scalar(sql).bind(table).fetch_optional(pool).await?.unwrap_or(0))
 }
 
-async fn postgres_room(pool: &PgPool) -> Result<Room, StoreError> {
+async fn postgres_disk_use(pool: &PgPool) -> Result<DiskUse, StoreError> {
     let disk: i64 = sqlx::query_scalar("SELECT pg_database_size(current_database())").fetch_one(pool).await?;
     // Rows that live, at the size of some of them: what a table takes does not shrink with them.
     let mut used = 0.0;
@@ -159,5 +161,5 @@ async fn postgres_room(pool: &PgPool) -> Result<Room, StoreError> {
         let size: Option<f64> = sqlx::query_scalar(sizes).fetch_one(pool).await?;
         used += rows as f64 * (size.unwrap_or(0.0) + POSTGRES_ROW_BYTES);
     }
-    Ok(Room { disk_bytes: disk.cast_unsigned(), used_bytes: used as u64 })
+    Ok(DiskUse { disk_bytes: disk.cast_unsigned(), used_bytes: used as u64 })
 }

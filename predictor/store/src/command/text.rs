@@ -1,7 +1,9 @@
 //! Addresses, sizes and counts in words.
 
 use anyhow::Context;
-use evenstep_store::{Address, StoreError};
+
+use crate::address::Address;
+use crate::error::StoreError;
 
 /// An address, as it was given.
 pub(super) fn address(given: &str) -> anyhow::Result<Address> {

@@ -1,8 +1,8 @@
 //! The writer: one task, one connection, one transaction for all that waits.
 //!
-//! A group is first applied at one go (`bulk`: a statement for all rows of a kind). Where a row of it cannot be taken, the
-//! group is applied again, write by write, and only the writes that fail are left out. A connection that fails is opened anew
-//! for the next group: a database that comes back is used again.
+//! If the database rejects a row of the group (a job that was deleted, a value that a column does not take), the transaction
+//! is rolled back and its writes are applied again, each alone in a savepoint: only those that fail are left out. A connection
+//! that fails is opened anew for the next group: a database that comes back is used again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,13 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::{Instrument, Span};
 
+use super::group::{self, Changes};
+use super::meter::Meter;
+use crate::address::Address;
+use crate::change::Change;
 use crate::database::{self, Connection, Either, on};
+use crate::error::StoreError;
 use crate::lease::{Held, Lease};
-use crate::meter::Meter;
-use crate::{Address, Change, StoreError, apply, bulk};
 
 /// Writes in one commit.
 const GROUP_MAX: usize = 128;
@@ -153,9 +156,9 @@ impl Writer {
         }
     }
 
-    async fn try_commit(
+    async fn try_commit<'a>(
         &mut self,
-        group: &[Write],
+        group: &'a [Write],
         fence: Option<&Held>,
     ) -> Result<Vec<Result<u64, StoreError>>, StoreError> {
         if self.connection.is_none() {
@@ -164,16 +167,23 @@ impl Writer {
         }
         let Some(connection) = &mut self.connection else { return Err(StoreError::Silent) };
         begin(connection, fence).await?;
-        if let Ok(rows) = bulk::apply(connection, group).await? {
-            command(connection, "COMMIT").await?;
-            return Ok(rows.into_iter().map(Ok).collect());
+        let of = |write: &'a Write| Changes { changes: &write.changes, at_unix_ms: write.at_unix_ms };
+        let writes: Vec<Changes<'a>> = group.iter().map(of).collect();
+        match group::apply(connection, &writes).await {
+            Err(error) if error.is_of_the_write() => {}
+            applied => {
+                let outcomes = applied?;
+                command(connection, "COMMIT").await?;
+                return Ok(outcomes);
+            }
         }
         command(connection, "ROLLBACK").await?;
         begin(connection, fence).await?;
-        let mut outcomes = Vec::with_capacity(group.len());
-        for write in group {
+        let mut outcomes = Vec::with_capacity(writes.len());
+        for write in &writes {
             command(connection, "SAVEPOINT one_write").await?;
-            let outcome = apply::write(connection, write).await;
+            let applied = group::apply(connection, std::slice::from_ref(write)).await;
+            let outcome = applied.and_then(|outcomes| outcomes.into_iter().next().unwrap_or(Ok(0)));
             if outcome.is_err() {
                 command(connection, "ROLLBACK TO SAVEPOINT one_write").await?;
             }

@@ -1,7 +1,16 @@
 use proptest::prelude::*;
 
 use super::*;
-use evenstep_store::tables::{Column, Kind};
+use crate::tables::{Column, Kind};
+
+const FORMAT: u32 = 7;
+
+const READERS: ModelReaders = ModelReaders {
+    format: FORMAT,
+    job: |_| Ok(()),
+    device: |_| Err("no models".into()),
+    learning_rate: |_| Ok(()),
+};
 
 /// A table of these columns and a row of it; the first column is the key.
 fn judged(name: &str, values: &[(&str, Cell)]) -> Result<(), Remark> {
@@ -16,7 +25,7 @@ fn judged(name: &str, values: &[(&str, Cell)]) -> Result<(), Remark> {
     };
     let columns = values.iter().map(column).collect();
     let table = Table { name: name.to_owned(), columns, key: vec![0] };
-    judge(&table, &values.iter().map(|(_, cell)| cell.clone()).collect::<Vec<_>>())
+    judge(&table, &values.iter().map(|(_, cell)| cell.clone()).collect::<Vec<_>>(), &READERS)
 }
 
 fn text(text: impl Into<String>) -> Cell {

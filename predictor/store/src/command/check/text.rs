@@ -1,9 +1,9 @@
 //! What was found, for people.
 
-use super::Checked;
-use crate::store_command::words::{counted, size};
+use super::findings::Checked;
+use crate::command::text::{counted, size};
+use crate::tables::Backend;
 use evenstep_report::text::{aligned, line};
-use evenstep_store::tables::Backend;
 
 pub fn of(checked: &Checked) -> String {
     let mut text = String::new();

@@ -2,68 +2,35 @@
 //!
 //! `rules` judges the rows of each table; what a database knows of itself is asked of it. `text` says it to people.
 
-mod rules;
+mod findings;
 
 mod text;
 
+mod rules;
+
 use std::collections::BTreeMap;
 
-use evenstep_store::tables::{Backend, Snapshot, Table};
-use evenstep_store::{Address, StoreError};
+use evenstep_report::output::{put_text, put_value};
 use indicatif::ProgressBar;
-use serde::Serialize;
 
 use super::args::CheckArgs;
 use super::progress;
-use super::words::{address, counted, of_store};
-use evenstep_report::output::{put_text, put_value};
+use super::text::{address, counted, of_store};
+use crate::address::Address;
+use crate::error::StoreError;
+use crate::tables::{Snapshot, Table};
+use findings::{Checked, CheckedTable, Finding, Schema};
 use rules::{Remark, judge};
+
+pub use rules::ModelReaders;
 
 /// Findings that are told one by one, of each table; the rest are counted.
 const FINDINGS_MAX: u32 = 20;
 
-/// What was found.
-#[derive(Debug, Serialize)]
-struct Checked {
-    store: String,
-    backend: Backend,
-    schema: Schema,
-    size_bytes: u64,
-    tables: Vec<CheckedTable>,
-    /// Faults, all of them.
-    faults: u64,
-    findings: Vec<Finding>,
-    notes: BTreeMap<&'static str, u64>,
-}
-
-#[derive(Debug, Serialize)]
-struct Schema {
-    found: i64,
-    known: i64,
-}
-
-#[derive(Debug, Serialize)]
-struct CheckedTable {
-    table: String,
-    rows: u64,
-    faults: u64,
-}
-
-/// Something wrong.
-#[derive(Debug, Serialize)]
-struct Finding {
-    /// In which table; empty where that is not known.
-    table: String,
-    /// In which row; empty where that is not known.
-    key: String,
-    /// The rule that is broken.
-    rule: String,
-}
-
 /// Checks a store and says what it found.
-pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
+pub(super) async fn run(args: &CheckArgs, models: &ModelReaders) -> anyhow::Result<()> {
     let address = address(&args.store.store)?;
-    let checked = check(&address).await?;
+    let checked = check(&address, models).await?;
     if args.json {
         put_value(&checked)?;
     } else {
@@ -73,7 +40,7 @@ pub(super) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn check(address: &Address) -> anyhow::Result<Checked> {
+async fn check(address: &Address, models: &ModelReaders) -> anyhow::Result<Checked> {
     let mut snapshot = of_store(address, Snapshot::open(address).await)?;
     let (found, known) = snapshot.schema();
     let mut checked = Checked {
@@ -91,7 +58,7 @@ async fn check(address: &Address) -> anyhow::Result<Checked> {
         checked.findings.push(Finding { table: fault.table, key: fault.key, rule: fault.rule });
     }
     for table in snapshot.tables().to_vec() {
-        of_store(address, checked.read(&mut snapshot, &table).await)?;
+        of_store(address, checked.read(&mut snapshot, &table, models).await)?;
     }
     of_store(address, snapshot.close().await)?;
     Ok(checked)
@@ -99,10 +66,15 @@ async fn check(address: &Address) -> anyhow::Result<Checked> {
 
 impl Checked {
     /// Reads a table to its end, or as far as it can be read.
-    async fn read(&mut self, snapshot: &mut Snapshot, table: &Table) -> Result<(), StoreError> {
+    async fn read(
+        &mut self,
+        snapshot: &mut Snapshot,
+        table: &Table,
+        models: &ModelReaders,
+    ) -> Result<(), StoreError> {
         let bar = progress::bar(snapshot.count(table).await.unwrap_or(0), &table.name);
         let mut read = Read { rows: 0, faults: 0, last: None };
-        if let Err(error) = self.judge(snapshot, table, &mut read, &bar).await {
+        if let Err(error) = self.judge(snapshot, table, models, &mut read, &bar).await {
             // Where the database is gone this is the end.
             snapshot.begin_again().await?;
             let key = read.last.take().map_or_else(|| "the first row".into(), |key| format!("behind {key}"));
@@ -118,6 +90,7 @@ impl Checked {
         &mut self,
         snapshot: &mut Snapshot,
         table: &Table,
+        models: &ModelReaders,
         read: &mut Read,
         bar: &ProgressBar,
     ) -> Result<(), StoreError> {
@@ -126,7 +99,7 @@ impl Checked {
             let page = rows.page().await?;
             let Some(last) = page.last() else { return Ok(()) };
             for row in &page {
-                match judge(table, row) {
+                match judge(table, row, models) {
                     Ok(()) => {}
                     Err(Remark::Note(note)) => *self.notes.entry(note).or_default() += 1,
                     Err(Remark::Fault(rule)) => self.tell(read, table, table.key_of(row), rule),

@@ -1,9 +1,11 @@
-//! One write after the other, and one change after the other.
+//! Changes that are applied one by one: of jobs, workers and models.
 
+use super::roll_up;
+use crate::change::{Change, MemberEvent, MemberEventKind};
 use crate::database::{Connection, run};
-use crate::rows::{self, AllocationRow, ReportRow};
-use crate::writer::Write;
-use crate::{Change, MemberEvent, MemberEventKind, StoreError, integer, json, roll_up, schema};
+use crate::encode::{integer, to_json};
+use crate::error::StoreError;
+use crate::schema;
 
 /// Kinds of devices whose models are kept: those that learned last.
 const DEVICES_MAX: i64 = 1000;
@@ -11,17 +13,11 @@ const DEVICES_MAX: i64 = 1000;
 /// Rows of each table, about, that go in one step of a job's deletion.
 const TRIM_ROWS: i64 = 10_000;
 
-/// Applies a write; the number of rows that it touched.
-pub(crate) async fn write(connection: &mut Connection, write: &Write) -> Result<u64, StoreError> {
-    let mut rows = 0;
-    for one in &write.changes {
-        rows += change(connection, one, write.at_unix_ms).await?;
-    }
-    Ok(rows)
-}
-
-/// Applies a change; the number of rows that it touched, of telemetry the number that were new.
-pub(crate) async fn change(
+/// Applies a change. Returns the number of rows that it touched.
+///
+/// # Errors
+/// [`StoreError::Taken`] if another change came first, or what the database says.
+pub(super) async fn apply(
     connection: &mut Connection,
     change: &Change,
     at_unix_ms: i64,
@@ -32,12 +28,15 @@ pub(crate) async fn change(
             "INSERT INTO job (job_id, spec, generation, departed_generation, created_unix_ms)
              VALUES ($1, $2, 0, 0, $3) ON CONFLICT DO NOTHING",
             job_id.as_str(),
-            json(spec)?,
+            to_json(spec)?,
             at_unix_ms,
         )?),
-        Change::PutJob { job_id, spec } => {
-            Ok(run!(connection, "UPDATE job SET spec = $2 WHERE job_id = $1", job_id.as_str(), json(spec)?)?)
-        }
+        Change::PutJob { job_id, spec } => Ok(run!(
+            connection,
+            "UPDATE job SET spec = $2 WHERE job_id = $1",
+            job_id.as_str(),
+            to_json(spec)?
+        )?),
         Change::TrimJob { job_id } => trim(connection, job_id.as_str()).await,
         Change::DeleteJob { job_id } => {
             Ok(run!(connection, "DELETE FROM job WHERE job_id = $1", job_id.as_str())?)
@@ -56,16 +55,8 @@ pub(crate) async fn change(
             )?;
             if updated == 0 { Err(StoreError::Taken) } else { Ok(updated) }
         }
-        Change::Reports { job_id, reports } => {
-            let row = |report| ReportRow { job_id: job_id.as_str(), at_unix_ms, report };
-            rows::insert_reports(connection, &reports.iter().map(row).collect::<Vec<_>>()).await
-        }
-        Change::Allocation { job_id, iteration, generation, answer } => {
-            let (iteration, generation) = (*iteration, *generation);
-            let answer = rows::text(answer)?;
-            let row = AllocationRow { job_id: job_id.as_str(), iteration, generation, at_unix_ms, answer };
-            rows::insert_allocations(connection, &[row]).await
-        }
+        // The group applies these together with those of other writes.
+        Change::Reports { .. } | Change::Allocation { .. } | Change::Telemetry(_) => Ok(0),
         Change::LearningRate { job_id, state } => Ok(run!(
             connection,
             "UPDATE job SET learning_rate = $2 WHERE job_id = $1",
@@ -102,7 +93,6 @@ pub(crate) async fn change(
             )?;
             Ok(kept)
         }
-        Change::Telemetry(batch) => rows::insert_missing_samples(connection, batch).await,
         Change::RollUp(old) => roll_up::apply(connection, old).await,
         Change::Probe => schema::probe(connection).await,
     }
@@ -143,7 +133,7 @@ async fn member(
             run!(connection, "INSERT INTO worker (job_id, worker, seat, state, request, last_seen_unix_ms) VALUES
                      ($1, $2, (SELECT COALESCE(MAX(seat), 0) + 1 FROM worker WHERE job_id = $1), 'live', $3, $4)
                  ON CONFLICT (job_id, worker) DO UPDATE SET seat = excluded.seat, state = 'live', request = excluded.request,
-                     last_seen_unix_ms = excluded.last_seen_unix_ms", job_id, worker, json(request)?, at_unix_ms)?;
+                     last_seen_unix_ms = excluded.last_seen_unix_ms", job_id, worker, to_json(request)?, at_unix_ms)?;
             "joined"
         }
         MemberEventKind::Rejoined(request) => {
@@ -152,7 +142,7 @@ async fn member(
                 "UPDATE worker SET request = $3, last_seen_unix_ms = $4 WHERE job_id = $1 AND worker = $2",
                 job_id,
                 worker,
-                json(request)?,
+                to_json(request)?,
                 at_unix_ms
             )?;
             return Ok(());
@@ -185,7 +175,7 @@ async fn member(
                 "UPDATE worker SET operator_override = $3 WHERE job_id = $1 AND worker = $2",
                 job_id,
                 worker,
-                wanted.as_ref().map(json).transpose()?
+                wanted.as_ref().map(to_json).transpose()?
             )?;
             "override"
         }
