@@ -11,6 +11,7 @@ use super::measured::{LayerTimes, median, middle};
 use super::page;
 use super::plan::Plan;
 use super::timeline::Timeline;
+use crate::processes::write;
 use evenstep_trainer::progress::statistics::quantile;
 
 /// Medians over the iterations of a run, on rank 0, which runs all layers.
@@ -105,9 +106,6 @@ impl Measured {
         json: Option<&Path>,
         report: Option<&Path>,
     ) -> Result<()> {
-        let write = |path: &Path, content: &str| {
-            std::fs::write(path, content).with_context(|| format!("writing {}", path.display()))
-        };
         if let Some(path) = json {
             write(path, &(serde_json::to_string_pretty(self)? + "\n"))?;
         }
