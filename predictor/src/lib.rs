@@ -22,8 +22,6 @@ pub mod clock;
 
 pub mod metrics;
 
-pub mod stored_trace;
-
 pub mod store_command;
 
 pub mod top;

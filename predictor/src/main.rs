@@ -12,7 +12,7 @@ use evenstep_observability::otlp::Otlp;
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::{Config, Flags};
-use evenstep_predictor::{store_command, stored_trace, top};
+use evenstep_predictor::{store_command, top};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
@@ -38,7 +38,7 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     match Cli::parse().command {
         Command::Serve(flags) => start(&flags).map(|()| ExitCode::SUCCESS),
-        Command::Backtest(args) => offline(args.check(), || backtest::run(&args, stored_trace::read)),
+        Command::Backtest(args) => offline(args.check(), || backtest::run(&args)),
         Command::Simulate(args) => offline(args.check(), || simulate::run(&args)),
         Command::Plan(args) => offline(args.check(), || plan::run(&args)),
         Command::Store(args) => offline(args.check(), || store_command::run(&args)),

@@ -6,7 +6,7 @@
 
 mod allocation;
 mod background;
-mod burst;
+mod burst_profile;
 mod ids;
 mod job;
 mod learning_rate;
@@ -21,10 +21,7 @@ pub use allocation::{
     AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, Tail, TailReport, WorkerReport,
 };
 pub use background::{BackgroundBudget, BackgroundSettings};
-pub use burst::{
-    BurstAllReduce, BurstAlternative, BurstFrontPoint, BurstLayer, BurstNetwork, BurstPlan, BurstPlanLayer,
-    BurstProfile, BurstRequest, CountChange, InvalidChange,
-};
+pub use burst_profile::{BurstAllReduce, BurstLayer, BurstNetwork, BurstProfile, CountChange, InvalidChange};
 pub use ids::{InvalidId, JobId, NodeId, WorkerId};
 pub use job::{Hedge, JobSpec, JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerOverride};
 pub use learning_rate::{LearningRateRule, LearningRateSettings, OptimizerInstruction, Ramp};

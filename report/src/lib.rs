@@ -126,6 +126,14 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
 }
 
+impl Table {
+    /// A table with these columns.
+    pub fn new(title: &str, description: impl Into<String>, columns: &[&str], rows: Vec<Vec<Cell>>) -> Self {
+        let columns = columns.iter().map(|name| (*name).to_owned()).collect();
+        Self { title: title.to_owned(), description: description.into(), columns, rows }
+    }
+}
+
 /// One cell of a [`Table`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
@@ -146,6 +154,14 @@ impl Cell {
     /// A number with this many digits after the point.
     pub fn number(value: f64, decimals: usize) -> Self {
         Self::Number { value, decimals }
+    }
+
+    /// A number with this many significant digits, and at most nine after the point.
+    pub fn significant(value: impl Into<Option<f64>>, digits: i32) -> Self {
+        value.into().map_or(Self::Missing, |value| {
+            let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
+            Self::number(value, (digits - 1 - magnitude).clamp(0, 9).unsigned_abs() as usize)
+        })
     }
 }
 

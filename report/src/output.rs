@@ -6,15 +6,17 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::Serialize;
 
+use crate::Report;
+
 /// Stands for standard input or output in a path.
 pub const STANDARD: &str = "-";
 
-/// Checks before any work that files can be where they should be.
+/// Checks before any work that the folders of output files exist.
 ///
 /// # Errors
-/// Where a folder is not there.
-pub fn check<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> anyhow::Result<()> {
-    for path in paths {
+/// A folder does not exist, or a path names a folder.
+pub fn check(outputs: &[&Option<PathBuf>]) -> anyhow::Result<()> {
+    for path in outputs.iter().copied().flatten() {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         anyhow::ensure!(folder.is_none_or(Path::is_dir), "{}: its folder is not there", path.display());
         anyhow::ensure!(!path.is_dir(), "{}: a folder is there already", path.display());
@@ -25,13 +27,14 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> anyhow::Result
 /// Checks that no output goes where another does, or over one of the inputs.
 ///
 /// # Errors
-/// Where it does, in words.
-pub fn check_apart(outputs: &[&Path], inputs: &[PathBuf]) -> Result<(), String> {
+/// Names the path.
+pub fn check_apart(outputs: &[&Option<PathBuf>], inputs: &[PathBuf]) -> Result<(), String> {
+    let outputs: Vec<&PathBuf> = outputs.iter().copied().flatten().collect();
     for (at, path) in outputs.iter().enumerate() {
         if outputs[..at].contains(path) {
             return Err(format!("{}: two outputs cannot go to one place", path.display()));
         }
-        if *path != Path::new(STANDARD) && inputs.iter().any(|input| input == path) {
+        if *path != Path::new(STANDARD) && inputs.contains(path) {
             return Err(format!("{}: the output would overwrite an input", path.display()));
         }
     }
@@ -39,7 +42,7 @@ pub fn check_apart(outputs: &[&Path], inputs: &[PathBuf]) -> Result<(), String> 
 }
 
 /// The command line, as a reader of the page could give it again.
-pub fn asked() -> String {
+fn asked() -> String {
     let words =
         std::env::args().skip(1).map(|word| if word.contains(' ') { format!("{word:?}") } else { word });
     std::iter::once("evenstep-predictor".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
@@ -52,10 +55,10 @@ pub fn asked() -> String {
 pub fn put_figures(
     table: &str,
     results: &impl Serialize,
-    json: Option<&PathBuf>,
+    json: &Option<PathBuf>,
     others: &[&Option<PathBuf>],
 ) -> anyhow::Result<()> {
-    let mut asked_for = others.iter().filter_map(|path| path.as_ref()).chain(json);
+    let mut asked_for = others.iter().copied().flatten().chain(json);
     if !asked_for.any(|path| path == Path::new(STANDARD)) {
         put(Path::new(STANDARD), table.as_bytes())?;
     }
@@ -65,6 +68,14 @@ pub fn put_figures(
         put(path, &json)?;
     }
     Ok(())
+}
+
+/// Writes a page, if a path is given for it. `page` makes it from the command line.
+///
+/// # Errors
+/// It cannot be written.
+pub fn put_page(path: &Option<PathBuf>, page: impl FnOnce(&str) -> Report) -> anyhow::Result<()> {
+    path.as_ref().map_or(Ok(()), |path| put(path, page(&asked()).to_html().as_bytes()))
 }
 
 /// Writes text to standard output.

@@ -1,11 +1,11 @@
 //! A request answered: the plan, and what each amplification limit buys.
 
-use evenstep_protocol::{BurstPlan, BurstRequest, WorkerForecastView};
+use evenstep_protocol::WorkerForecastView;
 
 use crate::error::PlanError;
 use crate::planner::{self, Limit, Problem};
-use crate::request::{EXEMPT_BELOW_US, problem};
-use crate::response::answer;
+use crate::request::{BurstRequest, EXEMPT_BELOW_US, problem};
+use crate::response::{BurstPlan, answer};
 use crate::work::front_plans;
 
 /// The best plan, and what each amplification limit buys. Takes from milliseconds to seconds, and nothing but the request.

@@ -1,12 +1,14 @@
-//! From a profile and what is asked of it to the core's problem. The core checks times, sizes and rules; here is what it cannot see:
-//! names, fields that exclude each other, how many there are of what.
+//! A request, and the planner's problem that it asks. The planner checks times, sizes and rules; here is what it cannot see: names,
+//! fields that exclude each other, the number of entries.
 
 use std::collections::BTreeMap;
 
-use evenstep_protocol::{BurstAllReduce, BurstLayer, BurstNetwork, BurstProfile, BurstRequest, CountChange};
+use evenstep_protocol::{BurstLayer, BurstNetwork, BurstProfile, CountChange, JobId};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::error::PlanError;
-use crate::planner::{AllReduce, COUNTS_MAX, Cost, GPUS_MAX, Input, Layer, Limit, Memory, Network, Problem};
+use crate::planner::{COUNTS_MAX, Cost, GPUS_MAX, Input, Layer, Limit, Memory, Network, Problem};
 
 /// Layers that take less than this on one GPU are free of the limit, unless said otherwise: DeepPool's.
 pub const EXEMPT_BELOW_US: f64 = 300.0;
@@ -21,7 +23,45 @@ const ENTRIES_MAX: usize = COUNTS_MAX * COUNTS_MAX;
 /// The longest name of a layer, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// The core's problem.
+/// `POST /v1/plan/burst`: how many GPUs each layer should get.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BurstRequest {
+    /// What layers cost.
+    pub profile: BurstProfile,
+    /// Samples of an iteration over all GPUs, 1 to 2^31.
+    pub global_batch: u64,
+    /// How many GPUs there are. Needed where neither `speeds` nor a job says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u64>,
+    /// A speed for each GPU, relative to the one that the profile was measured on. Default: all 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speeds: Option<Vec<f64>>,
+    /// GPU counts that a layer may have. Default: the powers of two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<Vec<u64>>,
+    /// How many times its GPU time on one GPU a layer may cost, at least 1. Default: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amplification: Option<f64>,
+    /// Layers that take less than this on one GPU are free of that limit, in microseconds. Default 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exempt_below_us: Option<f64>,
+    /// The most that a GPU may hold of parameters and activations. Default: anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Bytes of a parameter with its gradient and the optimizer's state: 8 for SGD, 12 with momentum, 16 for Adam. Default 16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_parameter: Option<f64>,
+    /// What holds of the network instead of what the profile says of it, each figure for itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<BurstNetwork>,
+    /// The GPUs are this job's live workers, in rank order, as fast as they are forecast to be: the fastest has speed 1, and a worker
+    /// that is not known yet the mean of the others. Instead of `gpus` and `speeds`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<JobId>,
+}
+
+/// The planner's problem.
 ///
 /// # Errors
 /// [`PlanError::Invalid`] names the layer, the value and the rule.
@@ -87,10 +127,7 @@ fn described(asked: BurstNetwork, measured: BurstNetwork) -> Result<Option<Netwo
     Ok(Some(Network {
         bandwidth_bytes_per_s,
         latency_us: network.latency_us.unwrap_or(0.0),
-        all_reduce: match network.all_reduce.unwrap_or_default() {
-            BurstAllReduce::Ring => AllReduce::Ring,
-            BurstAllReduce::Tree => AllReduce::Tree,
-        },
+        all_reduce: network.all_reduce.unwrap_or_default(),
     }))
 }
 

@@ -3,7 +3,7 @@
 //! - [`batch`]: models that are fitted to a range of history
 //! - [`backtest`]: how accurate forecasts would have been on recorded data
 //! - [`simulate`]: how long steps would have taken under each policy
-//! - [`table`]: recorded tables in files
+//! - [`trace`]: recorded traces, from tables in files and from stores
 //! - [`command`]: the commands `evenstep-predictor backtest` and `simulate`
 
 pub mod batch;
@@ -12,6 +12,6 @@ pub mod backtest;
 
 pub mod simulate;
 
-pub mod table;
+pub mod trace;
 
 pub mod command;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use evenstep_protocol::{BurstPlan, BurstRequest, JobId, Problem, WorkerId};
+use evenstep_burst::{BurstPlan, BurstRequest, PlanError, plan, relative_speeds};
+use evenstep_protocol::{JobId, Problem, WorkerId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -12,7 +13,6 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::Json;
 use super::problem::Refusal;
-use evenstep_burst::{PlanError, plan, relative_speeds};
 
 /// Plans under way at once. They are seconds of arithmetic at most, and `/allocate` needs processors too.
 const PLANS_MAX: usize = 2;

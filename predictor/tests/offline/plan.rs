@@ -1,6 +1,6 @@
 //! `plan`: the published tables, measured profiles, and what is wrong with others.
 
-use evenstep_protocol::BurstPlan;
+use evenstep_burst::BurstPlan;
 use serde_json::{Value, json};
 
 use crate::support::Folder;

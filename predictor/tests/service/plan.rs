@@ -1,6 +1,7 @@
 //! `POST /v1/plan/burst`.
 
-use evenstep_protocol::{BurstPlan, JobSpec};
+use evenstep_burst::BurstPlan;
+use evenstep_protocol::JobSpec;
 use serde_json::{Value, json};
 
 use crate::support::{Service, ask_after, join_all};

@@ -1,13 +1,14 @@
 //! What a plan is asked for.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
-use evenstep_protocol::{BurstAllReduce, BurstNetwork, BurstProfile, BurstRequest};
+use evenstep_protocol::{BurstAllReduce, BurstNetwork, BurstProfile};
 use evenstep_report::output::check_apart;
 use evenstep_report::values::{between, not_negative, positive};
 
 use super::help::{EXAMPLES, LONG_ABOUT};
+use crate::request::BurstRequest;
 
 /// Flags of `plan`.
 #[derive(Debug, ClapArgs)]
@@ -90,9 +91,7 @@ impl Args {
         {
             return Err(format!("--speeds: {} for --gpus {gpus}: each GPU must have one", speeds.len()));
         }
-        let outputs: Vec<&Path> =
-            [&self.json, &self.report].into_iter().flatten().map(PathBuf::as_path).collect();
-        check_apart(&outputs, std::slice::from_ref(&self.profile))
+        check_apart(&[&self.json, &self.report], std::slice::from_ref(&self.profile))
     }
 
     /// The request that these flags are.

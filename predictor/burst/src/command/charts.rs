@@ -1,10 +1,10 @@
 //! The charts of a plan.
 
-use evenstep_protocol::{BurstPlan, BurstPlanLayer};
 use evenstep_report::{Axis, Bar, Chart, Mark, Span};
 
 use super::text::alternatives;
 use super::timeline::{Lane, lanes};
+use crate::response::{BurstPlan, BurstPlanLayer};
 
 /// Iterations from here on are drawn in milliseconds.
 const MS_FROM_US: f64 = 10_000.0;

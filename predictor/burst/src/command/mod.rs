@@ -25,8 +25,7 @@ use evenstep_protocol::BurstProfile;
 
 pub use args::Args;
 
-use evenstep_report::output::STANDARD;
-use evenstep_report::output::{self, asked, put, put_figures};
+use evenstep_report::output::{self, STANDARD, put_figures, put_page};
 
 use crate::plan::plan;
 
@@ -38,14 +37,11 @@ const PROFILE_BYTES_MAX: u64 = 256 << 20;
 /// # Errors
 /// Where the profile cannot be used, no plan keeps the rules, or an output cannot be written; no output is written then.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    output::check([&args.json, &args.report].into_iter().flatten())?;
+    output::check(&[&args.json, &args.report])?;
     let request = args.request(read(&args.profile)?);
     let plan = plan(&request)?;
-    put_figures(&text::table(&plan), &plan, args.json.as_ref(), &[&args.report])?;
-    if let Some(path) = &args.report {
-        put(path, page::report(&plan, &asked()).to_html().as_bytes())?;
-    }
-    Ok(())
+    put_figures(&text::table(&plan), &plan, &args.json, &[&args.report])?;
+    put_page(&args.report, |asked| page::report(&plan, asked))
 }
 
 fn read(path: &Path) -> anyhow::Result<BurstProfile> {

@@ -1,11 +1,12 @@
 //! A plan as a page that stands alone.
 
-use evenstep_protocol::{BurstAlternative, BurstFrontPoint, BurstPlan, BurstPlanLayer};
 use evenstep_report::text::number;
 use evenstep_report::{Cell, Figure, Report, Section, Table};
 
 use super::charts;
 use super::text::{headline, samples, verdict};
+use crate::planner::{Alternative, FrontPoint};
+use crate::response::{BurstPlan, BurstPlanLayer};
 
 const DEFINITIONS: &str = "Layers run one after another. A layer on n GPUs runs on the n fastest; between layers of unlike counts activations go forward \
 and gradients back (transfers). Compute is forward and backward; where the profile has tables, the gradient sum is part of it. Amplification: GPU time of \
@@ -42,7 +43,7 @@ fn figures(plan: &BurstPlan) -> Vec<Figure> {
         value: us(plan.iteration_us),
         note: format!("{} us of GPU time", number(Some(plan.gpu_us))),
     }];
-    let against = |label: String, way: BurstAlternative| Figure {
+    let against = |label: String, way: Alternative| Figure {
         label,
         value: format!("{} ×", number(Some(way.iteration_us / plan.iteration_us))),
         note: format!("as fast: there an iteration takes {}", us(way.iteration_us)),
@@ -87,29 +88,20 @@ fn layers(plan: &BurstPlan) -> Table {
         "amplification",
         "",
     ];
-    Table {
-        title: "Layers".into(),
-        description: "In the order in which they run.".into(),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: plan.layers.iter().map(row).collect(),
-    }
+    let rows = plan.layers.iter().map(row).collect();
+    Table::new("Layers", "In the order in which they run.", &columns, rows)
 }
 
 fn front(plan: &BurstPlan) -> Table {
-    let row = |point: &BurstFrontPoint| {
+    let row = |point: &FrontPoint| {
         vec![Cell::number(point.amplification, 3), us(point.iteration_us), us(point.gpu_us)]
     };
     let more = if plan.front_complete { "all that there are" } else { "there may be more between them" };
-    Table {
-        title: "What limits buy".into(),
-        description: format!("From which amplification limit on each plan is allowed: {more}."),
-        columns: ["limit from", "iteration (us)", "GPU time (us)"].map(str::to_owned).to_vec(),
-        rows: plan.front.iter().map(row).collect(),
-    }
+    let description = format!("From which amplification limit on each plan is allowed: {more}.");
+    let columns = ["limit from", "iteration (us)", "GPU time (us)"];
+    Table::new("What limits buy", description, &columns, plan.front.iter().map(row).collect())
 }
 
-/// Microseconds with the digits that say something.
 fn us(us: f64) -> Cell {
-    let magnitude = if us > 0.0 { us.log10().floor() as i32 } else { 0 };
-    Cell::number(us, (4 - magnitude).clamp(0, 9).unsigned_abs() as usize)
+    Cell::significant(us, 5)
 }

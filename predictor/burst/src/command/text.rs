@@ -1,7 +1,9 @@
 //! A plan as text.
 
-use evenstep_protocol::{BurstAlternative, BurstPlan, BurstPlanLayer};
 use evenstep_report::text::{aligned, line, number};
+
+use crate::planner::{Alternative, FrontPoint};
+use crate::response::{BurstPlan, BurstPlanLayer};
 
 /// The whole text.
 pub fn table(plan: &BurstPlan) -> String {
@@ -43,7 +45,7 @@ pub fn verdict(plan: &BurstPlan) -> String {
     let idle_us: f64 = plan.idle_us.iter().sum();
     let all_us = plan.iteration_us * plan.gpus as f64;
     let idle = if all_us > 0.0 { 100.0 * idle_us / all_us } else { 0.0 };
-    let against = |what: &str, way: Option<BurstAlternative>| {
+    let against = |what: &str, way: Option<Alternative>| {
         let way = way.filter(|_| plan.iteration_us > 0.0)?;
         let faster = number(Some(way.iteration_us / plan.iteration_us));
         let share = if way.gpu_us > 0.0 { plan.gpu_us / way.gpu_us } else { 1.0 };
@@ -86,9 +88,8 @@ fn amplification(plan: &BurstPlan, layer: &BurstPlanLayer) -> String {
 
 /// The plan and its alternatives: name, GPUs, iteration and GPU time.
 pub fn alternatives(plan: &BurstPlan) -> Vec<(String, f64, f64)> {
-    let other =
-        |name: String, way: Option<BurstAlternative>| way.map(|way| (name, way.iteration_us, way.gpu_us));
-    let on = plan.data_parallel.map_or(plan.gpus, |way| way.gpus);
+    let other = |name: String, way: Option<Alternative>| way.map(|way| (name, way.iteration_us, way.gpu_us));
+    let on = plan.data_parallel.map_or(plan.gpus, |way| way.gpus as u64);
     [
         Some(("this plan".to_owned(), plan.iteration_us, plan.gpu_us)),
         other(format!("data parallel on {on}"), plan.data_parallel),
@@ -109,7 +110,7 @@ fn ways(plan: &BurstPlan) -> Vec<Vec<String>> {
 
 fn front(plan: &BurstPlan) -> Vec<Vec<String>> {
     let header = ["limit from", "iteration us", "GPU time us"].map(str::to_owned).to_vec();
-    let row = |point: &evenstep_protocol::BurstFrontPoint| {
+    let row = |point: &FrontPoint| {
         [point.amplification, point.iteration_us, point.gpu_us].map(|value| number(Some(value))).to_vec()
     };
     std::iter::once(header).chain(plan.front.iter().map(row)).collect()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use evenstep_protocol::{BurstPlan, BurstPlanLayer};
+use crate::response::{BurstPlan, BurstPlanLayer};
 
 /// GPUs that get a lane each; of more, those that always work together share one.
 const LANES_MAX: usize = 16;
@@ -68,7 +68,8 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
-    use evenstep_protocol::{BurstLayer, BurstProfile, BurstRequest};
+    use crate::request::BurstRequest;
+    use evenstep_protocol::{BurstLayer, BurstProfile};
 
     use super::*;
     use crate::plan::plan;

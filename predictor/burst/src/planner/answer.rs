@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use super::costs::{Costs, exempt, in_us};
 use super::problem::Limit;
 
@@ -56,9 +59,11 @@ pub struct PlannedLayer {
 }
 
 /// What another way would take.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = BurstAlternative)]
 pub struct Alternative {
     /// GPUs of every layer.
+    #[schema(value_type = u64)]
     pub gpus: usize,
     /// An iteration, in microseconds.
     pub iteration_us: f64,

@@ -140,6 +140,9 @@ impl<'a> Costs<'a> {
         })
     }
 
+    /// The gradient sum over n GPUs, with b bytes of parameters:
+    /// - ring: `2 (n - 1) / n * b / bandwidth + 2 (n - 1) * latency` (Thakur, Rabenseifner and Gropp 2005)
+    /// - two trees, each for half of the bytes: `2 * b / bandwidth + 2 ceil(log2 n) * latency` (Sanders, Speck and Traff 2009)
     fn sync_us(&self, layer: &Layer, count: usize) -> Result<f64, BurstError> {
         if count == 1 || layer.parameters == 0.0 {
             return Ok(0.0);

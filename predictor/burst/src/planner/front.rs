@@ -1,5 +1,8 @@
 //! What each amplification limit buys: time against GPU time.
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use super::answer::Plan;
 use super::check::check;
 use super::costs::{Costs, just_below};
@@ -17,7 +20,8 @@ pub struct Front {
 }
 
 /// A plan that is faster than any that costs less, and cheaper than any that is as fast, among the best plans of all limits.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = BurstFrontPoint)]
 pub struct FrontPoint {
     /// The smallest limit that allows it, at least 1.
     pub amplification: f64,

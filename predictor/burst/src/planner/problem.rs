@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+pub use evenstep_protocol::BurstAllReduce as AllReduce;
+
 /// The most layers of a plan.
 pub const LAYERS_MAX: usize = 4096;
 /// The most GPUs of a plan.
@@ -104,15 +106,6 @@ pub struct Network {
     pub latency_us: f64,
     /// How gradients are summed.
     pub all_reduce: AllReduce,
-}
-
-/// How gradients are summed over n GPUs, with b = 4 bytes a parameter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AllReduce {
-    /// `2 (n - 1) / n * b / bandwidth + 2 (n - 1) * latency` (Thakur, Rabenseifner and Gropp 2005).
-    Ring,
-    /// `2 * b / bandwidth + 2 ceil(log2 n) * latency`: two trees, each for half of the bytes (Sanders, Speck and Traff 2009).
-    Tree,
 }
 
 impl Layer {

@@ -8,8 +8,9 @@
 
 use std::ops::RangeInclusive;
 
-use super::problem::Problem;
-use super::{Communication, Scenarios, Share};
+use super::quantum::Problem;
+use super::scenarios::Scenarios;
+use super::worker::{Communication, Share};
 
 /// p is 2 to the power of these, one after the other.
 const SHARPNESS: RangeInclusive<u32> = 2..=6;

@@ -2,8 +2,9 @@
 //!
 //! A worker that is often last gives to one that seldom would be, the best of a few pairs at a time, in halving steps.
 
-use super::problem::Problem;
-use super::{Scenarios, Share};
+use super::quantum::Problem;
+use super::scenarios::Scenarios;
+use super::worker::Share;
 
 /// So many givers are tried with so many takers at a time.
 const PAIRS: usize = 4;

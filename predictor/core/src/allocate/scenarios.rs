@@ -1,6 +1,7 @@
 //! How the coming iteration may differ from its forecast: as recent ones did.
 
-use super::Share;
+use super::exact_split::finish_s;
+use super::worker::Share;
 
 /// The most scenarios that are kept: the newest. As many as the forecaster keeps residuals.
 pub const MAX_SCENARIOS: usize = 128;
@@ -55,7 +56,7 @@ impl Scenarios {
         let (sum, count) = self
             .finishes(shares, batches)
             .fold((0.0, 0u32), |(sum, count), finish_s| (sum + finish_s, count + 1));
-        if count == 0 { super::finish_s(shares, batches) } else { sum / f64::from(count) }
+        if count == 0 { finish_s(shares, batches) } else { sum / f64::from(count) }
     }
 
     /// The time of the step in each scenario.

@@ -7,8 +7,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::average::Ema;
-use super::inputs::{BASE_ALPHA, History, InputGroups, Layout, Scaler};
-use super::rls::RecursiveLeastSquares;
+use super::inputs::{BASE_ALPHA, History, InputGroups, Layout};
+use super::missing_readings::Scaler;
+use super::recursive_least_squares::RecursiveLeastSquares;
 use crate::series::DriverSet;
 
 /// What a model takes and how fast it forgets.

@@ -12,7 +12,8 @@ use ndarray::{Array1, Array2};
 use serde::{Deserialize, Serialize};
 
 use super::fit::{FitError, Regression};
-use super::inputs::{History, InputGroups, Layout, Scaler};
+use super::inputs::{History, InputGroups, Layout};
+use super::missing_readings::Scaler;
 use super::narx::{FittedNarx, Narx};
 use crate::series::{DriverSet, Observation};
 

@@ -4,7 +4,7 @@
 //! workers a plan that follows the noise gains next to nothing in expectation, and a minimum gain of two percent holds it off.
 //! A worker that really slowed down passes that minimum at once.
 
-use super::Objective;
+use super::rules::Objective;
 use crate::allocate::{Scenarios, Share};
 
 /// While the forecasts' errors are not known yet, a change must gain this share of the step.

@@ -4,58 +4,25 @@
 //! ([`Scenarios`]). It holds what is in force unless a change is worth it ([`hysteresis`]). A worker that is unmeasured gets a careful
 //! share. At the start of a job a short [`profile`] can make batch curves known.
 
+mod outlook;
+mod rules;
+
 mod hysteresis;
+
 pub mod profile;
 
 #[cfg(test)]
 mod tests;
 
 use crate::allocate::{
-    Communication, Infeasible, NoSplit, Scenarios, Share, allocate_expected, allocate_sizes, even, few_sizes,
-    partition,
+    Infeasible, NoSplit, Scenarios, Share, allocate_expected, allocate_sizes, even, few_sizes, partition,
 };
 use crate::curve::Curve;
-use crate::forecast::Forecast;
+
+pub use outlook::{Measured, WorkerOutlook};
+pub use rules::{MAX_BATCH_GROWTH, MIN_GAIN, Objective, Rules, Sizes};
 
 use hysteresis::Gain;
-
-/// The default of [`Rules::min_gain`].
-pub const MIN_GAIN: f64 = 0.02;
-/// The default of [`Rules::max_batch_growth`].
-pub const MAX_BATCH_GROWTH: f64 = 2.0;
-
-/// What is known of one worker when an iteration is planned.
-#[derive(Debug, Clone, PartialEq)]
-pub struct WorkerOutlook {
-    /// What it is expected to do; `None` while it is unmeasured.
-    pub measured: Option<Measured>,
-    /// What it needs beside its compute.
-    pub communication: Communication,
-    /// It takes at least this many samples.
-    pub floor: u64,
-    /// It takes at most this many samples.
-    pub cap: Option<u64>,
-}
-
-impl WorkerOutlook {
-    /// The worker as a split sees it, within its own bounds; `None` while it is unmeasured.
-    pub fn share(&self) -> Option<Share> {
-        let Self { measured, communication, floor, cap } = self;
-        let curve = measured.as_ref()?.curve.clone();
-        Some(Share { curve, communication: *communication, floor: *floor, cap: *cap })
-    }
-}
-
-/// What a worker is expected to do.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Measured {
-    /// Its expected speed, in sample equivalents of its curve's reference batch.
-    pub forecast: Forecast,
-    /// Its expected time at any batch in this iteration.
-    pub curve: Curve,
-    /// The largest batch it was measured at.
-    pub largest: u64,
-}
 
 /// The plan in force: what the same workers, in the same order, were given last.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,46 +31,6 @@ pub struct InForce {
     pub batches: Vec<u64>,
     /// Speeds by rank that the batches were made for; `None` after a cold start.
     pub speeds: Option<Vec<f64>>,
-}
-
-/// Which sizes local batches may have.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Sizes {
-    /// Every multiple of the quantum.
-    #[default]
-    Any,
-    /// These only, rising.
-    Allowed(Vec<u64>),
-    /// Multiples of the quantum, at most so many distinct ones in an iteration.
-    Distinct(usize),
-}
-
-/// What a plan minimises.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Objective {
-    /// The expected time of the slowest worker, over the recent errors of the forecasts.
-    #[default]
-    ExpectedMaximum,
-    /// The time of the slowest worker by the forecasts, as if they were certain: to compare with.
-    Maximum,
-}
-
-/// The rules of a job.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rules {
-    /// Samples to share out.
-    pub global_batch: u64,
-    /// Every batch is a multiple of this (but one, where the global batch is none).
-    pub quantum: u64,
-    /// Which sizes there may be.
-    pub sizes: Sizes,
-    /// What is minimised.
-    pub objective: Objective,
-    /// Hold the plan in force while a new plan would shorten the expected step by less than this share, 0 to 1.
-    pub min_gain: f64,
-    /// No worker gets more than this many times the largest batch it was measured at, or an even share if that is more; at
-    /// least 1.
-    pub max_batch_growth: f64,
 }
 
 /// The batches of an iteration.

@@ -2,7 +2,8 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::forecast::JobForecaster;
+use crate::allocate::Communication;
+use crate::forecast::{Forecast, JobForecaster};
 use crate::series::{DriverSet, Observation};
 
 fn at(speed: f64) -> WorkerOutlook {

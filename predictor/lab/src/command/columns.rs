@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::table::columns::{Choice, Driver, Drivers, Truth};
+use crate::trace::columns::{Choice, Driver, Drivers, Truth};
 
 /// Flags for columns.
 #[derive(Debug, Args)]

@@ -6,7 +6,7 @@ pub mod backtest;
 
 pub mod simulate;
 
-use crate::table::file::ROWS_MAX;
+use crate::trace::table::ROWS_MAX;
 
 /// The largest number of rows that a flag accepts: no table has more.
 pub const COUNT_MAX: u64 = ROWS_MAX as u64;

@@ -1,7 +1,7 @@
 //! What a backtest is asked for.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
@@ -17,7 +17,7 @@ use crate::backtest::{ModelName, Tuning};
 use crate::batch::{DEGREE_MAX, Lags, Terms};
 use crate::command::columns::{ColumnFlags, check_traces};
 use crate::command::{COUNT_MAX, GLOBAL_BATCH_MAX};
-use crate::table::columns::{Choice, Truth};
+use crate::trace::columns::{Choice, Truth};
 
 /// Flags of `backtest`.
 #[derive(Debug, ClapArgs)]
@@ -193,13 +193,7 @@ impl Args {
         if self.lags_y == 0 && no_inputs {
             return Err("--lags-y 0: without lags of the target, lagged drivers are needed".into());
         }
-        self.check_outputs()
-    }
-
-    fn check_outputs(&self) -> Result<(), String> {
-        let outputs: Vec<&Path> =
-            [&self.json, &self.csv, &self.report].into_iter().flatten().map(PathBuf::as_path).collect();
-        check_apart(&outputs, &self.trace)
+        check_apart(&[&self.json, &self.csv, &self.report], &self.trace)
     }
 
     /// The models to compare.

@@ -7,7 +7,7 @@ use super::args::{Args, Current};
 use super::results::{Estimate, Forecasts, ModelResult, Results, SeriesResult, means};
 use crate::backtest::{Clock, Identification, ModelName, Tuning};
 use crate::batch::System;
-use crate::table::columns::{Readings, Trace};
+use crate::trace::columns::{Readings, Trace};
 
 /// A series on its way.
 struct Task<'a> {

@@ -1,7 +1,7 @@
 //! `backtest`: recorded traces in, judgement of forecasters out.
 //!
-//! [`args`] is what was asked (`values` parses it, `help` explains it). [`crate::table`] reads tables, `stored` the reports of a job instead. `rolling` and
-//! `identify` run the core's backtests in parallel, `steps` judges by step time. [`results`] is what comes out, as
+//! [`args`] is what was asked (`values` parses it, `help` explains it). [`crate::trace`] reads tables or the reports of a job. `rolling` and
+//! `identify` run backtests in parallel, `steps` judges by step time. [`results`] is what comes out, as
 //! JSON; `text`, `forecasts` and `page` write it for people and scripts.
 
 pub mod args;
@@ -26,34 +26,35 @@ mod page;
 
 mod charts;
 
-mod output;
-
 use std::time::Instant;
 
-use evenstep_protocol::JobId;
+use evenstep_report::output::{self, put, put_figures, put_page};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub use args::Args;
 
 use results::Results;
 
-use crate::table::columns::Trace;
-use crate::table::{name_series, read_all};
+use crate::trace::columns::Trace;
+use crate::trace::{name_series, read_all, stored};
 
-/// Runs a backtest and writes what was asked for. The flags must pass [`Args::check`]. `stored` reads the reports of a job from a
-/// store.
+/// Runs a backtest and writes what was asked for. The flags must pass [`Args::check`].
 ///
 /// # Errors
 /// Where a trace cannot be used or an output cannot be written; no output is written then.
-pub fn run(args: &Args, stored: impl FnOnce(&str, &JobId) -> anyhow::Result<Trace>) -> anyhow::Result<()> {
-    output::check(args)?;
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    output::check(&[&args.json, &args.csv, &args.report])?;
     let mut traces = match &args.job {
-        Some(job_id) => vec![stored(&args.store, job_id)?],
+        Some(job_id) => vec![stored::read(&args.store, job_id)?],
         None => read_all(&args.trace, &args.choice()?)?,
     };
     name_series(&mut traces);
     let results = judge(&traces, args)?;
-    output::write(&results, args)
+    put_figures(&text::table(&results), &results, &args.json, &[&args.csv, &args.report])?;
+    if let Some(path) = &args.csv {
+        put(path, &forecasts::csv(&results)?)?;
+    }
+    put_page(&args.report, |asked| page::report(&results, asked))
 }
 
 fn judge(traces: &[Trace], args: &Args) -> anyhow::Result<Results> {

@@ -73,16 +73,9 @@ fn headline(results: &Results) -> Vec<Figure> {
     figures
 }
 
+/// A number with four significant digits, so that columns of all magnitudes can be read.
 fn cell(value: Option<f64>) -> Cell {
-    // Numbers are rounded to what they say, so that columns of all magnitudes can be read.
-    value.map_or(Cell::Missing, |value| {
-        let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
-        Cell::number(value, (3 - magnitude).clamp(0, 9).unsigned_abs() as usize)
-    })
-}
-
-fn names(columns: &[&str]) -> Vec<String> {
-    columns.iter().map(|name| (*name).to_owned()).collect()
+    Cell::significant(value, 4)
 }
 
 fn marked(name: &str, is_best: bool) -> Cell {
@@ -100,12 +93,9 @@ fn means(results: &Results) -> Table {
         let numbers = [mean.rmse_rel_last, mean.worst_rel_last, mean.coverage, mean.width];
         std::iter::once(marked(&mean.model, Some(at) == best)).chain(numbers.map(cell)).collect()
     };
-    Table {
-        title: "Mean over all series".into(),
-        description: "★ has the smallest error.".into(),
-        columns: names(&["model", "rmse /last", "worst /last", "coverage", "width"]),
-        rows: results.mean.iter().enumerate().map(row).collect(),
-    }
+    let columns = ["model", "rmse /last", "worst /last", "coverage", "width"];
+    let rows = results.mean.iter().enumerate().map(row).collect();
+    Table::new("Mean over all series", "★ has the smallest error.", &columns, rows)
 }
 
 fn step_times(results: &Results) -> Table {
@@ -121,15 +111,9 @@ fn step_times(results: &Results) -> Table {
         let of_job = |step: &StepTime| row(format!("{}: {}", job.trace, step.model).into(), &step.ratio);
         rows.extend(job.step_time.iter().map(of_job));
     }
-    Table {
-        title: "Step time over the oracle's".into(),
-        description:
-            "How long steps would have taken, had the global batch been split by these forecasts; the oracle \
-                      knows each speed. ★ has the shortest."
-                .into(),
-        columns: names(&["model", "mean", "95 % are at or under"]),
-        rows,
-    }
+    let description = "How long steps would have taken, had the global batch been split by these forecasts; the oracle knows each speed. ★ has \
+                       the shortest.";
+    Table::new("Step time over the oracle's", description, &["model", "mean", "95 % are at or under"], rows)
 }
 
 fn chapter(series: &SeriesResult, sections: &mut Vec<Section>) {
@@ -158,24 +142,21 @@ fn chapter(series: &SeriesResult, sections: &mut Vec<Section>) {
         ];
         std::iter::once(marked(&model.model, Some(at) == best)).chain(numbers.map(cell)).collect()
     };
-    sections.push(Section::Table(Table {
-        title: "Errors".into(),
-        description: "★ has the smallest error.".into(),
-        columns: names(&[
-            "model",
-            "rmse",
-            "/last",
-            "mae",
-            "mape",
-            "rrse",
-            "nmse",
-            "coverage",
-            "width",
-            "fit (s)",
-            "predict (µs)",
-        ]),
-        rows: series.models.iter().enumerate().map(row).collect(),
-    }));
+    let columns = [
+        "model",
+        "rmse",
+        "/last",
+        "mae",
+        "mape",
+        "rrse",
+        "nmse",
+        "coverage",
+        "width",
+        "fit (s)",
+        "predict (µs)",
+    ];
+    let rows = series.models.iter().enumerate().map(row).collect();
+    sections.push(Section::Table(Table::new("Errors", "★ has the smallest error.", &columns, rows)));
     // Each takes the whole width: a series is long.
     sections.extend(charts::of_series(series).into_iter().map(|chart| Section::Charts(vec![chart])));
 }

@@ -9,7 +9,7 @@ use super::steps;
 use crate::backtest::{
     Accuracy, Calibration, Clock, Job, ModelName, Plan, Point, Refits, Series, Setup, Track, roll,
 };
-use crate::table::columns::Trace;
+use crate::trace::columns::Trace;
 
 /// Samples of a step for each worker, where nothing else is asked for.
 const BATCH_PER_WORKER: u64 = 64;

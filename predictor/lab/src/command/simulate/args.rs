@@ -7,8 +7,7 @@ use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use evenstep_core::forecast::Loss;
 use evenstep_core::hedge::{ClaimCost, POOL_MAX};
 use evenstep_core::plan::{MIN_GAIN, Objective};
-use evenstep_report::output::STANDARD;
-use evenstep_report::output::check_apart;
+use evenstep_report::output::{STANDARD, check_apart};
 use evenstep_report::values::{between, not_negative, positive, share};
 
 use super::help::{EXAMPLES, LONG_ABOUT};
@@ -201,9 +200,7 @@ impl Args {
             }
         }
         let inputs: Vec<PathBuf> = self.trace.iter().chain(&self.cluster).cloned().collect();
-        let outputs: Vec<&Path> =
-            [&self.json, &self.report].into_iter().flatten().map(PathBuf::as_path).collect();
-        check_apart(&outputs, &inputs)?;
+        check_apart(&[&self.json, &self.report], &inputs)?;
         match &self.cluster {
             Some(path) if path == Path::new(STANDARD) => Err("--cluster: it is read from a file".into()),
             _ => Ok(()),

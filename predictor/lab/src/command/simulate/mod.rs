@@ -25,7 +25,7 @@ use crate::simulate::{PolicyName, Run, Settings, World, fit_one, walk};
 
 pub use args::Args;
 
-use evenstep_report::output::{self, asked, put, put_figures};
+use evenstep_report::output::{self, put_figures, put_page};
 use results::Results;
 
 /// Runs a simulation and writes what was asked for. The flags must pass [`Args::check`].
@@ -33,12 +33,13 @@ use results::Results;
 /// # Errors
 /// Where a trace or a cluster cannot be used or an output cannot be written; no output is written then.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    output::check([&args.json, &args.report].into_iter().flatten())?;
+    output::check(&[&args.json, &args.report])?;
     let world = source::world(args)?;
     let settings = args.settings(world.workers.len(), world.iterations);
     let runs = walk_all(&world, &args.policies(), &settings)?;
     let results = Results::new(&world, &settings, args, &runs)?;
-    write(&results, &runs, &world, args)
+    put_figures(&text::table(&results), &results, &args.json, &[&args.report])?;
+    put_page(&args.report, |asked| page::report(&results, &runs, &world, asked))
 }
 
 /// Every policy that was asked for, and those that they are compared with.
@@ -55,12 +56,4 @@ fn walk_all(world: &World, asked: &[PolicyName], settings: &Settings) -> anyhow:
     let fit = |due: &[Training]| -> Vec<Option<FittedExpert>> { due.par_iter().map(fit_one).collect() };
     let runs = policies.par_iter().map(|policy| walk(world, *policy, settings, &fit));
     Ok(runs.collect::<Result<_, _>>()?)
-}
-
-fn write(results: &Results, runs: &[Run], world: &World, args: &Args) -> anyhow::Result<()> {
-    put_figures(&text::table(results), results, args.json.as_ref(), &[&args.report])?;
-    if let Some(path) = &args.report {
-        put(path, page::report(results, runs, world, &asked()).to_html().as_bytes())?;
-    }
-    Ok(())
 }

@@ -79,28 +79,21 @@ fn table(results: &Results) -> Table {
             Cell::number(policy.chunks, 1),
         ]
     };
-    Table {
-        title: "Policies".into(),
-        description: "Over the iterations that count.".into(),
-        columns: [
-            "policy",
-            "mean step (s)",
-            "p95 (s)",
-            "speed-up",
-            "regret",
-            "wait (s)",
-            "changes",
-            "claims (s)",
-            "chunks",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-        rows: results.policies.iter().map(row).collect(),
-    }
+    let columns = [
+        "policy",
+        "mean step (s)",
+        "p95 (s)",
+        "speed-up",
+        "regret",
+        "wait (s)",
+        "changes",
+        "claims (s)",
+        "chunks",
+    ];
+    let rows = results.policies.iter().map(row).collect();
+    Table::new("Policies", "Over the iterations that count.", &columns, rows)
 }
 
-/// A number of seconds with the digits that say something.
 fn cell(seconds: f64) -> Cell {
-    let magnitude = if seconds > 0.0 { seconds.log10().floor() as i32 } else { 0 };
-    Cell::number(seconds, (3 - magnitude).clamp(0, 9).unsigned_abs() as usize)
+    Cell::significant(seconds, 4)
 }

@@ -8,7 +8,7 @@ use super::args::{Args, CLUSTER_ITERATIONS};
 use crate::backtest::{Job, Series};
 use crate::simulate::error::CELLS_MAX;
 use crate::simulate::{ClusterSpec, SimulateError, World};
-use crate::table::{name_series, read_all};
+use crate::trace::{name_series, read_all};
 
 /// The world that was asked for.
 ///

@@ -10,9 +10,11 @@
 //! error: not at all where the gain could be chance. On the way the expected time falls, as it is convex.
 
 use super::blame::blame;
+use super::exact_split::split;
 use super::exchange::exchange;
-use super::problem::Problem;
-use super::{Infeasible, Scenarios, Share, search};
+use super::quantum::{Infeasible, Problem};
+use super::scenarios::Scenarios;
+use super::worker::Share;
 
 /// The most workers that are weighed against each other; more get the plain split.
 pub const MAX_WORKERS: usize = 256;
@@ -36,7 +38,7 @@ pub fn allocate_expected(
     quantum: u64,
 ) -> Result<Vec<u64>, Infeasible> {
     let problem = Problem::new(shares, total, quantum)?;
-    let plain = search::split(&problem);
+    let plain = split(&problem);
     let with_remainder = |mut batches: Vec<u64>| {
         problem.add_remainder(&mut batches);
         batches

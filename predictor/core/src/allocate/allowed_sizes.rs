@@ -1,6 +1,7 @@
 //! Splits into batches of given sizes.
 
-use super::{Share, allocate};
+use super::exact_split::allocate;
+use super::worker::Share;
 
 /// The most steps, of 64 sums each, that a search may take: some tens of milliseconds.
 const MAX_STEPS: u64 = 1 << 26;

@@ -1,13 +1,19 @@
-//! Recorded tables: [`file`] reads them, [`columns`] says which column is what.
+//! Traces: what was recorded of workers.
+//!
+//! - [`table`]: tables in files
+//! - [`columns`]: which column is what, and the series that follow
+//! - [`stored`]: the reports of a job in a store
 
-pub mod file;
+pub mod table;
 
 pub mod columns;
+
+pub mod stored;
 
 use std::path::{Path, PathBuf};
 
 use columns::{Choice, Trace};
-use file::Table;
+use table::Table;
 
 /// Reads tables and takes them apart.
 ///

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::problem::Problem;
-use super::{Infeasible, Share};
+use super::quantum::{Infeasible, Problem};
+use super::worker::Share;
 
 /// Splits samples of the given costs (tokens, say; finite, >= 0) into contiguous ranges by rank and answers how many
 /// samples each worker takes, such that the last finishes first: the exact optimum over all ways to cut them. A

@@ -1,12 +1,10 @@
-//! Burst-parallel plans: what the layers of a model cost, what is asked, and the plan.
+//! Profiles for burst-parallel plans: what the layers of a model cost. Profilers write them, the planner reads them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-
-use crate::{JobId, WorkerId};
 
 /// What the layers of a model cost, as profilers measure it. Keys that are not known are let be: a profile is a file that others
 /// write too.
@@ -139,138 +137,6 @@ pub enum BurstAllReduce {
     Ring,
     /// Up and down two trees, each for half of the bytes.
     Tree,
-}
-
-/// `POST /v1/plan/burst`: how many GPUs each layer should get.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct BurstRequest {
-    /// What layers cost.
-    pub profile: BurstProfile,
-    /// Samples of an iteration over all GPUs, 1 to 2^31.
-    pub global_batch: u64,
-    /// How many GPUs there are. Needed where neither `speeds` nor a job says it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpus: Option<u64>,
-    /// A speed for each GPU, relative to the one that the profile was measured on. Default: all 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub speeds: Option<Vec<f64>>,
-    /// GPU counts that a layer may have. Default: the powers of two.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub counts: Option<Vec<u64>>,
-    /// How many times its GPU time on one GPU a layer may cost, at least 1. Default: any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub amplification: Option<f64>,
-    /// Layers that take less than this on one GPU are free of that limit, in microseconds. Default 300.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exempt_below_us: Option<f64>,
-    /// The most that a GPU may hold of parameters and activations. Default: anything.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_bytes: Option<u64>,
-    /// Bytes of a parameter with its gradient and the optimizer's state: 8 for SGD, 12 with momentum, 16 for Adam. Default 16.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bytes_per_parameter: Option<f64>,
-    /// What holds of the network instead of what the profile says of it, each figure for itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub network: Option<BurstNetwork>,
-    /// The GPUs are this job's live workers, in rank order, as fast as they are forecast to be: the fastest has speed 1, and a worker
-    /// that is not known yet the mean of the others. Instead of `gpus` and `speeds`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job_id: Option<JobId>,
-}
-
-/// A burst-parallel plan. A layer on n GPUs runs on the first n of `gpu_order`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct BurstPlan {
-    /// The profile's words for its model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// Samples of an iteration.
-    pub global_batch: u64,
-    /// How many GPUs there are.
-    pub gpus: u64,
-    /// The limit; absent where there was none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub amplification: Option<f64>,
-    /// Below this layers are free of the limit, in microseconds.
-    pub exempt_below_us: f64,
-    /// Predicted time of an iteration, in microseconds.
-    pub iteration_us: f64,
-    /// GPU time of all layers, in microseconds: each one's time, as often as it has GPUs.
-    pub gpu_us: f64,
-    /// By GPU: how long it has nothing to do, in microseconds.
-    pub idle_us: Vec<f64>,
-    /// By GPU: the speeds that the plan believes.
-    pub speeds: Vec<f64>,
-    /// GPUs (their places in `speeds`, from 0) by speed, the fastest first; of GPUs alike the earlier.
-    pub gpu_order: Vec<u64>,
-    /// The job's workers, as GPUs are numbered; empty where no job was named.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub workers: Vec<WorkerId>,
-    /// What the fastest GPU, which takes part in all layers, holds.
-    pub memory_bytes: u64,
-    /// In the order in which they run.
-    pub layers: Vec<BurstPlanLayer>,
-    /// All layers on the largest allowed count; null where that is not possible.
-    pub data_parallel: Option<BurstAlternative>,
-    /// All layers on one GPU; null where that is not possible.
-    pub one_gpu: Option<BurstAlternative>,
-    /// What each amplification limit buys, from the loosest to the tightest: iterations get longer, GPU time less.
-    pub front: Vec<BurstFrontPoint>,
-    /// Whether these are all points that there are.
-    pub front_complete: bool,
-    /// Whether it is proven that no plan is better.
-    pub exact: bool,
-}
-
-/// One layer of a plan.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct BurstPlanLayer {
-    /// Its name in the profile.
-    pub name: String,
-    /// How many GPUs it has.
-    pub gpus: u64,
-    /// When it begins, transfers into it first, in microseconds from the beginning of the iteration.
-    pub start_us: f64,
-    /// Transfers from the layers that it reads, and of gradients back to them.
-    pub transfer_us: f64,
-    /// Forward and backward; with the gradient sum where the profile has a table.
-    pub compute_us: f64,
-    /// The gradient sum; null where a table has it in the compute.
-    pub sync_us: Option<f64>,
-    /// Its GPU time over that on one GPU; null where the latter is 0 or not known.
-    pub amplification: Option<f64>,
-    /// Whether the limit does not bind it: it has one GPU, is short on one, or there is no limit.
-    pub exempt: bool,
-    /// Samples of each of its GPUs, the fastest first; together the global batch.
-    pub samples: Vec<u64>,
-}
-
-/// What another way would take.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct BurstAlternative {
-    /// GPUs of every layer.
-    pub gpus: u64,
-    /// An iteration, in microseconds.
-    pub iteration_us: f64,
-    /// GPU time of all layers, in microseconds.
-    pub gpu_us: f64,
-}
-
-/// What a limit buys.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct BurstFrontPoint {
-    /// The smallest limit that allows it.
-    pub amplification: f64,
-    /// An iteration, in microseconds.
-    pub iteration_us: f64,
-    /// GPU time of all layers, in microseconds.
-    pub gpu_us: f64,
 }
 
 #[cfg(test)]

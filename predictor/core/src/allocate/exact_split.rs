@@ -1,4 +1,12 @@
-//! The search for the smallest finish time, and who takes what at it.
+//! The exact min-max split: integers `x_i` that minimise `max_i finish_i(x_i)` with `sum x_i = total` exactly, floors,
+//! caps, and every `x_i` a multiple of the quantum (LB-BSP, arXiv 1806.02508 and SoCC 2020).
+//!
+//! A search over the finish time T: at T worker i can do at most `u_i(T)` samples, a non-decreasing step function, so
+//! the smallest T with `sum u_i(T) >= total` is the optimum. Samples that T allows beyond the total (workers that tie)
+//! are not handed out: what would finish last, then the larger batch, then the higher rank goes without.
+//!
+//! Where the total is no multiple of the quantum (the ragged end of an epoch), one worker takes the remainder on top
+//! of its multiples: the one that finishes it first.
 //!
 //! The work is put in one order: by the time at which a quantum is done, then by the batch that it completes, then by
 //! rank. The optimal split is the first so many quanta of that order. A few secant steps on real-valued batches land
@@ -8,10 +16,42 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::Problem;
+use super::quantum::{Infeasible, Problem};
+use super::worker::Share;
+use crate::curve::Curve;
 
 /// Secant steps at most; more do not help where many workers end at the very same moment.
 const SECANT_STEPS: usize = 6;
+
+/// Splits `total` samples.
+///
+/// # Errors
+/// [`Infeasible`] where the floors take more, or the caps hold less, than the total.
+pub fn allocate(shares: &[Share], total: u64, quantum: u64) -> Result<Vec<u64>, Infeasible> {
+    let problem = Problem::new(shares, total, quantum)?;
+    let mut batches = split(&problem);
+    problem.add_remainder(&mut batches);
+    Ok(batches)
+}
+
+/// The even split within bounds: equal speeds, whatever they are.
+///
+/// # Errors
+/// As [`allocate`].
+pub fn even(bounds: &[(u64, Option<u64>)], total: u64, quantum: u64) -> Result<Vec<u64>, Infeasible> {
+    let share = |(floor, cap): &(u64, Option<u64>)| Share {
+        floor: *floor,
+        cap: *cap,
+        ..Share::new(Curve::at_speed(1.0))
+    };
+    let shares: Vec<Share> = bounds.iter().map(share).collect();
+    allocate(&shares, total, quantum)
+}
+
+/// When the last worker finishes: the time of the step.
+pub fn finish_s(shares: &[Share], batches: &[u64]) -> f64 {
+    shares.iter().zip(batches).map(|(share, batch)| share.finish_s(*batch)).fold(0.0, f64::max)
+}
 
 /// The optimal split of the whole quanta.
 pub(super) fn split(problem: &Problem<'_>) -> Vec<u64> {
@@ -119,7 +159,7 @@ impl Problem<'_> {
     fn nearly_all(&self, time_s: f64) -> f64 {
         let half = 0.5 * self.quantum as f64;
         let bounds = self.floors.iter().zip(&self.caps);
-        let one = |(share, (floor, cap)): (&super::Share, (&u64, &u64))| {
+        let one = |(share, (floor, cap)): (&Share, (&u64, &u64))| {
             let amount = share.amount_within(time_s);
             if amount >= *cap as f64 { *cap as f64 } else { (amount - half).max(*floor as f64) }
         };

@@ -4,19 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
 use evenstep_core::job::inputs;
-use evenstep_lab::table::columns::{Readings, Trace};
-use evenstep_lab::table::file::ROWS_MAX;
 use evenstep_protocol::{JobId, WorkerReport};
-use evenstep_store as store;
+use evenstep_store::read_reports;
+
+use super::columns::{Readings, Trace};
+use super::table::ROWS_MAX;
 
 /// Reads the reports of a job and sorts them by worker.
 ///
 /// # Errors
-/// Where the store cannot be read, or knows too little or too much of the job.
+/// The store cannot be read, or holds no reports or too many reports of the job.
 pub fn read(address: &str, job_id: &JobId) -> anyhow::Result<Trace> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let reports = runtime
-        .block_on(store::read_reports(address, job_id, ROWS_MAX))
+        .block_on(read_reports(address, job_id, ROWS_MAX))
         .with_context(|| format!("store {address}"))?;
     anyhow::ensure!(!reports.is_empty(), "store {address}: no reports of job {job_id}");
     anyhow::ensure!(

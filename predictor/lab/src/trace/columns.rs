@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::file::{Table, TableError};
+use super::table::{Table, TableError};
 use crate::backtest::{Job, Row, Series};
 
 /// Columns whose names start so hold what nobody could have known: they are never inputs.

@@ -1,6 +1,6 @@
 //! A split whose bounds were checked.
 
-use super::Share;
+use super::worker::Share;
 
 /// The bounds cannot hold the total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

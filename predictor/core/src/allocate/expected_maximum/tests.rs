@@ -67,7 +67,7 @@ fn a_fit_is_near_the_best() {
         let scenarios = scenarios(random, shares.len(), 0.4);
         let total = random.random_range(6..26);
         let Ok(problem) = Problem::new(&shares, total, 1) else { continue };
-        let plain = search::split(&problem);
+        let plain = split(&problem);
         let batches = fit(&problem, &scenarios, &plain);
         solved += 1;
         assert_eq!(batches.iter().sum::<u64>(), total, "case {case}");

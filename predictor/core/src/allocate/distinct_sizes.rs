@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Infeasible, Share, allocate, even, finish_s};
+use super::exact_split::{allocate, even, finish_s};
+use super::quantum::Infeasible;
+use super::worker::Share;
 
 /// Splits `total` samples into batches of at most `distinct` different sizes where the bounds allow it, and as few as
 /// were found where they do not: for compilers and kernel tuners, that take each new size as a new program.
