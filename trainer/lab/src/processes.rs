@@ -1,9 +1,7 @@
 //! The worker processes of an experiment: started on this machine by one command, or one by one on several machines.
 
-use std::path::Path;
 use std::time::Duration;
 
-use crate::task::TaskArgs;
 use anyhow::{Context, Result};
 use clap::Args;
 use evenstep_c10d::{Group, Store};
@@ -88,14 +86,6 @@ pub fn run(
         processes.start(command(&WorkerProcess::local(rank, workers, store.port(), core))?)?;
     }
     processes.watch(&signals, &output, &RunMetrics::default())
-}
-
-/// Writes a file.
-///
-/// # Errors
-/// It cannot be written.
-pub fn write(path: &Path, content: &str) -> Result<()> {
-    std::fs::write(path, content).with_context(|| format!("writing {}", path.display()))
 }
 
 /// One worker process among the others.

@@ -5,13 +5,13 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use evenstep_report::output::put;
 use serde::Serialize;
 
 use super::measured::{LayerTimes, median, middle};
 use super::page;
 use super::plan::Plan;
 use super::timeline::Timeline;
-use crate::processes::write;
 use evenstep_trainer::progress::statistics::quantile;
 
 /// Medians over the iterations of a run, on rank 0, which runs all layers.
@@ -107,10 +107,10 @@ impl Measured {
         report: Option<&Path>,
     ) -> Result<()> {
         if let Some(path) = json {
-            write(path, &(serde_json::to_string_pretty(self)? + "\n"))?;
+            put(path, (serde_json::to_string_pretty(self)? + "\n").as_bytes())?;
         }
         if let Some(path) = report {
-            write(path, &page::report(self, plan, timeline).to_html())?;
+            put(path, page::report(self, plan, timeline).to_html().as_bytes())?;
         }
         io::stdout().lock().write_all(self.text().as_bytes()).context("writing the table")
     }

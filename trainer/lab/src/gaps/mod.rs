@@ -23,6 +23,7 @@ pub use rank::{Arm, Beside, Told, Turn};
 use crate::burst::Plan;
 use crate::dataset::DataSet;
 use crate::processes::{self, Process};
+use evenstep_report::output::put;
 use evenstep_trainer::launch::Ended;
 use evenstep_trainer::progress::Output;
 
@@ -56,10 +57,10 @@ fn conclude(args: &GapsArgs, told: &[Told]) -> Result<()> {
     Output::new("gaps").say(&figures.in_words());
     if let Some(path) = &args.json {
         let all = serde_json::json!({"figures": figures, "ranks": told});
-        processes::write(path, &serde_json::to_string_pretty(&all)?)?;
+        put(path, serde_json::to_string_pretty(&all)?.as_bytes())?;
     }
     if let Some(path) = &args.report {
-        processes::write(path, &page::page(args, told, &figures).to_html())?;
+        put(path, page::page(args, told, &figures).to_html().as_bytes())?;
     }
     ensure!(figures.unchanged, "the parameters with background work differ from those without");
     Ok(())

@@ -29,6 +29,7 @@ use crate::network::Layer;
 use crate::processes::ProcessArgs;
 use crate::processes::{self, Process};
 use crate::task::TaskArgs;
+use evenstep_report::output::put;
 use evenstep_trainer::launch::Ended;
 use evenstep_trainer::model::device_name;
 use evenstep_trainer::plan::GLOBAL_BATCH_MAX;
@@ -95,7 +96,7 @@ fn work(bench: &Bench<'_>) -> Result<()> {
     }
     let (model, device) = (Some(args.task.model_name()), Some(device_name(bench.process.device)));
     let profile = BurstProfile { model, device, network, layers };
-    processes::write(&args.out, &(serde_json::to_string_pretty(&profile)? + "\n"))?;
+    put(&args.out, (serde_json::to_string_pretty(&profile)? + "\n").as_bytes())?;
     bench.output.say(&format!("wrote {}", args.out.display()));
     Ok(())
 }
