@@ -1,8 +1,7 @@
 //! The predictor: telemetry in, forecasts and batch allocations out, over HTTP.
 //!
 //! Modules follow the way of the data: [`http`] takes requests apart, [`jobs`] keeps the hot state of each job and asks
-//! the pure core, `evenstep_store` makes things durable before an answer leaves. [`store_command`]
-//! checks, exports, moves and backs up a store; [`top`] shows running jobs in a terminal. Burst-parallel plans are made by
+//! the pure core, `evenstep_store` makes things durable before an answer leaves. [`top`] shows running jobs in a terminal. Burst-parallel plans are made by
 //! `evenstep-burst`, backtests and simulations by `evenstep-lab`.
 //!
 //! Invariants: only `evenstep_store` names sqlx; only [`http`] knows status codes; no handler fits a model; an allocation is
@@ -21,7 +20,5 @@ pub mod app;
 pub mod clock;
 
 pub mod metrics;
-
-pub mod store_command;
 
 pub mod top;

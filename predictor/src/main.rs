@@ -6,13 +6,16 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use evenstep_burst::command as plan;
+use evenstep_core::job::{FORMAT, read_device_model, read_models};
+use evenstep_core::learning_rate::Controller;
 use evenstep_lab::command::{backtest, simulate};
 use evenstep_observability::logs;
 use evenstep_observability::otlp::Otlp;
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::{Config, Flags};
-use evenstep_predictor::{store_command, top};
+use evenstep_predictor::top;
+use evenstep_store::command as store;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
@@ -31,7 +34,7 @@ enum Command {
     Backtest(Box<backtest::Args>),
     Simulate(Box<simulate::Args>),
     Plan(Box<plan::Args>),
-    Store(store_command::Args),
+    Store(store::Args),
     Top(top::Args),
 }
 
@@ -41,8 +44,20 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Backtest(args) => offline(args.check(), || backtest::run(&args)),
         Command::Simulate(args) => offline(args.check(), || simulate::run(&args)),
         Command::Plan(args) => offline(args.check(), || plan::run(&args)),
-        Command::Store(args) => offline(args.check(), || store_command::run(&args)),
+        Command::Store(args) => offline(args.check(), || store::run(&args, &model_readers())),
         Command::Top(args) => offline(Ok(()), || top::run(&args)),
+    }
+}
+
+/// How stored models are read: the store itself keeps bytes.
+fn model_readers() -> store::ModelReaders {
+    store::ModelReaders {
+        format: FORMAT,
+        job: |state| read_models(state).map(drop).map_err(|error| error.to_string()),
+        device: |state| read_device_model(state).map(drop).map_err(|error| error.to_string()),
+        learning_rate: |state| {
+            serde_json::from_str::<Controller>(state).map(drop).map_err(|error| error.to_string())
+        },
     }
 }
 

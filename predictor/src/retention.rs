@@ -59,7 +59,7 @@ impl Record {
     /// Where the store cannot be read.
     pub async fn store_view(&self, jobs: &Jobs) -> Result<StoreView, JobError> {
         let (store, retention) = (jobs.store(), self.lock().clone());
-        let room = store.room().await?;
+        let room = store.disk_use().await?;
         Ok(StoreView {
             backend: store.backend().to_owned(),
             schema: store.schema().await?,
@@ -206,7 +206,7 @@ impl Retention {
     /// Where the store is above its bound, lets the oldest raw rows go until it is not.
     async fn stay_below_bound(&self) -> Result<(), JobError> {
         let Some(bound) = self.keep.bytes else { return Ok(()) };
-        let mut used = self.store.room().await?.used_bytes;
+        let mut used = self.store.disk_use().await?.used_bytes;
         if used <= bound {
             return Ok(());
         }
@@ -221,7 +221,7 @@ impl Retention {
                     rows += self.iterations(&job_id, oldest_part(span), true).await?;
                 }
             }
-            used = self.store.room().await?.used_bytes;
+            used = self.store.disk_use().await?.used_bytes;
             if rows == 0 || used as f64 <= BELOW_BOUND * bound as f64 {
                 break;
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenstep_protocol::{AllocateAnswer, HistoryView, WorkerHistory, WorkerId};
-use evenstep_store::{Measured, Thinned};
+use evenstep_store::{EveryNth, Measured};
 
 use super::error::JobError;
 use super::job::Job;
@@ -28,12 +28,12 @@ impl Job {
         let since = self.now_unix_ms().saturating_sub(since_ms);
         let iterations = self.store().iterations_since(self.id(), since).await?;
         let every = (iterations.end - iterations.start).div_ceil(points).max(1);
-        let wanted = Thinned { iterations, every };
+        let wanted = EveryNth { iterations, every };
         let mut columns = Columns::default();
-        for (at_unix_ms, stored) in self.store().thinned_answers(self.id(), &wanted).await? {
+        for (at_unix_ms, stored) in self.store().every_nth_answer(self.id(), &wanted).await? {
             columns.answer(at_unix_ms, &stored.parse()?);
         }
-        for report in self.store().thinned_reports(self.id(), &wanted).await? {
+        for report in self.store().every_nth_report(self.id(), &wanted).await? {
             columns.report(&report);
         }
         Ok(columns.view(self, every))

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use sqlx::postgres::PgConnectOptions;
 
-use crate::StoreError;
+use crate::error::StoreError;
 
 /// An address as `--store` takes it. Shown without the password.
 #[derive(Debug, Clone)]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerId, WorkerOverride, WorkerReport};
 
-use crate::{RollUp, TelemetryRows};
+use crate::roll_up::RollUp;
+use crate::telemetry::TelemetryRows;
 
 /// One change; a transaction makes several, all or none.
 #[derive(Debug, Clone)]

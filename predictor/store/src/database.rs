@@ -12,7 +12,8 @@ use sqlx::sqlite::{
 };
 use sqlx::{ConnectOptions, Connection as _, PgConnection, SqliteConnection};
 
-use crate::{Address, StoreError};
+use crate::address::Address;
+use crate::error::StoreError;
 
 /// Connections for reading.
 const READERS: u32 = 4;

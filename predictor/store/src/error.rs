@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{QUEUE_BYTES_MAX, QUEUE_MAX};
+use crate::limits::{QUEUE_BYTES_MAX, QUEUE_MAX};
 
 /// Why something could not be kept or read. Unless it says otherwise nothing was changed.
 #[derive(Debug, thiserror::Error)]

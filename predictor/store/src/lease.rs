@@ -19,8 +19,7 @@ use evenstep_protocol::JobId;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::database::scalar;
-use crate::{Store, StoreError};
+use crate::error::StoreError;
 
 /// Renewals in the time of one lease.
 const RENEWALS: u32 = 4;
@@ -101,38 +100,19 @@ impl Lease {
     fn latest(&self) -> Held {
         self.held.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-impl Store {
-    /// The number of this predictor's registration, while it may answer.
-    ///
-    /// # Errors
-    /// [`StoreError::Fenced`] where its lease is over.
-    pub fn registration(&self) -> Result<u64, StoreError> {
-        self.lease.held(|held| held.number)
-    }
 
     /// Whether other predictors may be on the same database.
     pub fn is_shared(&self) -> bool {
-        self.lease.shared.is_some()
+        self.shared.is_some()
     }
 
-    /// This predictor's name in the database.
-    pub(crate) fn instance(&self) -> Result<String, StoreError> {
-        self.lease.held(|held| held.instance.clone())
-    }
-
-    /// Takes a job that nobody owns, and says who owns it; `None` where there is no such job.
+    /// Takes a job that has no owner, and returns its owner; `None` if there is no such job. Only for a shared database.
     ///
     /// # Errors
-    /// Where the database cannot be read, or this predictor's own lease is over.
+    /// If the database cannot be read, or this predictor's own lease is over.
     pub async fn claim(&self, job_id: &JobId) -> Result<Option<Owner>, StoreError> {
-        let held = self.lease.held(Held::clone)?;
-        let Some((_, pool)) = &self.lease.shared else {
-            let sql = "SELECT job_id FROM job WHERE job_id = $1";
-            let found = scalar!(&self.readers, String, sql, job_id.as_str())?;
-            return Ok(found.map(|_| Owner::Us(held.number)));
-        };
+        let held = self.held(Held::clone)?;
+        let Some((_, pool)) = &self.shared else { return Ok(Some(Owner::Us(held.number))) };
         for _ in 0..LOOKS_MAX {
             let found: Option<(Option<String>, Option<String>, bool)> = sqlx::query_as(
                 "SELECT owner, url, coalesce(lease_until < clock_timestamp(), true)
@@ -163,14 +143,14 @@ impl Store {
     ///
     /// # Errors
     /// Where the database cannot be reached; the lease goes on until it is over.
-    pub(crate) async fn renew(&self) -> Result<(), StoreError> {
-        let Some((sharing, pool)) = &self.lease.shared else { return Ok(()) };
-        if self.lease.given_up.load(Ordering::Relaxed) {
+    pub async fn renew(&self) -> Result<(), StoreError> {
+        let Some((sharing, pool)) = &self.shared else { return Ok(()) };
+        if self.given_up.load(Ordering::Relaxed) {
             return Ok(());
         }
         let asked = Instant::now();
         let until = Some(asked + sharing.lease);
-        let held = self.lease.latest();
+        let held = self.latest();
         let renewed = sqlx::query(
             "UPDATE predictor SET lease_until = clock_timestamp() + make_interval(secs => $2) WHERE instance = $1",
         )
@@ -179,7 +159,7 @@ impl Store {
         .execute(pool)
         .await?;
         if renewed.rows_affected() == 1 {
-            self.lease.set(Held { until, ..held });
+            self.set(Held { until, ..held });
         } else {
             self.register(
                 pool,
@@ -208,7 +188,7 @@ impl Store {
         .execute(&mut *transaction)
         .await?;
         transaction.commit().await?;
-        self.lease.set(held);
+        self.set(held);
         Ok(())
     }
 
@@ -217,18 +197,18 @@ impl Store {
     /// # Errors
     /// Where the database cannot be reached; the lease ends by itself then.
     pub async fn resign(&self) -> Result<(), StoreError> {
-        self.lease.given_up.store(true, Ordering::Relaxed);
-        let held = self.lease.latest();
-        self.lease.lost(held.number);
-        let Some((_, pool)) = &self.lease.shared else { return Ok(()) };
+        self.given_up.store(true, Ordering::Relaxed);
+        let held = self.latest();
+        self.lost(held.number);
+        let Some((_, pool)) = &self.shared else { return Ok(()) };
         let row = sqlx::query("DELETE FROM predictor WHERE instance = $1");
         row.bind(&held.instance).execute(pool).await?;
         Ok(())
     }
 
     /// Renews the lease for as long as it is polled.
-    pub async fn keep_lease(&self) {
-        let Some((sharing, _)) = &self.lease.shared else { return std::future::pending().await };
+    pub async fn keep(&self) {
+        let Some((sharing, _)) = &self.shared else { return std::future::pending().await };
         let mut tick = tokio::time::interval(sharing.lease / RENEWALS);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {

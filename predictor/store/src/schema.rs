@@ -6,7 +6,8 @@ use sqlx::SqlStr;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 
 use crate::database::{Connection, Either, run, scalar};
-use crate::{StoreError, timescale};
+use crate::error::StoreError;
+use crate::timescale;
 
 /// Files of a folder of `migrations`: names and contents.
 macro_rules! migrations {
@@ -17,10 +18,11 @@ macro_rules! migrations {
 static SQLITE: LazyLock<Migrator> = LazyLock::new(|| {
     migrator(&migrations!("sqlite":
         "0001_initial" "0002_models" "0003_allocation_learning" "0004_hedging" "0005_trust" "0006_retention"
+        "0007_hysteresis"
     ))
 });
 static POSTGRES: LazyLock<Migrator> =
-    LazyLock::new(|| migrator(&migrations!("postgres": "0001_schema" "0002_retention")));
+    LazyLock::new(|| migrator(&migrations!("postgres": "0001_schema" "0002_retention" "0003_hysteresis")));
 
 /// Migrations as sqlx's own macro makes them from files: a version, and a description.
 fn migrator(files: &[(&str, &'static str)]) -> Migrator {

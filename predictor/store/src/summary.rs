@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{AllocateAnswer, NodeSample, Readings, WorkerId, WorkerReport};
 use serde::{Deserialize, Serialize};
 
-use crate::StoreError;
+use crate::error::StoreError;
 use crate::from_row::from_row;
 
 /// A minute, in seconds.

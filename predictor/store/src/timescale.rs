@@ -2,7 +2,7 @@
 
 use sqlx::PgConnection;
 
-use crate::StoreError;
+use crate::error::StoreError;
 
 /// Safe to run again.
 const ARRANGE: &str = include_str!("../../../migrations/timescale/node_sample.sql");

@@ -5,9 +5,12 @@ use std::path::{Path, PathBuf};
 
 use sqlx::Connection as _;
 
+use crate::address::Address;
 use crate::database::{self, Connection, Either, connect_to_read, on, run};
-use crate::tables::{bytes, unhurried};
-use crate::{Address, StoreError, lock, schema};
+use crate::error::StoreError;
+use crate::lock::lock;
+use crate::schema;
+use crate::tables::session::{bytes, unhurried};
 
 /// Gives back the room of what was deleted, and returns the bytes on disk before and after. SQLite writes its file anew, and
 /// nobody may serve it meanwhile; PostgreSQL frees room for rows to come and renews what its planner knows, beside whoever

@@ -2,9 +2,9 @@
 
 use sqlx::{PgConnection, SqliteConnection};
 
-use super::{Column, Kind, OF_THE_MOMENT, TABLES, Table};
-use crate::StoreError;
+use super::table::{Column, Kind, OF_THE_MOMENT, TABLES, Table};
 use crate::database::{Connection, Either};
+use crate::error::StoreError;
 
 /// A column as a database describes it: its name, its type, and its place in the primary key, from 1; 0 where it has none.
 type Described = (String, String, i64);

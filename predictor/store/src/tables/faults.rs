@@ -3,8 +3,8 @@
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::snapshot::Snapshot;
-use crate::StoreError;
 use crate::database::{Either, rows};
+use crate::error::StoreError;
 
 /// Something wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,9 +4,14 @@ use std::fs::File;
 
 use sqlx::{AssertSqlSafe, PgConnection, SqliteConnection};
 
-use super::{Cell, Kind, Row, Rows, Table, discover, quoted, snapshot};
-use crate::database::{self, Connection, Either, rows as fetch, run};
-use crate::{Address, StoreError, lock, schema};
+use super::rows::{self, Rows};
+use super::table::{Cell, Kind, Row, Table, quoted};
+use super::{discover, session};
+use crate::address::Address;
+use crate::database::{self, Connection, Either, run};
+use crate::error::StoreError;
+use crate::lock::lock;
+use crate::schema;
 
 /// Values that one statement of SQLite carries, of the 32,766 that it takes.
 const VALUES_MAX: usize = 16_384;
@@ -30,13 +35,13 @@ impl Target {
     pub async fn open(address: &Address) -> Result<Self, StoreError> {
         let lock = address.file().map(lock).transpose()?;
         let mut connection = database::connect(address).await?;
-        snapshot::unhurried(&mut connection).await?;
+        session::unhurried(&mut connection).await?;
         schema::update(&mut connection).await?;
         begin(&mut connection).await?;
         let tables = discover::tables(&mut connection).await?;
         let mut there = Vec::new();
         for table in &tables {
-            let rows = snapshot::count(&mut connection, table).await?;
+            let rows = rows::count(&mut connection, table).await?;
             if rows > 0 {
                 there.push(format!("{} ({rows})", table.name));
             }
@@ -71,7 +76,7 @@ impl Target {
 
     /// What stands in a table now, in the columns of `from`.
     pub fn rows<'a>(&'a mut self, from: &'a Table) -> Rows<'a> {
-        snapshot::rows(&mut self.connection, from, None)
+        rows::rows(&mut self.connection, from, None)
     }
 
     /// Makes it durable.
@@ -90,28 +95,6 @@ impl Target {
     }
 }
 
-/// Keeps predictors from a PostgreSQL until the transaction ends, and refuses where one is alive.
-///
-/// # Errors
-/// [`StoreError::Served`], [`StoreError::Held`], or where that cannot be found out.
-pub(super) async fn nobody_serves(connection: &mut Connection) -> Result<(), StoreError> {
-    // Where the source is the target, or another command has it, waiting would be for ever.
-    run!(connection, "SET LOCAL lock_timeout = '5s'")?;
-    match run!(connection, "LOCK TABLE predictor IN SHARE ROW EXCLUSIVE MODE") {
-        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55P03") => {
-            return Err(StoreError::Held);
-        }
-        locked => locked?,
-    };
-    run!(connection, "SET LOCAL lock_timeout = 0")?;
-    let alive = "SELECT url FROM predictor WHERE lease_until > clock_timestamp() ORDER BY url";
-    let alive: Vec<(String,)> = fetch!(connection, (String,), alive)?;
-    match alive.into_iter().map(|(url,)| url).collect::<Vec<_>>() {
-        urls if urls.is_empty() => Ok(()),
-        urls => Err(StoreError::Served(urls.join(", "))),
-    }
-}
-
 async fn begin(connection: &mut Connection) -> Result<(), StoreError> {
     match connection {
         Either::Sqlite(_) => {
@@ -119,7 +102,7 @@ async fn begin(connection: &mut Connection) -> Result<(), StoreError> {
         }
         Either::Postgres(_) => {
             run!(connection, "BEGIN")?;
-            nobody_serves(connection).await?;
+            session::nobody_serves(connection).await?;
         }
     }
     Ok(())

@@ -1,0 +1,128 @@
+//! `check`: all of a store read, and what is wrong with it. Nothing is changed.
+//!
+//! `rules` judges the rows of each table; what a database knows of itself is asked of it. `text` says it to people.
+
+mod findings;
+
+mod text;
+
+mod rules;
+
+use std::collections::BTreeMap;
+
+use evenstep_report::output::{put_text, put_value};
+use indicatif::ProgressBar;
+
+use super::args::CheckArgs;
+use super::progress;
+use super::text::{address, counted, of_store};
+use crate::address::Address;
+use crate::error::StoreError;
+use crate::tables::{Snapshot, Table};
+use findings::{Checked, CheckedTable, Finding, Schema};
+use rules::{Remark, judge};
+
+pub use rules::ModelReaders;
+
+/// Findings that are told one by one, of each table; the rest are counted.
+const FINDINGS_MAX: u32 = 20;
+
+/// Checks a store and says what it found.
+pub(super) async fn run(args: &CheckArgs, models: &ModelReaders) -> anyhow::Result<()> {
+    let address = address(&args.store.store)?;
+    let checked = check(&address, models).await?;
+    if args.json {
+        put_value(&checked)?;
+    } else {
+        put_text(&text::of(&checked))?;
+    }
+    anyhow::ensure!(checked.faults == 0, "store {address}: {}", counted(checked.faults, "fault"));
+    Ok(())
+}
+
+async fn check(address: &Address, models: &ModelReaders) -> anyhow::Result<Checked> {
+    let mut snapshot = of_store(address, Snapshot::open(address).await)?;
+    let (found, known) = snapshot.schema();
+    let mut checked = Checked {
+        store: address.to_string(),
+        backend: snapshot.backend(),
+        schema: Schema { found, known },
+        size_bytes: of_store(address, snapshot.bytes().await)?,
+        tables: Vec::new(),
+        faults: 0,
+        findings: Vec::new(),
+        notes: BTreeMap::new(),
+    };
+    for fault in of_store(address, snapshot.faults(FINDINGS_MAX).await)? {
+        checked.faults += 1;
+        checked.findings.push(Finding { table: fault.table, key: fault.key, rule: fault.rule });
+    }
+    for table in snapshot.tables().to_vec() {
+        of_store(address, checked.read(&mut snapshot, &table, models).await)?;
+    }
+    of_store(address, snapshot.close().await)?;
+    Ok(checked)
+}
+
+impl Checked {
+    /// Reads a table to its end, or as far as it can be read.
+    async fn read(
+        &mut self,
+        snapshot: &mut Snapshot,
+        table: &Table,
+        models: &ModelReaders,
+    ) -> Result<(), StoreError> {
+        let bar = progress::bar(snapshot.count(table).await.unwrap_or(0), &table.name);
+        let mut read = Read { rows: 0, faults: 0, last: None };
+        if let Err(error) = self.judge(snapshot, table, models, &mut read, &bar).await {
+            // Where the database is gone this is the end.
+            snapshot.begin_again().await?;
+            let key = read.last.take().map_or_else(|| "the first row".into(), |key| format!("behind {key}"));
+            self.tell(&mut read, table, key, format!("cannot be read: {error}"));
+        }
+        bar.finish_and_clear();
+        self.faults += read.faults;
+        self.tables.push(CheckedTable { table: table.name.clone(), rows: read.rows, faults: read.faults });
+        Ok(())
+    }
+
+    async fn judge(
+        &mut self,
+        snapshot: &mut Snapshot,
+        table: &Table,
+        models: &ModelReaders,
+        read: &mut Read,
+        bar: &ProgressBar,
+    ) -> Result<(), StoreError> {
+        let mut rows = snapshot.rows(table, None);
+        loop {
+            let page = rows.page().await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            for row in &page {
+                match judge(table, row, models) {
+                    Ok(()) => {}
+                    Err(Remark::Note(note)) => *self.notes.entry(note).or_default() += 1,
+                    Err(Remark::Fault(rule)) => self.tell(read, table, table.key_of(row), rule),
+                }
+            }
+            read.rows += page.len() as u64;
+            read.last = Some(table.key_of(last));
+            bar.inc(page.len() as u64);
+        }
+    }
+
+    fn tell(&mut self, read: &mut Read, table: &Table, key: String, rule: String) {
+        read.faults += 1;
+        if read.faults <= u64::from(FINDINGS_MAX) {
+            self.findings.push(Finding { table: table.name.clone(), key, rule });
+        }
+    }
+}
+
+/// How far a table was read.
+struct Read {
+    rows: u64,
+    faults: u64,
+    /// The key of the last row of the last page.
+    last: Option<String>,
+}

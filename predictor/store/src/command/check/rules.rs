@@ -1,0 +1,271 @@
+//! What a row must be, table by table. Pure: a row in, the rule that it breaks out.
+
+use std::collections::BTreeMap;
+
+use crate::tables::{Cell, Table};
+use evenstep_protocol::{
+    AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, Readings, WorkerId, WorkerOverride,
+};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// Readers of what the store keeps without knowing what is in it. Each says why it cannot read something.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelReaders {
+    /// The format of models that the readers know.
+    pub format: u32,
+    /// Reads the models of a job.
+    pub job: fn(&[u8]) -> Result<(), String>,
+    /// Reads the models of a kind of device.
+    pub device: fn(&[u8]) -> Result<(), String>,
+    /// Reads the state of a job's learning-rate rule.
+    pub learning_rate: fn(&str) -> Result<(), String>,
+}
+
+/// What is told of a row that is not as usual.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remark {
+    /// It breaks this rule.
+    Fault(String),
+    /// It is as it may be, and people may want to know.
+    Note(&'static str),
+}
+
+/// Models of another version.
+pub const OTHER_FORMAT: &str = "models of another format: learned again from the reports";
+
+impl From<String> for Remark {
+    fn from(rule: String) -> Self {
+        Self::Fault(rule)
+    }
+}
+
+/// The first rule that a row breaks. Tables that are not known here have none.
+///
+/// # Errors
+/// The rule, or what there is to note.
+pub fn judge(table: &Table, row: &[Cell], models: &ModelReaders) -> Result<(), Remark> {
+    let values = Values { table, row };
+    match table.name.as_str() {
+        "job" => job(&values, models.learning_rate),
+        "worker" => worker(&values),
+        "report" => report(&values),
+        "allocation" => allocation(&values),
+        "event" => values.ids(),
+        "model_state" => stored_models(&values, models.format, models.job),
+        "device_model" => stored_models(&values, models.format, models.device),
+        "node" => values.ids().and_then(|()| Ok(values.count("samples").map(drop)?)),
+        "node_sample" => node_sample(&values),
+        "node_summary" => node_summary(&values),
+        "worker_summary" => worker_summary(&values),
+        _ => Ok(()),
+    }
+}
+
+fn job(values: &Values<'_>, read_learning_rate: fn(&str) -> Result<(), String>) -> Result<(), Remark> {
+    values.ids()?;
+    let mut spec: serde_json::Value = values.json("spec")?;
+    // Before schema 0007 (SQLite) or 0003 (PostgreSQL): the migration replaces it.
+    spec.as_object_mut().and_then(|options| options.remove("calm"));
+    JobSpec::deserialize(spec).map_err(|error| format!("its spec cannot be read: {error}"))?;
+    let learning_rate = values.text("learning_rate")?;
+    if !learning_rate.is_empty() {
+        read_learning_rate(learning_rate)
+            .map_err(|error| format!("its learning_rate cannot be read: {error}"))?;
+    }
+    let (departed, generation) = (values.count("departed_generation")?, values.count("generation")?);
+    rule(departed <= generation, || {
+        format!("its latest departure is of generation {departed}, and it has reached {generation}")
+    })
+}
+
+fn worker(values: &Values<'_>) -> Result<(), Remark> {
+    values.ids()?;
+    let request: JoinRequest = values.json("request")?;
+    let worker = values.text("worker")?;
+    rule(request.worker.as_str() == worker, || format!("its request is that of {}", request.worker))?;
+    if !values.text("operator_override")?.is_empty() {
+        values.json::<WorkerOverride>("operator_override")?;
+    }
+    Ok(())
+}
+
+fn report(values: &Values<'_>) -> Result<(), Remark> {
+    values.ids()?;
+    values.count("iteration")?;
+    values.count("local_batch")?;
+    values.time("compute_time_s")?;
+    values.json::<Readings>("drivers").map(drop)
+}
+
+fn allocation(values: &Values<'_>) -> Result<(), Remark> {
+    values.ids()?;
+    let answer: AllocateAnswer = values.json("answer")?;
+    let named = (answer.job_id.as_str(), answer.iteration, answer.generation);
+    let key = (values.text("job_id")?, values.count("iteration")?, values.count("generation")?);
+    rule(named == key, || {
+        format!("its answer is for job {}, iteration {} in generation {}", named.0, named.1, named.2)
+    })?;
+    let mut at = 0_u64;
+    for share in &answer.allocations {
+        rule(share.offset == at, || {
+            format!(
+                "the share of {} begins at {}, and those before it end at {at}",
+                share.worker, share.offset
+            )
+        })?;
+        at = at.saturating_add(share.local_batch);
+    }
+    if let Some(tail) = &answer.tail {
+        rule(tail.offset == at, || {
+            format!("its tail begins at {}, and the shares end at {at}", tail.offset)
+        })?;
+        at = tail.chunks.iter().fold(at, |sum, chunk| sum.saturating_add(*chunk));
+    }
+    rule(at == answer.global_batch, || {
+        format!("its parts sum to {at}, and its global batch is {}", answer.global_batch)
+    })
+}
+
+fn stored_models(
+    values: &Values<'_>,
+    format: u32,
+    read: fn(&[u8]) -> Result<(), String>,
+) -> Result<(), Remark> {
+    if values.table.name == "model_state" {
+        values.ids()?;
+    }
+    if values.count("format")? != u64::from(format) {
+        return Err(Remark::Note(OTHER_FORMAT));
+    }
+    Ok(read(values.bytes("state")?).map_err(|error| format!("its models cannot be read: {error}"))?)
+}
+
+fn node_sample(values: &Values<'_>) -> Result<(), Remark> {
+    values.ids()?;
+    values.count("sequence")?;
+    let sample: NodeSample = values.json("sample")?;
+    let at = values.integer("at_unix_ms")?;
+    rule(sample.at_unix_ms == at, || {
+        format!("its sample is of {}, and it is filed under {at}", sample.at_unix_ms)
+    })
+}
+
+fn node_summary(values: &Values<'_>) -> Result<(), Remark> {
+    values.ids()?;
+    let samples = values.count("samples")?;
+    step(values)?;
+    // Reading -> count, sum, least, most.
+    let readings: BTreeMap<String, (u64, f64, f64, f64)> = values.json("readings")?;
+    for (reading, (count, sum, least, most)) in readings {
+        let mean = sum / count as f64;
+        // Sums are rounded.
+        let slack = 1e-9 * least.abs().max(most.abs());
+        let holds = (1..=samples).contains(&count) && mean >= least - slack && mean <= most + slack;
+        rule(holds, || {
+            format!(
+                "{reading}: {count} of {samples} samples with the sum {sum} cannot lie from {least} to {most}"
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn worker_summary(values: &Values<'_>) -> Result<(), Remark> {
+    values.ids()?;
+    step(values)?;
+    let (reports, predicted) = (values.count("reports")?, values.count("predicted")?);
+    rule(reports > 0 && predicted <= reports, || {
+        format!("{predicted} of its {reports} reports were of iterations with an answer")
+    })?;
+    values.count("samples")?;
+    ["compute_time_s", "barrier_wait_s", "loader_wait_s", "predicted_time_s"]
+        .into_iter()
+        .try_for_each(|column| values.time(column))
+}
+
+/// A summary begins where a step begins.
+fn step(values: &Values<'_>) -> Result<(), Remark> {
+    let (at, step_ms) = (values.integer("at_unix_ms")?, values.integer("step_s")?.saturating_mul(1000));
+    rule(step_ms > 0 && at.rem_euclid(step_ms) == 0, || {
+        format!("at_unix_ms {at} is where no step of {step_ms} ms begins")
+    })
+}
+
+fn rule(holds: bool, broken: impl FnOnce() -> String) -> Result<(), Remark> {
+    if holds { Ok(()) } else { Err(Remark::Fault(broken())) }
+}
+
+/// A row by the names of its columns. A column that an earlier schema does not have is as one without a value.
+struct Values<'a> {
+    table: &'a Table,
+    row: &'a [Cell],
+}
+
+impl<'a> Values<'a> {
+    fn cell(&self, column: &str) -> &'a Cell {
+        self.table.place(column).and_then(|place| self.row.get(place)).unwrap_or(&Cell::Null)
+    }
+
+    /// Text; empty where there is none.
+    fn text(&self, column: &str) -> Result<&'a str, String> {
+        match self.cell(column) {
+            Cell::Text(text) => Ok(text),
+            Cell::Null => Ok(""),
+            other => Err(format!("{column} {other} is no text")),
+        }
+    }
+
+    fn bytes(&self, column: &str) -> Result<&'a [u8], String> {
+        match self.cell(column) {
+            Cell::Bytes(bytes) => Ok(bytes),
+            other => Err(format!("{column} {other} is no bytes")),
+        }
+    }
+
+    fn integer(&self, column: &str) -> Result<i64, String> {
+        match self.cell(column) {
+            Cell::Integer(value) => Ok(*value),
+            other => Err(format!("{column} {other} is no whole number")),
+        }
+    }
+
+    fn count(&self, column: &str) -> Result<u64, String> {
+        let value = self.integer(column)?;
+        u64::try_from(value).map_err(|_| format!("{column} {value} is below 0"))
+    }
+
+    /// Seconds.
+    fn time(&self, column: &str) -> Result<(), Remark> {
+        match self.cell(column) {
+            Cell::Real(value) => rule(value.is_finite() && *value >= 0.0, || {
+                format!("{column} {value} is no time of at least 0 s")
+            }),
+            other => Err(Remark::Fault(format!("{column} {other} is no number"))),
+        }
+    }
+
+    fn json<T: DeserializeOwned>(&self, column: &str) -> Result<T, Remark> {
+        let read = serde_json::from_str(self.text(column)?);
+        Ok(read.map_err(|error| format!("its {column} cannot be read: {error}"))?)
+    }
+
+    /// Checks the names that a row goes by.
+    fn ids(&self) -> Result<(), Remark> {
+        for column in &self.table.columns {
+            let wrong = match column.name.as_str() {
+                "job_id" => JobId::new(self.text("job_id")?).err(),
+                "worker" => WorkerId::new(self.text("worker")?).err(),
+                "node" => NodeId::new(self.text("node")?).err(),
+                _ => None,
+            };
+            if let Some(wrong) = wrong {
+                return Err(Remark::Fault(wrong.to_string()));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

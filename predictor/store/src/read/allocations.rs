@@ -1,0 +1,71 @@
+//! Allocations as they are stored.
+
+use bytes::Bytes;
+use evenstep_protocol::{AllocateAnswer, JobId};
+
+use crate::database::rows;
+use crate::encode::integer;
+use crate::error::StoreError;
+use crate::store::Store;
+
+/// An answer as it was stored.
+#[derive(Debug)]
+pub struct StoredAnswer {
+    /// The iteration.
+    pub iteration: u64,
+    /// The generation it was planned in.
+    pub generation: u64,
+    /// The answer, byte for byte.
+    pub answer: Bytes,
+}
+
+impl StoredAnswer {
+    /// The answer as a value.
+    ///
+    /// # Errors
+    /// Where it cannot be understood.
+    pub fn parse(&self) -> Result<AllocateAnswer, StoreError> {
+        serde_json::from_slice(&self.answer).map_err(|source| StoreError::Corrupt { what: "answer", source })
+    }
+}
+
+impl Store {
+    /// The answer to an iteration: that of the latest generation.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn answer(&self, job_id: &JobId, iteration: u64) -> Result<Option<StoredAnswer>, StoreError> {
+        let answers = self.answers(job_id, iteration, 1).await?;
+        Ok(answers.into_iter().next())
+    }
+
+    /// Answers from iteration `from` on, at most `limit` iterations of them; of each the one of the latest generation.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn answers(
+        &self,
+        job_id: &JobId,
+        from: u64,
+        limit: u64,
+    ) -> Result<Vec<StoredAnswer>, StoreError> {
+        let answers = rows!(
+            &self.readers,
+            (i64, i64, String),
+            "SELECT iteration, generation, answer FROM allocation AS this
+             WHERE job_id = $1 AND iteration >= $2 AND iteration < $3
+               AND NOT EXISTS (SELECT 1 FROM allocation AS later WHERE later.job_id = this.job_id
+                               AND later.iteration = this.iteration AND later.generation > this.generation)
+             ORDER BY iteration",
+            job_id.as_str(),
+            integer(from),
+            integer(from.saturating_add(limit)),
+        )?;
+        let answer = |(iteration, generation, answer): (i64, i64, String)| StoredAnswer {
+            iteration: iteration.cast_unsigned(),
+            generation: generation.cast_unsigned(),
+            answer: answer.into(),
+        };
+        Ok(answers.into_iter().map(answer).collect())
+    }
+}

@@ -1,0 +1,141 @@
+//! Samples and summaries that have expired, and what is kept in their place, prepared from what a reader sees.
+
+use std::collections::BTreeMap;
+
+use evenstep_protocol::{JobId, NodeSample};
+
+use crate::database::rows;
+use crate::encode::{from_json, integer};
+use crate::error::StoreError;
+use crate::from_row::from_row;
+use crate::roll_up::{RollUp, SampleKey};
+use crate::store::Store;
+use crate::summary::{
+    HOUR_S, MINUTE_S, NodeStep, NodeSums, WorkerStep, WorkerSums, begin_of_step, node_sums,
+};
+
+/// Rows that one roll-up stands for: it holds up the writer for some milliseconds.
+pub(super) const SLICE_ROWS: usize = 1000;
+/// Nodes that one look for old samples names.
+const NODES_MAX: i64 = 256;
+
+impl Store {
+    /// The oldest samples before a moment, some of them; `None` where there are none. The latest sample of a node stays.
+    ///
+    /// # Errors
+    /// If the database cannot be read or holds what cannot be understood.
+    pub async fn old_samples(&self, before_unix_ms: i64) -> Result<Option<RollUp>, StoreError> {
+        let nodes = rows!(
+            &self.readers,
+            (String,),
+            "SELECT node FROM node WHERE
+                 (SELECT min(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node) < $1
+                 AND (SELECT min(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node)
+                     < (SELECT max(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node)
+             ORDER BY node LIMIT $2",
+            before_unix_ms,
+            NODES_MAX,
+        )?;
+        let (mut samples, mut minutes) = (Vec::new(), BTreeMap::<NodeStep, NodeSums>::new());
+        for (node,) in nodes {
+            let room = SLICE_ROWS - samples.len();
+            if room == 0 {
+                break;
+            }
+            let old = rows!(
+                &self.readers,
+                (String, i64, i64, String),
+                "SELECT boot_id, sequence, at_unix_ms, CAST(sample AS TEXT) FROM node_sample
+                 WHERE node = $1 AND at_unix_ms < $2
+                   AND at_unix_ms < (SELECT max(at_unix_ms) FROM node_sample WHERE node = $1)
+                 ORDER BY at_unix_ms LIMIT $3",
+                &node,
+                before_unix_ms,
+                integer(room as u64),
+            )?;
+            for (boot_id, sequence, at_unix_ms, sample) in old {
+                let sample: NodeSample = from_json(&sample, "node sample")?;
+                let step = NodeStep {
+                    node: node.clone(),
+                    step_s: MINUTE_S,
+                    at_unix_ms: begin_of_step(at_unix_ms, MINUTE_S),
+                };
+                minutes.entry(step).or_default().add(&sample);
+                samples.push(SampleKey { node: node.clone(), boot_id, sequence, at_unix_ms });
+            }
+        }
+        Ok((!samples.is_empty()).then_some(RollUp::Samples { samples, minutes }))
+    }
+
+    /// The oldest steps of nodes that ended before a moment, some of them: minutes that become hours, or hours that go.
+    ///
+    /// # Errors
+    /// As [`Store::old_samples`].
+    pub async fn old_node_steps(
+        &self,
+        step_s: i64,
+        before_unix_ms: i64,
+    ) -> Result<Option<RollUp>, StoreError> {
+        let old = rows!(
+            &self.readers,
+            (String, i64, i64, String),
+            "SELECT node, at_unix_ms, samples, readings FROM node_summary
+             WHERE step_s = $1 AND at_unix_ms <= $2 ORDER BY at_unix_ms, node LIMIT $3",
+            step_s,
+            before_unix_ms.saturating_sub(step_s * 1000),
+            integer(SLICE_ROWS as u64),
+        )?;
+        let (mut steps, mut hours) = (Vec::new(), BTreeMap::<NodeStep, NodeSums>::new());
+        for (node, at_unix_ms, samples, readings) in old {
+            if step_s == MINUTE_S {
+                let at_unix_ms = begin_of_step(at_unix_ms, HOUR_S);
+                let hour = NodeStep { node: node.clone(), step_s: HOUR_S, at_unix_ms };
+                hours.entry(hour).or_default().merge(&node_sums(samples, &readings)?);
+            }
+            steps.push(NodeStep { node, step_s, at_unix_ms });
+        }
+        Ok((!steps.is_empty()).then_some(RollUp::NodeSteps { steps, hours }))
+    }
+
+    /// The oldest steps of a job's workers that ended before a moment, some of them: minutes that become hours, or hours that go.
+    ///
+    /// # Errors
+    /// As [`Store::old_samples`].
+    pub async fn old_worker_steps(
+        &self,
+        job_id: &JobId,
+        step_s: i64,
+        before_unix_ms: i64,
+    ) -> Result<Option<RollUp>, StoreError> {
+        let old = rows!(
+            &self.readers,
+            StepRow,
+            "SELECT worker, at_unix_ms, reports, samples, compute_time_s, barrier_wait_s, loader_wait_s, predicted,
+                    predicted_time_s
+             FROM worker_summary WHERE job_id = $1 AND step_s = $2 AND at_unix_ms <= $3
+             ORDER BY at_unix_ms, worker LIMIT $4",
+            job_id.as_str(),
+            step_s,
+            before_unix_ms.saturating_sub(step_s * 1000),
+            integer(SLICE_ROWS as u64),
+        )?;
+        let (mut steps, mut hours) = (Vec::new(), BTreeMap::<WorkerStep, WorkerSums>::new());
+        for StepRow { worker, at_unix_ms, sums } in old {
+            if step_s == MINUTE_S {
+                let at_unix_ms = begin_of_step(at_unix_ms, HOUR_S);
+                let hour = WorkerStep { worker: worker.clone(), step_s: HOUR_S, at_unix_ms };
+                hours.entry(hour).or_default().merge(&sums);
+            }
+            steps.push(WorkerStep { worker, step_s, at_unix_ms });
+        }
+        Ok((!steps.is_empty()).then(|| RollUp::WorkerSteps { job_id: job_id.clone(), steps, hours }))
+    }
+}
+
+struct StepRow {
+    worker: String,
+    at_unix_ms: i64,
+    sums: WorkerSums,
+}
+
+from_row!(StepRow { worker, at_unix_ms; whole: sums });

@@ -1,0 +1,150 @@
+//! Iterations of jobs that have expired, and what is kept in their place.
+
+use std::collections::BTreeMap;
+
+use evenstep_protocol::{AllocateAnswer, JobId, WorkerReport};
+
+use super::expired::SLICE_ROWS;
+use super::report_row::ReportRow;
+use crate::database::rows;
+use crate::encode::{from_json, integer};
+use crate::error::StoreError;
+use crate::from_row::from_row;
+use crate::roll_up::RollUp;
+use crate::store::Store;
+use crate::summary::{MINUTE_S, WorkerStep, WorkerSums, begin_of_step, predicted_time_s};
+
+impl Store {
+    /// The oldest iterations of a job, some of them, whose reports and answers were all stored before a moment; `None` where
+    /// there are none. The last `keep_iterations` that were answered stay, and the last that were reported.
+    ///
+    /// # Errors
+    /// As [`Store::old_samples`].
+    pub async fn old_iterations(
+        &self,
+        job_id: &JobId,
+        before_unix_ms: i64,
+        keep_iterations: u64,
+    ) -> Result<Option<RollUp>, StoreError> {
+        let span = rows!(
+            &self.readers,
+            Span,
+            "SELECT kept_from,
+                    (SELECT min(iteration) FROM allocation WHERE job_id = $1) AS first_answer,
+                    (SELECT min(iteration) FROM report WHERE job_id = $1) AS first_report,
+                    (SELECT max(iteration) FROM allocation WHERE job_id = $1) AS last_answer,
+                    (SELECT max(iteration) FROM report WHERE job_id = $1) AS last_report,
+                    (SELECT count(*) FROM worker WHERE job_id = $1) AS workers
+             FROM job WHERE job_id = $1",
+            job_id.as_str(),
+        )?;
+        let Some((span, [first, end])) =
+            span.into_iter().next().and_then(|span| Some((span.kept_from, span.slice(keep_iterations)?)))
+        else {
+            return Ok(None);
+        };
+        let reports = rows!(
+            &self.readers,
+            TimedReport,
+            "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
+             WHERE job_id = $1 AND iteration < $2 ORDER BY iteration, worker",
+            job_id.as_str(),
+            end,
+        )?;
+        let answers = rows!(
+            &self.readers,
+            (i64, i64, String),
+            "SELECT iteration, at_unix_ms, answer FROM allocation
+             WHERE job_id = $1 AND iteration < $2 ORDER BY iteration, generation",
+            job_id.as_str(),
+            end,
+        )?;
+        // Everything before the first row that is too young goes.
+        let times = answers.iter().map(|(iteration, at_unix_ms, _)| (*iteration, *at_unix_ms));
+        let times = times.chain(reports.iter().map(|row| (row.report.iteration, row.at_unix_ms)));
+        let young =
+            times.filter(|(_, at_unix_ms)| *at_unix_ms >= before_unix_ms).map(|(iteration, _)| iteration);
+        let end = young.min().unwrap_or(end);
+        if end <= first {
+            return Ok(None);
+        }
+        let mut rolled = Iterations::default();
+        answers.iter().filter(|(iteration, ..)| *iteration < end).try_for_each(|row| rolled.answer(row))?;
+        reports
+            .into_iter()
+            .filter(|row| row.report.iteration < end)
+            .try_for_each(|row| rolled.report(row))?;
+        Ok(Some(RollUp::Iterations {
+            job_id: job_id.clone(),
+            kept_from: span.cast_unsigned(),
+            keep_from: end.max(span).cast_unsigned(),
+            reports: rolled.reports,
+            answers: rolled.answers,
+            minutes: rolled.minutes,
+        }))
+    }
+}
+
+/// The iterations of a job.
+struct Span {
+    kept_from: i64,
+    first_answer: Option<i64>,
+    first_report: Option<i64>,
+    last_answer: Option<i64>,
+    last_report: Option<i64>,
+    workers: i64,
+}
+
+from_row!(Span { kept_from, first_answer, first_report, last_answer, last_report, workers });
+
+impl Span {
+    /// The first iteration that there is, and the one behind the last that may go at once.
+    fn slice(&self, keep_iterations: u64) -> Option<[i64; 2]> {
+        let first = self.first_answer.into_iter().chain(self.first_report).min()?;
+        let last = self.last_answer.into_iter().chain(self.last_report).min()?;
+        let stays = last.saturating_add(1).saturating_sub(integer(keep_iterations));
+        let iterations = integer(SLICE_ROWS as u64) / self.workers.saturating_add(1);
+        let end = first.saturating_add(iterations.max(1)).min(stays);
+        (end > first).then_some([first, end])
+    }
+}
+
+struct TimedReport {
+    at_unix_ms: i64,
+    report: ReportRow,
+}
+
+from_row!(TimedReport { at_unix_ms; whole: report });
+
+/// What old iterations come to.
+#[derive(Default)]
+struct Iterations {
+    in_force: BTreeMap<i64, AllocateAnswer>,
+    answers: u64,
+    reports: u64,
+    minutes: BTreeMap<WorkerStep, WorkerSums>,
+}
+
+impl Iterations {
+    /// Takes an answer in; of an iteration's the latest generation's comes last.
+    fn answer(&mut self, (iteration, _, answer): &(i64, i64, String)) -> Result<(), StoreError> {
+        self.answers += 1;
+        self.in_force.insert(*iteration, from_json(answer, "answer")?);
+        Ok(())
+    }
+
+    /// Takes a report in, after all answers.
+    fn report(&mut self, row: TimedReport) -> Result<(), StoreError> {
+        self.reports += 1;
+        let report = WorkerReport::try_from(row.report)?;
+        let answer = self.in_force.get(&integer(report.iteration));
+        let predicted = answer.and_then(|answer| predicted_time_s(answer, &report.worker));
+        let step = WorkerStep {
+            worker: report.worker.to_string(),
+            step_s: MINUTE_S,
+            at_unix_ms: begin_of_step(row.at_unix_ms, MINUTE_S),
+        };
+        self.minutes.entry(step).or_default().add(&report, predicted);
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! The past of a job in a bounded number of iterations, for charts.
+
+use std::ops::Range;
+
+use evenstep_protocol::{JobId, WorkerId};
+
+use super::allocations::StoredAnswer;
+use crate::database::{rows, scalar};
+use crate::encode::{id, integer};
+use crate::error::StoreError;
+use crate::store::Store;
+
+/// Every n-th iteration in a range.
+#[derive(Debug, Clone)]
+pub struct EveryNth {
+    /// The range.
+    pub iterations: Range<u64>,
+    /// n, at least 1: the iterations that are its multiples.
+    pub every: u64,
+}
+
+impl EveryNth {
+    fn first(&self) -> u64 {
+        self.iterations.start.next_multiple_of(self.every.max(1))
+    }
+}
+
+/// The iterations of an [`EveryNth`] as a table `wanted`: from $2 on, every $3-th, before $4.
+macro_rules! every_nth {
+    () => {
+        "WITH RECURSIVE wanted(iteration) AS (
+             SELECT CAST($2 AS BIGINT)
+             UNION ALL SELECT iteration + CAST($3 AS BIGINT) FROM wanted
+                 WHERE iteration + CAST($3 AS BIGINT) < CAST($4 AS BIGINT))
+         "
+    };
+}
+
+/// The measured part of a report.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// The iteration.
+    pub iteration: u64,
+    /// The worker.
+    pub worker: WorkerId,
+    /// Samples.
+    pub local_batch: u64,
+    /// Forward and backward time, in seconds.
+    pub compute_time_s: f64,
+    /// Wait at the barrier, in seconds.
+    pub barrier_wait_s: Option<f64>,
+    /// Wait for data, in seconds.
+    pub loader_wait_s: Option<f64>,
+}
+
+impl Store {
+    /// The iterations of a job that were answered since a moment. Found by halving: they were answered in order, or nearly.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn iterations_since(&self, job_id: &JobId, unix_ms: i64) -> Result<Range<u64>, StoreError> {
+        let job = job_id.as_str();
+        let bounds = "SELECT min(iteration), max(iteration) FROM allocation WHERE job_id = $1";
+        let bounds = rows!(&self.readers, (Option<i64>, Option<i64>), bounds, job)?;
+        let Some(&(Some(first), Some(last))) = bounds.first() else { return Ok(0..0) };
+        let (mut low, mut high) = (first, last + 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let at = "SELECT at_unix_ms FROM allocation WHERE job_id = $1 AND iteration >= $2 ORDER BY iteration LIMIT 1";
+            let at = scalar!(&self.readers, i64, at, job, middle)?;
+            if at.is_none_or(|at| at >= unix_ms) { high = middle } else { low = middle + 1 }
+        }
+        Ok(low.cast_unsigned()..(last + 1).cast_unsigned())
+    }
+
+    /// Some answers of a job with when they were given, in order; of each iteration the one of the latest generation.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn every_nth_answer(
+        &self,
+        job_id: &JobId,
+        wanted: &EveryNth,
+    ) -> Result<Vec<(i64, StoredAnswer)>, StoreError> {
+        let answers = rows!(
+            &self.readers,
+            (i64, i64, i64, String),
+            concat!(
+                every_nth!(),
+                "SELECT this.iteration, this.generation, this.at_unix_ms, this.answer
+             FROM wanted JOIN allocation AS this ON this.job_id = $1 AND this.iteration = wanted.iteration
+             WHERE NOT EXISTS (SELECT 1 FROM allocation AS later WHERE later.job_id = this.job_id
+                               AND later.iteration = this.iteration AND later.generation > this.generation)
+             ORDER BY this.iteration"
+            ),
+            job_id.as_str(),
+            integer(wanted.first()),
+            integer(wanted.every),
+            integer(wanted.iterations.end),
+        )?;
+        let answer = |(iteration, generation, at_unix_ms, answer): (i64, i64, i64, String)| {
+            let (iteration, generation) = (iteration.cast_unsigned(), generation.cast_unsigned());
+            (at_unix_ms, StoredAnswer { iteration, generation, answer: answer.into() })
+        };
+        Ok(answers.into_iter().map(answer).collect())
+    }
+
+    /// What was measured in some iterations of a job, in order of iterations and workers.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn every_nth_report(
+        &self,
+        job_id: &JobId,
+        wanted: &EveryNth,
+    ) -> Result<Vec<Measured>, StoreError> {
+        let reports = rows!(
+            &self.readers,
+            (i64, String, i64, f64, Option<f64>, Option<f64>),
+            concat!(
+                every_nth!(),
+                "SELECT report.iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s
+             FROM wanted JOIN report ON report.job_id = $1 AND report.iteration = wanted.iteration
+             ORDER BY report.iteration, worker"
+            ),
+            job_id.as_str(),
+            integer(wanted.first()),
+            integer(wanted.every),
+            integer(wanted.iterations.end),
+        )?;
+        reports
+            .into_iter()
+            .map(|(iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s)| {
+                Ok(Measured {
+                    iteration: iteration.cast_unsigned(),
+                    worker: id(worker)?,
+                    local_batch: local_batch.cast_unsigned(),
+                    compute_time_s,
+                    barrier_wait_s,
+                    loader_wait_s,
+                })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,186 @@
+//! Jobs and their workers as they are stored.
+
+use std::collections::BTreeMap;
+
+use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerOverride};
+
+use crate::database::{on, rows, scalar};
+use crate::encode::{from_json, id};
+use crate::error::StoreError;
+use crate::from_row::from_row;
+use crate::store::Store;
+
+/// Departures of a job that are read back at most, to tell who flaps.
+const DEPARTURES_MAX: i64 = 1000;
+
+/// A job as it was stored.
+#[derive(Debug)]
+pub struct StoredJob {
+    /// Its wishes.
+    pub spec: JobSpec,
+    /// Its generation.
+    pub generation: u64,
+    /// The generation of its latest departure.
+    pub departed_generation: u64,
+    /// Every worker that ever joined, in order of the latest joining.
+    pub workers: Vec<StoredWorker>,
+    /// The last iteration that was answered.
+    pub last_iteration: Option<u64>,
+    /// Where its learning-rate rule stands (JSON); `None` before the first answer.
+    pub learning_rate: Option<String>,
+}
+
+/// A worker as it was stored.
+#[derive(Debug)]
+pub struct StoredWorker {
+    /// How it joined.
+    pub request: JoinRequest,
+    /// `live`, `left` or `expired`.
+    pub state: String,
+    /// As of its latest join or departure.
+    pub last_seen_unix_ms: i64,
+    /// The most it gets at once since it ran out of memory.
+    pub oom_cap: Option<u64>,
+    /// What an operator wants of it.
+    pub operator_override: Option<WorkerOverride>,
+    /// When it departed lately, in milliseconds since 1970, the oldest first.
+    pub departures_unix_ms: Vec<i64>,
+}
+
+struct JobRow {
+    spec: String,
+    generation: i64,
+    departed_generation: i64,
+    learning_rate: Option<String>,
+}
+
+from_row!(JobRow { spec, generation, departed_generation, learning_rate });
+
+struct WorkerRow {
+    worker: String,
+    request: String,
+    state: String,
+    last_seen_unix_ms: i64,
+    oom_cap: Option<i64>,
+    operator_override: Option<String>,
+}
+
+from_row!(WorkerRow { worker, request, state, last_seen_unix_ms, oom_cap, operator_override });
+
+impl Store {
+    /// All jobs, by id.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn job_ids(&self) -> Result<Vec<JobId>, StoreError> {
+        let ids = rows!(&self.readers, (String,), "SELECT job_id FROM job ORDER BY job_id")?;
+        ids.into_iter().map(|(job_id,)| id(job_id)).collect()
+    }
+
+    /// How many jobs there are.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn job_count(&self) -> Result<usize, StoreError> {
+        let count = scalar!(&self.readers, i64, "SELECT count(*) FROM job")?;
+        Ok(count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
+    }
+
+    /// A job, or `None` where there is none of this name.
+    ///
+    /// # Errors
+    /// If the database cannot be read or holds what cannot be understood.
+    pub async fn job(&self, job_id: &JobId) -> Result<Option<StoredJob>, StoreError> {
+        let job_id = job_id.as_str();
+        let (job, workers, departures, last) = on!(&self.readers, pool => {
+            let mut snapshot = pool.begin().await?;
+            let job = sqlx::query_as::<_, JobRow>(
+                "SELECT spec, generation, departed_generation, learning_rate FROM job WHERE job_id = $1",
+            );
+            let Some(job) = job.bind(job_id).fetch_optional(&mut *snapshot).await? else { return Ok(None) };
+            let workers = sqlx::query_as::<_, WorkerRow>(
+                "SELECT worker, request, state, last_seen_unix_ms, oom_cap, operator_override
+                 FROM worker WHERE job_id = $1 ORDER BY seat",
+            );
+            let workers = workers.bind(job_id).fetch_all(&mut *snapshot).await?;
+            let departures = sqlx::query_as::<_, (String, i64)>(
+                "SELECT worker, at_unix_ms FROM event WHERE job_id = $1 AND kind IN ('left', 'expired')
+                 ORDER BY id DESC LIMIT $2",
+            );
+            let departures = departures.bind(job_id).bind(DEPARTURES_MAX).fetch_all(&mut *snapshot).await?;
+            let last = sqlx::query_scalar::<_, Option<i64>>("SELECT MAX(iteration) FROM allocation WHERE job_id = $1");
+            let last = last.bind(job_id).fetch_one(&mut *snapshot).await?;
+            (job, workers, departures, last)
+        });
+        let mut departed: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+        for (worker, at_unix_ms) in departures.into_iter().rev() {
+            departed.entry(worker).or_default().push(at_unix_ms);
+        }
+        let worker = |row: WorkerRow| {
+            Ok(StoredWorker {
+                oom_cap: row.oom_cap.map(i64::cast_unsigned),
+                operator_override: row
+                    .operator_override
+                    .map(|wanted| from_json(&wanted, "override"))
+                    .transpose()?,
+                departures_unix_ms: departed.remove(&row.worker).unwrap_or_default(),
+                request: from_json(&row.request, "join request")?,
+                state: row.state,
+                last_seen_unix_ms: row.last_seen_unix_ms,
+            })
+        };
+        Ok(Some(StoredJob {
+            spec: from_json(&job.spec, "job")?,
+            generation: job.generation.cast_unsigned(),
+            departed_generation: job.departed_generation.cast_unsigned(),
+            workers: workers.into_iter().map(worker).collect::<Result<_, StoreError>>()?,
+            last_iteration: last.map(i64::cast_unsigned),
+            learning_rate: job.learning_rate,
+        }))
+    }
+
+    /// How many reports of each worker of a job were stored, those included that live on in summaries.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn report_counts(&self, job_id: &JobId) -> Result<BTreeMap<String, u64>, StoreError> {
+        let counts = rows!(
+            &self.readers,
+            (String, i64),
+            "SELECT worker, CAST(sum(reports) AS BIGINT) FROM (
+                 SELECT worker, count(*) AS reports FROM report WHERE job_id = $1 GROUP BY worker
+                 UNION ALL SELECT worker, reports FROM worker_summary WHERE job_id = $1) AS counted
+             GROUP BY worker",
+            job_id.as_str(),
+        )?;
+        Ok(counts.into_iter().map(|(worker, reports)| (worker, reports.cast_unsigned())).collect())
+    }
+
+    /// The iteration from which on a job's answers are whole; those before it were let go.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn kept_from(&self, job_id: &JobId) -> Result<u64, StoreError> {
+        let kept_from =
+            scalar!(&self.readers, i64, "SELECT kept_from FROM job WHERE job_id = $1", job_id.as_str())?;
+        Ok(kept_from.unwrap_or(0).cast_unsigned())
+    }
+
+    /// All jobs, by id, and where the predictor is that owns each; `None` for our own, and for those that nobody owns.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn owners(&self) -> Result<Vec<(JobId, Option<String>)>, StoreError> {
+        if !self.is_shared() {
+            return Ok(self.job_ids().await?.into_iter().map(|job_id| (job_id, None)).collect());
+        }
+        let ours = self.lease.held(|held| held.instance.clone())?;
+        let owned = rows!(
+            &self.readers,
+            (String, Option<String>),
+            "SELECT job_id, url FROM job LEFT JOIN predictor ON instance = owner AND instance <> $1 ORDER BY job_id",
+            ours,
+        )?;
+        owned.into_iter().map(|(job_id, url)| Ok((id(job_id)?, url))).collect()
+    }
+}

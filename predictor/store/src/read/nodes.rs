@@ -1,0 +1,61 @@
+//! Nodes and their samples.
+
+use evenstep_protocol::{NodeId, NodeSample, NodeView};
+
+use crate::database::rows;
+use crate::encode::{from_json, id, integer};
+use crate::error::StoreError;
+use crate::store::Store;
+
+impl Store {
+    /// Every node with its latest sample.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn nodes(&self) -> Result<Vec<NodeView>, StoreError> {
+        let nodes = rows!(
+            &self.readers,
+            (String, i64, Option<String>),
+            "SELECT node, samples,
+                    (SELECT CAST(sample AS TEXT) FROM node_sample WHERE node_sample.node = node.node
+                     ORDER BY at_unix_ms DESC LIMIT 1)
+             FROM node ORDER BY node",
+        )?;
+        // The latest sample of a node is never let go by age.
+        let seen = nodes.into_iter().filter_map(|(node, samples, latest)| Some((node, samples, latest?)));
+        seen.map(|(node, samples, latest)| {
+            let samples = samples.cast_unsigned();
+            Ok(NodeView { node: id(node)?, samples, latest: from_json(&latest, "node sample")? })
+        })
+        .collect()
+    }
+
+    /// The latest samples of a node, the oldest first.
+    ///
+    /// # Errors
+    /// As [`Store::job`].
+    pub async fn node_samples(&self, node: &NodeId, limit: u64) -> Result<Vec<NodeSample>, StoreError> {
+        let samples = rows!(
+            &self.readers,
+            (String,),
+            "SELECT CAST(sample AS TEXT) FROM node_sample WHERE node = $1 ORDER BY at_unix_ms DESC LIMIT $2",
+            node.as_str(),
+            integer(limit),
+        )?;
+        samples.iter().rev().map(|(sample,)| from_json(sample, "node sample")).collect()
+    }
+
+    /// When the latest sample of each node was taken, in milliseconds since 1970 by its clock.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn nodes_heard(&self) -> Result<Vec<(NodeId, i64)>, StoreError> {
+        let heard = rows!(
+            &self.readers,
+            (String, Option<i64>),
+            "SELECT node, (SELECT max(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node) FROM node",
+        )?;
+        let heard = heard.into_iter().filter_map(|(node, at)| Some((node, at?)));
+        heard.map(|(node, at)| Ok((id(node)?, at))).collect()
+    }
+}

@@ -1,0 +1,197 @@
+//! The store: writes through one queue to one writer, reads beside it.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use evenstep_observability::metrics::prometheus::proto::MetricFamily;
+use evenstep_observability::metrics::{Family, collect};
+use evenstep_protocol::JobId;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tracing::Span;
+
+use crate::address::Address;
+use crate::change::Change;
+use crate::database::{self, Readers, scalar};
+use crate::error::StoreError;
+use crate::lease::{Lease, Owner, Sharing};
+use crate::limits::{QUEUE_BYTES_MAX, QUEUE_MAX};
+use crate::lock::lock;
+use crate::schema;
+use crate::write::meter::Meter;
+use crate::write::writer::{Queue, Write, Writer};
+
+/// The store.
+#[derive(Debug, Clone)]
+pub struct Store {
+    urgent: Line,
+    bulk: Line,
+    pub(crate) readers: Readers,
+    pub(crate) lease: Arc<Lease>,
+    /// The registration that writes are decided in; `None` where they are anybody's.
+    registration: Option<u64>,
+    /// Whether the latest commit failed.
+    failing: Arc<AtomicBool>,
+    meter: Meter,
+    /// Held while this process serves an SQLite file.
+    _lock: Option<Arc<File>>,
+}
+
+/// A queue of writes, bounded by their number and by their bytes.
+#[derive(Debug, Clone)]
+struct Line {
+    writes: mpsc::Sender<Write>,
+    room: Arc<Semaphore>,
+}
+
+impl Line {
+    fn new() -> (Self, mpsc::Receiver<Write>) {
+        let (writes, queue) = mpsc::channel(QUEUE_MAX);
+        (Self { writes, room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)) }, queue)
+    }
+}
+
+impl Store {
+    /// Opens the store, creates it where it is not there, and brings its schema up to date. `sharing` says how other
+    /// predictors on the same PostgreSQL know this one.
+    ///
+    /// Returns the handle of the writer task, which ends when the last [`Store`] is dropped and all is written.
+    ///
+    /// # Errors
+    /// Where the store cannot be used, its schema is not ours, or another process serves the file.
+    pub async fn open(
+        address: &Address,
+        sharing: Option<Sharing>,
+    ) -> Result<(Self, tokio::task::JoinHandle<()>), StoreError> {
+        let lock = address.file().map(lock).transpose()?;
+        let mut connection = database::connect(address).await?;
+        schema::update(&mut connection).await?;
+        let lease = Arc::new(Lease::new(sharing.zip(database::lease_connections(address))));
+        let failing = Arc::new(AtomicBool::new(false));
+        let meter = Meter::new();
+        let (urgent, urgent_queue) = Line::new();
+        let (bulk, bulk_queue) = Line::new();
+        let writer = Writer {
+            address: address.clone(),
+            connection: Some(connection),
+            lease: lease.clone(),
+            failing: failing.clone(),
+            meter: meter.clone(),
+        };
+        let writer = tokio::spawn(writer.run(Queue { urgent: urgent_queue, bulk: bulk_queue }));
+        let readers = database::readers(address);
+        let store = Self {
+            urgent,
+            bulk,
+            readers,
+            lease,
+            registration: None,
+            failing,
+            meter,
+            _lock: lock.map(Arc::new),
+        };
+        store.lease.renew().await?;
+        Ok((store, writer))
+    }
+
+    /// The same store for what is decided in a registration: writes fail once it is over.
+    pub fn of_registration(&self, number: u64) -> Self {
+        Self { registration: Some(number), ..self.clone() }
+    }
+
+    /// Makes changes, all or none; returns once they are durable, with the number of rows that were new.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] where too much waits, else what went wrong; then nothing was changed, unless the database fell
+    /// silent in the middle.
+    #[tracing::instrument(name = "store.write", level = "debug", skip_all, fields(changes = changes.len()))]
+    pub async fn write(&self, changes: Vec<Change>, at_unix_ms: i64) -> Result<u64, StoreError> {
+        let line = if changes.iter().any(Change::can_wait) { &self.bulk } else { &self.urgent };
+        let bytes = changes.iter().map(Change::bytes).sum::<usize>().min(QUEUE_BYTES_MAX);
+        let room = line.room.clone().try_acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
+        let room = room.map_err(|_| StoreError::Busy)?;
+        let (done, outcome) = oneshot::channel();
+        let write = Write {
+            changes,
+            at_unix_ms,
+            registration: self.registration,
+            bytes,
+            done,
+            span: Span::current(),
+            _room: room,
+        };
+        line.writes.try_send(write).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => StoreError::Busy,
+            mpsc::error::TrySendError::Closed(_) => StoreError::Closed,
+        })?;
+        outcome.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// Whether the store can be written and read, and this predictor may answer. After a failure by a write that needs
+    /// all that writes need, so that what has recovered is seen to have.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub async fn check(&self) -> Result<(), StoreError> {
+        let registration = self.registration();
+        let ailing = registration.is_err() || self.failing.load(Ordering::Relaxed);
+        let probe = if ailing { vec![Change::Probe] } else { Vec::new() };
+        self.write(probe, 0).await?;
+        scalar!(&self.readers, i64, "SELECT count(*) FROM device_model")?;
+        // Last: a lease that is over says less than what kept it from being renewed.
+        registration.map(drop)
+    }
+
+    /// The number of this predictor's registration, while it may answer.
+    ///
+    /// # Errors
+    /// [`StoreError::Fenced`] if its lease is over.
+    pub fn registration(&self) -> Result<u64, StoreError> {
+        self.lease.held(|held| held.number)
+    }
+
+    /// Whether other predictors may be on the same database.
+    pub fn is_shared(&self) -> bool {
+        self.lease.is_shared()
+    }
+
+    /// Takes a job that has no owner, and returns its owner; `None` if there is no such job.
+    ///
+    /// # Errors
+    /// If the database cannot be read, or this predictor's own lease is over.
+    pub async fn claim(&self, job_id: &JobId) -> Result<Option<Owner>, StoreError> {
+        if self.is_shared() {
+            return self.lease.claim(job_id).await;
+        }
+        let sql = "SELECT job_id FROM job WHERE job_id = $1";
+        let found = scalar!(&self.readers, String, sql, job_id.as_str())?;
+        found.map(|_| self.registration().map(Owner::Us)).transpose()
+    }
+
+    /// Renews the lease for as long as it is polled.
+    pub async fn keep_lease(&self) {
+        self.lease.keep().await;
+    }
+
+    /// Gives all jobs up: another predictor may take them at once. Nothing is answered any more.
+    ///
+    /// # Errors
+    /// If the database cannot be reached; the lease then ends by itself.
+    pub async fn resign(&self) -> Result<(), StoreError> {
+        self.lease.resign().await
+    }
+
+    /// Metrics: commits, and what waits for them.
+    pub fn families(&self) -> Vec<MetricFamily> {
+        let mut writes = Family::gauge("evenstep_store_queue_writes", "Writes that wait for the writer.");
+        let mut bytes = Family::gauge("evenstep_store_queue_bytes", "Bytes that wait for the writer.");
+        for (queue, line) in [("urgent", &self.urgent), ("bulk", &self.bulk)] {
+            writes.say([("queue", queue)], (QUEUE_MAX - line.writes.capacity()) as f64);
+            bytes.say([("queue", queue)], (QUEUE_BYTES_MAX - line.room.available_permits()) as f64);
+        }
+        let mut families: Vec<MetricFamily> = [writes.done(), bytes.done()].into_iter().flatten().collect();
+        collect(&mut families, &self.meter.commits, []);
+        collect(&mut families, &self.meter.failures, []);
+        families
+    }
+}

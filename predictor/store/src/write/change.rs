@@ -1,0 +1,193 @@
+//! Changes that are applied one by one: of jobs, workers and models.
+
+use super::roll_up;
+use crate::change::{Change, MemberEvent, MemberEventKind};
+use crate::database::{Connection, run};
+use crate::encode::{integer, to_json};
+use crate::error::StoreError;
+use crate::schema;
+
+/// Kinds of devices whose models are kept: those that learned last.
+const DEVICES_MAX: i64 = 1000;
+
+/// Rows of each table, about, that go in one step of a job's deletion.
+const TRIM_ROWS: i64 = 10_000;
+
+/// Applies a change. Returns the number of rows that it touched.
+///
+/// # Errors
+/// [`StoreError::Taken`] if another change came first, or what the database says.
+pub(super) async fn apply(
+    connection: &mut Connection,
+    change: &Change,
+    at_unix_ms: i64,
+) -> Result<u64, StoreError> {
+    match change {
+        Change::CreateJob { job_id, spec } => Ok(run!(
+            connection,
+            "INSERT INTO job (job_id, spec, generation, departed_generation, created_unix_ms)
+             VALUES ($1, $2, 0, 0, $3) ON CONFLICT DO NOTHING",
+            job_id.as_str(),
+            to_json(spec)?,
+            at_unix_ms,
+        )?),
+        Change::PutJob { job_id, spec } => Ok(run!(
+            connection,
+            "UPDATE job SET spec = $2 WHERE job_id = $1",
+            job_id.as_str(),
+            to_json(spec)?
+        )?),
+        Change::TrimJob { job_id } => trim(connection, job_id.as_str()).await,
+        Change::DeleteJob { job_id } => {
+            Ok(run!(connection, "DELETE FROM job WHERE job_id = $1", job_id.as_str())?)
+        }
+        Change::Membership { job_id, replaces, generation, departed_generation, events } => {
+            for event in events {
+                member(connection, job_id.as_str(), event, *generation, at_unix_ms).await?;
+            }
+            let updated = run!(
+                connection,
+                "UPDATE job SET generation = $2, departed_generation = $3 WHERE job_id = $1 AND generation = $4",
+                job_id.as_str(),
+                integer(*generation),
+                integer(*departed_generation),
+                integer(*replaces),
+            )?;
+            if updated == 0 { Err(StoreError::Taken) } else { Ok(updated) }
+        }
+        // The group applies these together with those of other writes.
+        Change::Reports { .. } | Change::Allocation { .. } | Change::Telemetry(_) => Ok(0),
+        Change::LearningRate { job_id, state } => Ok(run!(
+            connection,
+            "UPDATE job SET learning_rate = $2 WHERE job_id = $1",
+            job_id.as_str(),
+            state
+        )?),
+        // A job that was deleted meanwhile has no models any more.
+        Change::Models { job_id, format, state } => Ok(run!(
+            connection,
+            "INSERT INTO model_state SELECT $1, $2, $3, $4 WHERE EXISTS (SELECT 1 FROM job WHERE job_id = $1)
+             ON CONFLICT (job_id) DO UPDATE SET format = excluded.format, at_unix_ms = excluded.at_unix_ms,
+                 state = excluded.state",
+            job_id.as_str(),
+            i64::from(*format),
+            at_unix_ms,
+            state,
+        )?),
+        Change::DeviceModel { device, format, state } => {
+            let kept = run!(
+                connection,
+                "INSERT INTO device_model VALUES ($1, $2, $3, $4)
+                 ON CONFLICT (device) DO UPDATE SET format = excluded.format, at_unix_ms = excluded.at_unix_ms,
+                     state = excluded.state",
+                device,
+                i64::from(*format),
+                at_unix_ms,
+                state,
+            )?;
+            run!(
+                connection,
+                "DELETE FROM device_model WHERE device NOT IN
+                     (SELECT device FROM device_model ORDER BY at_unix_ms DESC, device LIMIT $1)",
+                DEVICES_MAX,
+            )?;
+            Ok(kept)
+        }
+        Change::RollUp(old) => roll_up::apply(connection, old).await,
+        Change::Probe => schema::probe(connection).await,
+    }
+}
+
+/// Deletes the oldest rows of a job; how many those were.
+async fn trim(connection: &mut Connection, job_id: &str) -> Result<u64, StoreError> {
+    run!(connection, "UPDATE job SET kept_from = $2 WHERE job_id = $1", job_id, i64::MAX)?;
+    let reports = run!(
+        connection,
+        "DELETE FROM report WHERE job_id = $1 AND iteration <= coalesce(
+             (SELECT iteration FROM report WHERE job_id = $1 ORDER BY iteration LIMIT 1 OFFSET $2), $3)",
+        job_id,
+        TRIM_ROWS,
+        i64::MAX,
+    )?;
+    let allocations = run!(
+        connection,
+        "DELETE FROM allocation WHERE job_id = $1 AND iteration <= coalesce(
+             (SELECT iteration FROM allocation WHERE job_id = $1 ORDER BY iteration LIMIT 1 OFFSET $2), $3)",
+        job_id,
+        TRIM_ROWS,
+        i64::MAX,
+    )?;
+    Ok(reports + allocations)
+}
+
+async fn member(
+    connection: &mut Connection,
+    job_id: &str,
+    event: &MemberEvent,
+    generation: u64,
+    at_unix_ms: i64,
+) -> Result<(), StoreError> {
+    let worker = event.worker.as_str();
+    let kind = match &event.kind {
+        MemberEventKind::Joined(request) => {
+            run!(connection, "INSERT INTO worker (job_id, worker, seat, state, request, last_seen_unix_ms) VALUES
+                     ($1, $2, (SELECT COALESCE(MAX(seat), 0) + 1 FROM worker WHERE job_id = $1), 'live', $3, $4)
+                 ON CONFLICT (job_id, worker) DO UPDATE SET seat = excluded.seat, state = 'live', request = excluded.request,
+                     last_seen_unix_ms = excluded.last_seen_unix_ms", job_id, worker, to_json(request)?, at_unix_ms)?;
+            "joined"
+        }
+        MemberEventKind::Rejoined(request) => {
+            run!(
+                connection,
+                "UPDATE worker SET request = $3, last_seen_unix_ms = $4 WHERE job_id = $1 AND worker = $2",
+                job_id,
+                worker,
+                to_json(request)?,
+                at_unix_ms
+            )?;
+            return Ok(());
+        }
+        kind @ (MemberEventKind::Left | MemberEventKind::Expired) => {
+            let state = if matches!(kind, MemberEventKind::Left) { "left" } else { "expired" };
+            run!(
+                connection,
+                "UPDATE worker SET state = $3, last_seen_unix_ms = $4 WHERE job_id = $1 AND worker = $2",
+                job_id,
+                worker,
+                state,
+                at_unix_ms
+            )?;
+            state
+        }
+        MemberEventKind::OutOfMemory(cap) => {
+            run!(
+                connection,
+                "UPDATE worker SET oom_cap = $3 WHERE job_id = $1 AND worker = $2",
+                job_id,
+                worker,
+                integer(*cap)
+            )?;
+            "out_of_memory"
+        }
+        MemberEventKind::Override(wanted) => {
+            run!(
+                connection,
+                "UPDATE worker SET operator_override = $3 WHERE job_id = $1 AND worker = $2",
+                job_id,
+                worker,
+                wanted.as_ref().map(to_json).transpose()?
+            )?;
+            "override"
+        }
+    };
+    run!(
+        connection,
+        "INSERT INTO event (job_id, at_unix_ms, kind, worker, generation) VALUES ($1, $2, $3, $4, $5)",
+        job_id,
+        at_unix_ms,
+        kind,
+        worker,
+        integer(generation)
+    )?;
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! The writer: one task, one connection, one transaction for all that waits.
+//!
+//! If the database rejects a row of the group (a job that was deleted, a value that a column does not take), the transaction
+//! is rolled back and its writes are applied again, each alone in a savepoint: only those that fail are left out. A connection
+//! that fails is opened anew for the next group: a database that comes back is used again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use sqlx::AssertSqlSafe;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::timeout;
+use tracing::{Instrument, Span};
+
+use super::group::{self, Changes};
+use super::meter::Meter;
+use crate::address::Address;
+use crate::change::Change;
+use crate::database::{self, Connection, Either, on};
+use crate::error::StoreError;
+use crate::lease::{Held, Lease};
+
+/// Writes in one commit.
+const GROUP_MAX: usize = 128;
+/// Bytes of telemetry and models in one commit: what an allocation that comes right after has to wait for.
+const GROUP_BULK_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// How long a connection may take to open.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a commit may take. After it nobody knows whether it happened: the connection is given up, and what is in
+/// memory is read again.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A write on its way to the writer.
+#[derive(Debug)]
+pub(crate) struct Write {
+    pub changes: Vec<Change>,
+    pub at_unix_ms: i64,
+    /// The registration that it was decided in; `None` where anybody may make it.
+    pub registration: Option<u64>,
+    pub bytes: usize,
+    pub done: oneshot::Sender<Result<u64, StoreError>>,
+    /// What asked for it.
+    pub span: Span,
+    /// Its share of the queue.
+    pub _room: OwnedSemaphorePermit,
+}
+
+/// What waits. Writes that a training job waits for come first.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub urgent: mpsc::Receiver<Write>,
+    pub bulk: mpsc::Receiver<Write>,
+}
+
+impl Queue {
+    /// Waits for writes; false where none will come any more.
+    async fn next(&mut self, group: &mut Vec<Write>) -> bool {
+        let mut bytes = 0;
+        tokio::select! {
+            biased;
+            Some(write) = self.urgent.recv() => group.push(write),
+            Some(write) = self.bulk.recv() => {
+                bytes = write.bytes;
+                group.push(write);
+            }
+            else => return false,
+        }
+        while group.len() < GROUP_MAX
+            && let Ok(write) = self.urgent.try_recv()
+        {
+            group.push(write);
+        }
+        while group.len() < GROUP_MAX
+            && bytes < GROUP_BULK_BYTES_MAX
+            && let Ok(write) = self.bulk.try_recv()
+        {
+            bytes += write.bytes;
+            group.push(write);
+        }
+        true
+    }
+}
+
+/// The writer's side of a store.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub address: Address,
+    /// `None` after a failure.
+    pub connection: Option<Connection>,
+    pub lease: Arc<Lease>,
+    /// Whether the latest commit failed, for whoever asks how the store is.
+    pub failing: Arc<AtomicBool>,
+    pub meter: Meter,
+}
+
+impl Writer {
+    /// Takes writes until every sender is gone, then closes the database.
+    pub async fn run(mut self, mut queue: Queue) {
+        let mut group = Vec::with_capacity(GROUP_MAX);
+        while queue.next(&mut group).await {
+            self.commit(&mut group).await;
+        }
+        if let Some(connection) = self.connection {
+            database::close(connection).await;
+        }
+    }
+
+    /// Commits a group, and tells everybody how it went.
+    async fn commit(&mut self, group: &mut Vec<Write>) {
+        let held = self.lease.held(Held::clone);
+        // What was decided in an earlier registration may contradict what another predictor has answered since.
+        let is_stale = |write: &mut Write| match (write.registration, &held) {
+            (Some(number), Ok(held)) => number != held.number,
+            (Some(_), Err(_)) => true,
+            (None, _) => false,
+        };
+        for write in group.extract_if(.., is_stale) {
+            let _ = write.done.send(Err(StoreError::Fenced));
+        }
+        if group.is_empty() {
+            return;
+        }
+        let fence = held.ok().filter(|_| group.iter().any(|write| write.registration.is_some()));
+        // A commit serves many; its span stands under the first that waits for it.
+        let parent = group.first().map(|write| write.span.clone()).unwrap_or_else(Span::none);
+        let span = tracing::debug_span!(parent: &parent, "store.commit", writes = group.len());
+        let begun = Instant::now();
+        let committing = timeout(COMMIT_TIMEOUT, self.try_commit(group, fence.as_ref()).instrument(span));
+        let committed = committing.await.unwrap_or(Err(StoreError::Silent));
+        match &committed {
+            Ok(_) => self.meter.commits.observe(begun.elapsed().as_secs_f64()),
+            Err(_) => self.meter.failures.with_label_values::<&str>(&[]).inc(),
+        }
+        // An empty write shows that the database answers, not that it takes anything.
+        if committed.is_err() || group.iter().any(|write| !write.changes.is_empty()) {
+            self.failing.store(committed.is_err(), Ordering::Relaxed);
+        }
+        match committed {
+            Ok(outcomes) => {
+                for (write, outcome) in group.drain(..).zip(outcomes) {
+                    // Whoever asked may have gone: then nobody waits for the outcome.
+                    let _ = write.done.send(outcome);
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, writes = group.len(), "a commit failed");
+                self.connection = None;
+                if let (StoreError::Fenced, Some(held)) = (&error, fence) {
+                    self.lease.lost(held.number);
+                }
+                for write in group.drain(..) {
+                    let _ = write.done.send(Err(error.again()));
+                }
+            }
+        }
+    }
+
+    async fn try_commit<'a>(
+        &mut self,
+        group: &'a [Write],
+        fence: Option<&Held>,
+    ) -> Result<Vec<Result<u64, StoreError>>, StoreError> {
+        if self.connection.is_none() {
+            let opened = timeout(CONNECT_TIMEOUT, database::connect(&self.address)).await;
+            self.connection = Some(opened.map_err(|_| StoreError::Silent)??);
+        }
+        let Some(connection) = &mut self.connection else { return Err(StoreError::Silent) };
+        begin(connection, fence).await?;
+        let of = |write: &'a Write| Changes { changes: &write.changes, at_unix_ms: write.at_unix_ms };
+        let writes: Vec<Changes<'a>> = group.iter().map(of).collect();
+        match group::apply(connection, &writes).await {
+            Err(error) if error.is_of_the_write() => {}
+            applied => {
+                let outcomes = applied?;
+                command(connection, "COMMIT").await?;
+                return Ok(outcomes);
+            }
+        }
+        command(connection, "ROLLBACK").await?;
+        begin(connection, fence).await?;
+        let mut outcomes = Vec::with_capacity(writes.len());
+        for write in &writes {
+            command(connection, "SAVEPOINT one_write").await?;
+            let applied = group::apply(connection, std::slice::from_ref(write)).await;
+            let outcome = applied.and_then(|outcomes| outcomes.into_iter().next().unwrap_or(Ok(0)));
+            if outcome.is_err() {
+                command(connection, "ROLLBACK TO SAVEPOINT one_write").await?;
+            }
+            command(connection, "RELEASE SAVEPOINT one_write").await?;
+            outcomes.push(outcome);
+        }
+        command(connection, "COMMIT").await?;
+        Ok(outcomes)
+    }
+}
+
+/// Begins a transaction in which nobody can take this predictor's jobs away.
+async fn begin(connection: &mut Connection, fence: Option<&Held>) -> Result<(), StoreError> {
+    match (connection, fence) {
+        (Either::Sqlite(connection), _) => {
+            sqlx::query("BEGIN IMMEDIATE").execute(connection).await?;
+        }
+        (Either::Postgres(connection), None) => {
+            sqlx::query("BEGIN").execute(connection).await?;
+        }
+        (Either::Postgres(connection), Some(held)) => {
+            // Both in one message: every round trip is on the way of an answer. The name of an instance is a UUID of ours.
+            let fence =
+                format!("BEGIN; SELECT 1 FROM predictor WHERE instance = '{}' FOR KEY SHARE", held.instance);
+            let row = sqlx::raw_sql(AssertSqlSafe(fence)).fetch_optional(connection).await?;
+            row.ok_or(StoreError::Fenced)?;
+        }
+    }
+    Ok(())
+}
+
+async fn command(connection: &mut Connection, command: &'static str) -> Result<(), StoreError> {
+    on!(connection, c => sqlx::query(command).execute(&mut *c).await.map(drop))?;
+    Ok(())
+}
