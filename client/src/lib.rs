@@ -27,4 +27,4 @@ pub use event::Event;
 pub use prefetch::Prefetcher;
 pub use registration::{Registration, RunStart};
 pub use servers::Servers;
-pub use shares::{Requested, Share, shares};
+pub use shares::{Mismatch, Requested, Share, shares};

@@ -1,6 +1,6 @@
 //! The shares of an allocation, checked against what was requested.
 
-use evenstep_protocol::{AllocateAnswer, WorkerId};
+use evenstep_protocol::{AllocateAnswer, Allocation, WorkerId};
 
 /// What an allocation must fit.
 #[derive(Debug, Clone, Copy)]
@@ -24,39 +24,75 @@ pub struct Share {
     pub offset: u64,
 }
 
+/// An allocation for other workers than those of this run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    /// The allocation names a worker that is not part of this run or names one twice, or omits one.
+    #[error("the allocation names {named} workers and {foreign:?} is not one of the {ours} of this run")]
+    Workers {
+        /// The number of workers that it names.
+        named: usize,
+        /// One that is unknown or named twice; empty if a worker of this run is omitted.
+        foreign: String,
+        /// The number of workers in this run.
+        ours: usize,
+    },
+    /// The allocation was made before a worker joined, for a global batch that follows the number of workers.
+    #[error("the allocation is for the global batch of fewer workers, made before others joined")]
+    Outgrown,
+}
+
+impl Requested<'_> {
+    /// Returns the allocation of each rank. An allocation that was made in an earlier generation than it was requested in may
+    /// omit a worker that joined since, which then computes nothing in that iteration; but not if the global batch follows
+    /// the number of workers, as it and its learning rate are then for another one.
+    ///
+    /// # Errors
+    /// The allocation is for other workers.
+    pub fn by_rank<'r>(&self, response: &'r AllocateAnswer) -> Result<Vec<Option<&'r Allocation>>, Mismatch> {
+        let mismatch = |foreign: String| Mismatch::Workers {
+            named: response.allocations.len(),
+            foreign,
+            ours: self.workers.len(),
+        };
+        let mut by_rank: Vec<Option<&Allocation>> = vec![None; self.workers.len()];
+        for allocation in &response.allocations {
+            let rank = self.workers.iter().position(|worker| *worker == allocation.worker);
+            match rank.map(|rank| &mut by_rank[rank]) {
+                Some(slot @ None) => *slot = Some(allocation),
+                _ => return Err(mismatch(allocation.worker.to_string())),
+            }
+        }
+        if by_rank.iter().any(Option::is_none) {
+            if response.generation >= self.generation {
+                return Err(mismatch(String::new()));
+            }
+            if self.follows_workers {
+                return Err(Mismatch::Outgrown);
+            }
+        }
+        Ok(by_rank)
+    }
+}
+
 /// Returns the shares of an allocation by rank: a check for [`Connection::request`](crate::Connection::request) in a training
-/// loop without a shared tail.
-///
-/// An allocation that was planned before a worker joined may omit it: it then computes nothing in that iteration. Returns
-/// `Ok(None)` if the global batch follows the number of workers: such an allocation is for another global batch.
+/// loop without a shared tail. Returns `Ok(None)` for an outgrown allocation.
 ///
 /// # Errors
 /// The allocation names other workers than those of this run, has a shared tail, or does not cover the global batch exactly
 /// once. The message says which.
 pub fn shares(response: &AllocateAnswer, requested: &Requested<'_>) -> Result<Option<Vec<Share>>, String> {
-    let mut shares: Vec<Option<Share>> = vec![None; requested.workers.len()];
-    for allocation in &response.allocations {
-        let rank = requested.workers.iter().position(|worker| *worker == allocation.worker);
-        match rank.map(|rank| &mut shares[rank]) {
-            Some(share @ None) => {
-                *share = Some(Share { local_batch: allocation.local_batch, offset: allocation.offset });
-            }
-            Some(Some(_)) => return Err(format!("the allocation names worker {} twice", allocation.worker)),
-            None => return Err(format!("worker {} is not part of this run", allocation.worker)),
-        }
-    }
-    if let Some(rank) = shares.iter().position(Option::is_none) {
-        if response.generation >= requested.generation {
-            return Err(format!("the allocation omits worker {}", requested.workers[rank]));
-        }
-        if requested.follows_workers {
-            return Ok(None);
-        }
-    }
+    let by_rank = match requested.by_rank(response) {
+        Ok(by_rank) => by_rank,
+        Err(Mismatch::Outgrown) => return Ok(None),
+        Err(mismatch) => return Err(mismatch.to_string()),
+    };
     if response.tail.is_some() {
         return Err("the allocation has a shared tail; join the workers with claims = false".to_owned());
     }
-    let shares: Vec<Share> = shares.into_iter().map(Option::unwrap_or_default).collect();
+    let share =
+        |allocation: &Allocation| Share { local_batch: allocation.local_batch, offset: allocation.offset };
+    let shares: Vec<Share> = by_rank.into_iter().map(|own| own.map(share).unwrap_or_default()).collect();
     if !covers(&shares, requested.global_batch) {
         let expected = requested.global_batch;
         return Err(format!("the shares do not cover the {expected} samples exactly once: {shares:?}"));
@@ -71,4 +107,62 @@ fn covers(shares: &[Share], global_batch: u64) -> bool {
         (share.offset == end).then(|| end.checked_add(share.local_batch)).flatten()
     });
     end == Some(global_batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The shares of two workers, `node/0` and `node/1`, of 8 samples requested in generation 2.
+    fn checked(
+        generation: u64,
+        allocations: &[(&str, u64, u64)],
+        follows_workers: bool,
+    ) -> Result<Option<Vec<(u64, u64)>>, String> {
+        let allocations: Vec<Value> = allocations
+            .iter()
+            .map(|(worker, local_batch, offset)| {
+                json!({"worker": worker, "rank": 0, "local_batch": local_batch, "offset": offset, "gradient_weight": 0.5})
+            })
+            .collect();
+        let response = json!({
+            "job_id": "job", "generation": generation, "iteration": 0, "global_batch": 8, "allocations": allocations,
+            "optimizer": {"rule": "dynamic_sgd", "lr_multiplier": 1.0, "momentum_buffer_scale": 1.0, "ramp": null},
+            "decision": {"kind": "held", "reason": "r"}
+        });
+        let response: AllocateAnswer = serde_json::from_value(response).unwrap();
+        let workers = ["node/0", "node/1"].map(|worker| WorkerId::new(worker).unwrap());
+        let requested = Requested { workers: &workers, global_batch: 8, generation: 2, follows_workers };
+        let pairs =
+            |shares: Vec<Share>| shares.iter().map(|share| (share.local_batch, share.offset)).collect();
+        shares(&response, &requested).map(|shares| shares.map(pairs))
+    }
+
+    #[test]
+    fn shares_are_in_rank_order() {
+        assert_eq!(checked(2, &[("node/1", 5, 0), ("node/0", 3, 5)], false), Ok(Some(vec![(3, 5), (5, 0)])));
+    }
+
+    #[test]
+    fn an_allocation_of_an_earlier_generation_may_omit_a_worker_unless_the_batch_follows_their_number() {
+        assert_eq!(checked(1, &[("node/0", 8, 0)], false), Ok(Some(vec![(8, 0), (0, 0)])));
+        assert_eq!(checked(1, &[("node/0", 8, 0)], true), Ok(None));
+        assert!(checked(2, &[("node/0", 8, 0)], false).is_err());
+    }
+
+    #[test]
+    fn other_workers_and_incomplete_shares_are_errors() {
+        for (allocations, says) in [
+            ([("node/0", 4, 0), ("other/0", 4, 4)], "other/0"),
+            ([("node/0", 4, 0), ("node/0", 4, 4)], "node/0"),
+            ([("node/0", 4, 0), ("node/1", 3, 4)], "8 samples"),
+            ([("node/0", 4, 0), ("node/1", 5, 4)], "8 samples"),
+            ([("node/0", 4, 0), ("node/1", 4, 3)], "8 samples"),
+        ] {
+            let error = checked(2, &allocations, false).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+    }
 }

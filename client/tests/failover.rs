@@ -1,117 +1,21 @@
 //! Failover between several predictors, over real connections to scripted servers.
 
-use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
-use std::thread;
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod support;
+
 use std::time::{Duration, Instant};
 
 use evenstep_client::{Client, ClientConfig, Error, ErrorKind};
-use evenstep_protocol::{JobId, JobSpec, Problem};
+use evenstep_protocol::{JobId, JobSpec};
+
+use support::{Does, Scripted, nobody, rejects, responds};
 
 /// Longer than any healthy request takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a server does with a request.
-#[derive(Clone)]
-enum Does {
-    /// Answers with this status, these headers and this body.
-    Answers(u16, String, String),
-    /// Reads the request and closes the connection.
-    Hangs,
-    /// Reads the request and never answers.
-    Sleeps,
-}
-
-/// A server on a port of its own that does one thing after the other, and the last of them for ever.
-struct Scripted {
-    url: String,
-    script: Arc<Mutex<VecDeque<Does>>>,
-    heard: Arc<Mutex<Vec<String>>>,
-}
-
-impl Scripted {
-    fn start(script: impl IntoIterator<Item = Does>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let heard = Arc::<Mutex<Vec<String>>>::default();
-        let script = Arc::new(Mutex::new(script.into_iter().collect::<VecDeque<_>>()));
-        let (does, told) = (Arc::clone(&script), Arc::clone(&heard));
-        // Ends with the test's process.
-        thread::spawn(move || {
-            for connection in listener.incoming().flatten() {
-                let (does, told) = (Arc::clone(&does), Arc::clone(&told));
-                thread::spawn(move || while let Some(()) = turn(&connection, &does, &told) {});
-            }
-        });
-        Self { url, script, heard }
-    }
-
-    /// Does this next.
-    fn does(&self, does: Does) {
-        self.script.lock().unwrap().push_back(does);
-    }
-
-    fn answering() -> Self {
-        Self::start([answers()])
-    }
-
-    /// Requests since the last call: method, path and body.
-    fn heard(&self) -> Vec<String> {
-        std::mem::take(&mut *self.heard.lock().unwrap())
-    }
-}
-
-/// Reads one request and does what comes next; none where the connection is over.
-fn turn(mut connection: &TcpStream, script: &Mutex<VecDeque<Does>>, told: &Mutex<Vec<String>>) -> Option<()> {
-    let mut reader = BufReader::new(connection);
-    let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
-    reader.read_line(&mut first).ok().filter(|&count| count > 0)?;
-    while reader.read_line(&mut line).ok()? > 2 {
-        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
-        }
-        line.clear();
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    let request = first.trim_end().trim_end_matches(" HTTP/1.1");
-    told.lock().unwrap().push(format!("{request} {}", String::from_utf8(body).unwrap()));
-    let mut script = script.lock().unwrap();
-    let does = if script.len() > 1 { script.pop_front() } else { script.front().cloned() };
-    drop(script);
-    match does? {
-        Does::Answers(status, headers, body) => {
-            let length = body.len();
-            let answer = format!("HTTP/1.1 {status} X\r\n{headers}content-length: {length}\r\n\r\n{body}");
-            connection.write_all(answer.as_bytes()).ok()
-        }
-        Does::Hangs => None,
-        Does::Sleeps => loop {
-            thread::park();
-        },
-    }
-}
-
-/// The answer to a PUT of a job: anything.
-fn answers() -> Does {
-    Does::Answers(200, String::new(), "{}".to_owned())
-}
-
-fn refuses(status: u16, slug: &str) -> Does {
-    let kind = format!("{}{slug}", Problem::TYPE_PREFIX);
-    let problem = serde_json::json!({"type": kind, "title": slug, "status": status, "detail": "d"});
-    Does::Answers(status, "retry-after: 1\r\n".to_owned(), problem.to_string())
-}
-
 fn points_to(url: &str) -> Does {
     Does::Answers(307, format!("location: {url}/v1/jobs/job\r\n"), String::new())
-}
-
-/// An address where nobody listens.
-fn nobody() -> String {
-    format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
 }
 
 fn client(servers: &[&str], timeout: Duration) -> Client {
@@ -136,11 +40,11 @@ fn a_closed_port_is_unreachable() {
 fn the_next_server_is_tried_at_once_and_first_from_then_on() {
     for first in [
         vec![Does::Hangs],
-        vec![refuses(503, "draining")],
-        vec![refuses(503, "store-failed")],
+        vec![rejects(503, "draining")],
+        vec![rejects(503, "store-failed")],
         vec![Does::Answers(502, String::new(), "<html>".to_owned())],
     ] {
-        let (a, b) = (Scripted::start(first), Scripted::answering());
+        let (a, b) = (Scripted::start(first), Scripted::responding());
         let client = client(&[&a.url, &b.url], PATIENCE);
         assert_eq!(register(&client), Ok(()));
         let said = "PUT /v1/jobs/job {\"global_batch\":8,";
@@ -150,14 +54,14 @@ fn the_next_server_is_tried_at_once_and_first_from_then_on() {
         assert_eq!(register(&client.clone()), Ok(()));
         assert_eq!((a.heard().len(), b.heard().len()), (0, 1));
     }
-    let b = Scripted::answering();
+    let b = Scripted::responding();
     assert_eq!(register(&client(&[&nobody(), &b.url], PATIENCE)), Ok(()));
 }
 
 /// One that takes the request and says nothing takes no more than its part of the time.
 #[test]
 fn a_server_that_sleeps_leaves_time_for_the_next() {
-    let (a, b) = (Scripted::start([Does::Sleeps]), Scripted::answering());
+    let (a, b) = (Scripted::start([Does::Sleeps]), Scripted::responding());
     let client = client(&[&a.url, &b.url], Duration::from_secs(4));
     let started = Instant::now();
     assert_eq!(register(&client), Ok(()));
@@ -169,13 +73,13 @@ fn a_server_that_sleeps_leaves_time_for_the_next() {
 #[test]
 fn an_answer_is_an_answer() {
     for (does, silent) in [
-        (refuses(422, "invalid"), false),
-        (refuses(429, "busy"), true),
-        (refuses(503, "paused"), true),
-        (refuses(503, "cooling-down"), true),
-        (refuses(500, "internal"), true),
+        (rejects(422, "invalid"), false),
+        (rejects(429, "busy"), true),
+        (rejects(503, "paused"), true),
+        (rejects(503, "cooling-down"), true),
+        (rejects(500, "internal"), true),
     ] {
-        let (a, b) = (Scripted::start([does]), Scripted::answering());
+        let (a, b) = (Scripted::start([does]), Scripted::responding());
         let told = register(&client(&[&a.url, &b.url], PATIENCE)).unwrap_err();
         assert_eq!(matches!(told.kind, ErrorKind::Unreachable(_)), silent, "{told}");
         assert_eq!((a.heard().len(), b.heard().len()), (1, 0), "{told}");
@@ -184,8 +88,8 @@ fn an_answer_is_an_answer() {
 
 #[test]
 fn the_owner_of_the_job_is_followed_remembered_and_left_when_it_dies() {
-    let owner = Scripted::start([answers(), answers(), Does::Hangs]);
-    let a = Scripted::start([points_to(&owner.url), points_to(&owner.url), answers()]);
+    let owner = Scripted::start([responds(), responds(), Does::Hangs]);
+    let a = Scripted::start([points_to(&owner.url), points_to(&owner.url), responds()]);
     let client = client(&[&a.url], PATIENCE);
     assert_eq!(register(&client), Ok(()));
     assert_eq!(a.heard(), owner.heard(), "the same request, body and all");

@@ -182,10 +182,6 @@ fn table() -> Table {
     }
 }
 
-fn figure(label: &str, value: &str, note: &str) -> Figure {
-    Figure { label: label.into(), value: value.into(), note: note.into() }
-}
-
 fn main() -> std::io::Result<()> {
     let report = Report {
         title: "Report gallery".into(),
@@ -193,10 +189,10 @@ fn main() -> std::io::Result<()> {
         sections: vec![
             Section::Notice("All data on this page are made up. Nothing here was measured.".into()),
             Section::Figures(vec![
-                figure("Throughput", "1.73×", "1,940 against 1,121 samples/s"),
-                figure("Of the ideal", "93 %", "the sum of the speeds"),
-                figure("Barrier wait", "4.1 %", "38.2 % with even batches"),
-                figure("Asking", "0.21 ms", "p50, 0.08 % of a step"),
+                Figure::new("Throughput", "1.73×", "1,940 against 1,121 samples/s"),
+                Figure::new("Of the ideal", "93 %", "the sum of the speeds"),
+                Figure::new("Barrier wait", "4.1 %", "38.2 % with even batches"),
+                Figure::new("Asking", "0.21 ms", "p50, 0.08 % of a step"),
             ]),
             Section::Table(table()),
             Section::Text {

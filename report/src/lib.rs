@@ -112,6 +112,13 @@ pub struct Figure {
     pub note: String,
 }
 
+impl Figure {
+    /// A number with what it is and what to compare it with.
+    pub fn new(label: impl Into<String>, value: impl Into<String>, note: impl Into<String>) -> Self {
+        Self { label: label.into(), value: value.into(), note: note.into() }
+    }
+}
+
 /// Rows and columns. A row shorter than the header ends in missing cells; a longer one keeps its cells under
 /// unnamed columns.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -128,9 +135,14 @@ pub struct Table {
 
 impl Table {
     /// A table with these columns.
-    pub fn new(title: &str, description: impl Into<String>, columns: &[&str], rows: Vec<Vec<Cell>>) -> Self {
+    pub fn new(
+        title: impl Into<String>,
+        description: impl Into<String>,
+        columns: &[&str],
+        rows: Vec<Vec<Cell>>,
+    ) -> Self {
         let columns = columns.iter().map(|name| (*name).to_owned()).collect();
-        Self { title: title.to_owned(), description: description.into(), columns, rows }
+        Self { title: title.into(), description: description.into(), columns, rows }
     }
 }
 
@@ -146,6 +158,8 @@ pub enum Cell {
         /// Digits after the point; more than 17 say nothing more about an `f64` and are not written.
         decimals: usize,
     },
+    /// A time, aligned right, in the unit that suits the largest of its column; the page adds that to the column's name.
+    Seconds(f64),
     /// No reading: a dash.
     Missing,
 }
@@ -158,10 +172,7 @@ impl Cell {
 
     /// A number with this many significant digits, and at most nine after the point.
     pub fn significant(value: impl Into<Option<f64>>, digits: i32) -> Self {
-        value.into().map_or(Self::Missing, |value| {
-            let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
-            Self::number(value, (digits - 1 - magnitude).clamp(0, 9).unsigned_abs() as usize)
-        })
+        value.into().map_or(Self::Missing, |value| Self::number(value, number::decimals(value, digits)))
     }
 }
 

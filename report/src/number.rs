@@ -31,6 +31,21 @@ impl<const DIGITS: usize> Serialize for Rounded<DIGITS> {
     }
 }
 
+/// Digits after the point that leave so many significant ones.
+pub(crate) fn decimals(value: f64, significant: i32) -> usize {
+    let magnitude = if value == 0.0 || !value.is_finite() { 0 } else { value.abs().log10().floor() as i32 };
+    (significant - 1 - magnitude).clamp(0, 9).unsigned_abs() as usize
+}
+
+/// What a time of so many seconds is multiplied by to be read, and the unit that it then has.
+pub(crate) fn unit_of(seconds: f64) -> (f64, &'static str) {
+    match seconds.abs() {
+        ..1e-3 => (1e6, "µs"),
+        ..1.0 => (1e3, "ms"),
+        _ => (1.0, "s"),
+    }
+}
+
 /// Fixed digits after the point, thousands set apart, and a real minus sign.
 pub(crate) fn fixed(value: f64, decimals: usize) -> String {
     let plain = format!("{:.decimals$}", value.abs());

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::number::{decimals, fixed, unit_of};
+
 /// Digits that a number is printed with.
 const DIGITS: i32 = 4;
 
@@ -38,9 +40,24 @@ pub fn number(value: Option<f64>) -> String {
     }
 }
 
+/// A time in the unit that suits it, with three significant digits.
+pub fn seconds(value: f64) -> String {
+    let (factor, unit) = unit_of(value);
+    let scaled = value * factor;
+    format!("{} {unit}", fixed(scaled, decimals(scaled, 3)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_read_in_the_unit_that_suits_them() {
+        assert_eq!(
+            [0.018594, 0.0000686, 1.5, 0.0, 1204.0].map(seconds),
+            ["18.6 ms", "68.6 µs", "1.50 s", "0.00 µs", "1,204 s"]
+        );
+    }
 
     #[test]
     fn numbers_keep_four_digits() {

@@ -291,3 +291,14 @@ fn a_short_row_ends_in_missing_cells_and_a_long_one_keeps_all() {
     assert_eq!(parsed.texts.iter().filter(|text| *text == "–").count(), 3);
     assert!(parsed.texts.contains(&"\u{2212}1,234.5".to_owned()));
 }
+
+#[test]
+fn times_have_the_unit_of_the_largest_in_their_column() {
+    let rows = [0.021_17, 0.000_068_64, f64::NAN]
+        .map(|time| vec![Cell::Seconds(time), Cell::Seconds(2.0 * time * 1e3)]);
+    let table = Table::new("Policies", "", &["step", "all"], rows.into());
+    let texts = parse(&Report { sections: vec![Section::Table(table)], ..Report::default() }.to_html()).texts;
+    let said = |text: &str| texts.iter().any(|found| found == text);
+    assert!(said("step (ms)") && said("21.17") && said("0.07"), "{texts:?}");
+    assert!(said("all (s)") && said("42.34") && said("0.14") && said("–"), "{texts:?}");
+}

@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use self::assets::{POLICY, SCRIPT, STYLE, UPLOT};
 use crate::chart::Chart;
 use crate::data::Data;
-use crate::number::fixed;
+use crate::number::{decimals, fixed, unit_of};
 use crate::{Cell, Figure, Report, Section, Table};
 
 /// An `f64` holds no more.
@@ -91,9 +91,7 @@ fn large(figure: &Figure) -> Markup {
 
 fn table(table: &Table) -> Markup {
     let width = table.rows.iter().map(Vec::len).max().unwrap_or(0).max(table.columns.len());
-    // A column's name stands over its numbers.
-    let is_number =
-        |column: usize| table.rows.iter().any(|row| matches!(row.get(column), Some(Cell::Number { .. })));
+    let columns: Vec<Column<'_>> = (0..width).map(|place| Column::of(table, place)).collect();
     html! {
         section.card.table {
             @if !table.title.is_empty() { h3 { (table.title) } }
@@ -101,15 +99,16 @@ fn table(table: &Table) -> Markup {
             div.scroll tabindex="0" role="region" aria-label=(if table.title.is_empty() { "Table" } else { &table.title }) {
                 table {
                     thead { tr {
-                        @for column in 0..width {
-                            th scope="col" class=[is_number(column).then_some("number")] {
-                                (table.columns.get(column).map_or("", String::as_str))
+                        @for column in &columns {
+                            th scope="col" class=[column.numbers.then_some("number")] {
+                                (column.name)
+                                @if let Some((_, unit)) = column.time { " (" (unit) ")" }
                             }
                         }
                     } }
                     tbody {
                         @for row in &table.rows {
-                            tr { @for column in 0..width { (cell(row.get(column), is_number(column))) } }
+                            tr { @for (place, column) in columns.iter().enumerate() { (cell(row.get(place), column)) } }
                         }
                         @if table.rows.is_empty() { tr { td.missing colspan=(width.max(1)) { "no data" } } }
                     }
@@ -119,14 +118,46 @@ fn table(table: &Table) -> Markup {
     }
 }
 
-fn cell(cell: Option<&Cell>, in_numbers: bool) -> Markup {
+/// What the cells of a column have in common.
+struct Column<'a> {
+    name: &'a str,
+    /// The name stands over its numbers.
+    numbers: bool,
+    /// The factor and the unit of times, and their digits after the point.
+    time: Option<(f64, &'static str)>,
+    decimals: usize,
+}
+
+impl<'a> Column<'a> {
+    fn of(table: &'a Table, place: usize) -> Self {
+        let cells = || table.rows.iter().filter_map(move |row| row.get(place));
+        let times = cells().filter_map(|cell| match cell {
+            Cell::Seconds(time) if time.is_finite() => Some(time.abs()),
+            _ => None,
+        });
+        let largest = times.reduce(f64::max);
+        let time = largest.map(unit_of);
+        Self {
+            name: table.columns.get(place).map_or("", String::as_str),
+            numbers: cells().any(|cell| matches!(cell, Cell::Number { .. } | Cell::Seconds(_))),
+            time,
+            decimals: largest.zip(time).map_or(0, |(largest, (factor, _))| decimals(largest * factor, 4)),
+        }
+    }
+}
+
+fn cell(cell: Option<&Cell>, column: &Column<'_>) -> Markup {
     match cell {
         Some(Cell::Text(text)) => html! { td { (text) } },
         Some(Cell::Number { value, decimals }) if value.is_finite() => {
             html! { td.number { (fixed(*value, (*decimals).min(MAX_DECIMALS))) } }
         }
-        Some(Cell::Number { .. } | Cell::Missing) | None => {
-            html! { td.missing.number[in_numbers] { (DASH) } }
+        Some(Cell::Seconds(time)) if time.is_finite() => {
+            let factor = column.time.map_or(1.0, |(factor, _)| factor);
+            html! { td.number { (fixed(time * factor, column.decimals)) } }
+        }
+        Some(Cell::Number { .. } | Cell::Seconds(_) | Cell::Missing) | None => {
+            html! { td.missing.number[column.numbers] { (DASH) } }
         }
     }
 }

@@ -116,11 +116,13 @@ export function paintOver(chart, plot) {
 /** Points, and the readings of a line that stand alone. @param {LineMark | PointsMark} mark @param {number[]} xs @param {uPlot} plot @param {CanvasRenderingContext2D} ctx @param {number} scaled */
 function dots(mark, xs, plot, ctx, scaled) {
   ctx.fillStyle = colour(colourOf(mark.name));
-  ctx.globalAlpha = mark.kind === 'points' && mark.y.length > 50 ? 0.55 : 1;
+  const many = mark.kind === 'points' && mark.y.length > 50;
+  const radius = mark.kind === 'points' && mark.y.length < 10 ? 4 : 2.5;
+  ctx.globalAlpha = many ? 0.55 : 1;
   mark.y.forEach((y, index) => {
     if (y == null || (mark.kind === 'line' && (mark.y[index - 1] != null || mark.y[index + 1] != null))) return;
     ctx.beginPath();
-    ctx.arc(plot.valToPos(xs[index], 'x', true), plot.valToPos(y, 'y', true), 2.5 * scaled, 0, 2 * Math.PI);
+    ctx.arc(plot.valToPos(xs[index], 'x', true), plot.valToPos(y, 'y', true), radius * scaled, 0, 2 * Math.PI);
     ctx.fill();
   });
   ctx.globalAlpha = 1;

@@ -15,13 +15,13 @@ export function fitted(text, room) {
   return end < text.length ? `${text.slice(0, end)}…` : text;
 }
 
-/** Lines of words that fit. @param {string} text @param {number} room in pixels */
+/** Lines that fit, broken after spaces and underscores. @param {string} text @param {number} room in pixels */
 export function wrapped(text, room) {
   /** @type {string[]} */
   const lines = [];
-  for (const word of text.split(' ')) {
-    const longer = `${lines.at(-1) ?? ''} ${word}`;
-    if (lines.length && widthOf(longer) <= room) lines[lines.length - 1] = longer;
+  for (const word of text.split(/(?<=[ _])/)) {
+    const longer = `${lines.at(-1) ?? ''}${word}`;
+    if (lines.length && widthOf(longer.trim()) <= room) lines[lines.length - 1] = longer;
     else lines.push(fitted(word, room));
   }
   return lines.slice(0, 3);

@@ -1,26 +1,18 @@
 //! Plans out of the predictor's answers.
 
-use evenstep_client::Requested;
+use evenstep_client::{Mismatch, Requested, Share};
 use evenstep_protocol::{AllocateAnswer, Allocation};
 
 use super::learning_rate::Rate;
-use super::share::Share;
 use super::split::Plan;
 use super::tail::{Claimant, Tail, chunks_max};
 
 /// An answer of the predictor that this run cannot follow.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// It is about other workers than ours.
-    #[error("the answer names {named} workers and {foreign:?} is not one of our {ours}")]
-    Workers {
-        /// How many it names.
-        named: usize,
-        /// One that we do not know, or that comes twice; empty where some of ours are left out.
-        foreign: String,
-        /// How many we are.
-        ours: usize,
-    },
+    /// It is for other workers than those of this run.
+    #[error(transparent)]
+    Workers(#[from] Mismatch),
     /// Its shares do not cover the global batch exactly once.
     #[error(
         "the answer's shares do not cover the {expected} samples of the iteration exactly once: {shares:?}{}",
@@ -37,44 +29,20 @@ pub enum PlanError {
     /// Its tail cannot be claimed.
     #[error("the answer's tail: {0}")]
     Tail(String),
-    /// It was given before others joined, for a global batch that followed the number of workers.
-    #[error("the answer is for a global batch of fewer workers, given before others joined")]
-    Outgrown,
     /// Its multiplier is no learning-rate multiplier.
     #[error("the answer's learning-rate multiplier {0} must be finite and at least 0")]
     LearningRate(f64),
 }
 
 impl Plan {
-    /// Checks an answer and puts it in our rank order. An answer that was given in an earlier generation than it was asked
-    /// for in may leave out a worker that joined since, which then computes and claims nothing in that iteration; but not
-    /// where the global batch follows the number of workers, as it and its learning rate are then for another one.
+    /// Checks an allocation and puts it in rank order. A worker that it omits (see [`Requested::by_rank`]) computes and claims
+    /// nothing in that iteration.
     ///
     /// # Errors
     /// It names other workers than ours, its shares and chunks do not cover the global batch exactly once, or its tail breaks
     /// a rule.
     pub fn from_answer(answer: &AllocateAnswer, requested: &Requested<'_>) -> Result<Self, PlanError> {
-        let Requested { workers, global_batch, generation, follows_workers } = *requested;
-        let named = answer.allocations.len();
-        let mut told: Vec<Option<&Allocation>> = vec![None; workers.len()];
-        for allocation in &answer.allocations {
-            let free = workers.iter().position(|worker| *worker == allocation.worker);
-            match free.map(|rank| &mut told[rank]) {
-                Some(slot @ None) => *slot = Some(allocation),
-                _ => {
-                    let foreign = allocation.worker.to_string();
-                    return Err(PlanError::Workers { named, foreign, ours: workers.len() });
-                }
-            }
-        }
-        if told.iter().any(Option::is_none) {
-            if answer.generation >= generation {
-                return Err(PlanError::Workers { named, foreign: String::new(), ours: workers.len() });
-            }
-            if follows_workers {
-                return Err(PlanError::Outgrown);
-            }
-        }
+        let told = requested.by_rank(answer)?;
         let share = |told: &Option<&Allocation>| match told {
             Some(told) => Share { local_batch: told.local_batch, offset: told.offset },
             None => Share::default(),
@@ -90,11 +58,11 @@ impl Plan {
         let asked = answer.allocations.iter().any(|allocation| allocation.background.is_some());
         let budgets_s = if asked { told.iter().map(budget).collect() } else { Vec::new() };
         let plan = Self { shares, tail, rate, budgets_s };
-        if plan.covers(global_batch) {
+        if plan.covers(requested.global_batch) {
             return Ok(plan);
         }
         let tail = plan.tail.map(|tail| (tail.offset, tail.chunks));
-        Err(PlanError::Cover { expected: global_batch, shares: plan.shares, tail })
+        Err(PlanError::Cover { expected: requested.global_batch, shares: plan.shares, tail })
     }
 }
 
@@ -217,15 +185,17 @@ mod tests {
     #[test]
     fn answers_that_cannot_be_followed_are_refused() {
         let foreign = followed(&answer(&[(0, 10, 0), (7, 30, 10)]), 1, false);
-        assert!(matches!(foreign, Err(PlanError::Workers { foreign, .. }) if foreign == "node/7"));
+        assert!(
+            matches!(foreign, Err(PlanError::Workers(Mismatch::Workers { foreign, .. })) if foreign == "node/7")
+        );
         let twice = followed(&answer(&[(0, 10, 0), (0, 30, 10)]), 1, false);
-        assert!(matches!(twice, Err(PlanError::Workers { .. })));
+        assert!(matches!(twice, Err(PlanError::Workers(Mismatch::Workers { .. }))));
         let left_out = followed(&answer(&[(0, 40, 0)]), 1, false);
-        assert!(matches!(left_out, Err(PlanError::Workers { .. })));
+        assert!(matches!(left_out, Err(PlanError::Workers(Mismatch::Workers { .. }))));
         let joined_since = followed(&answer(&[(0, 40, 0)]), 2, false).unwrap();
         assert_eq!(joined_since.shares(), [Share { local_batch: 40, offset: 0 }, Share::default()]);
         let outgrown = followed(&answer(&[(0, 40, 0)]), 2, true);
-        assert_eq!(outgrown, Err(PlanError::Outgrown), "of one worker's global batch");
+        assert_eq!(outgrown, Err(PlanError::Workers(Mismatch::Outgrown)), "of one worker's global batch");
         assert!(followed(&answer(&[(0, 10, 0), (1, 30, 10)]), 2, true).is_ok());
         for shares in [[(0, 10, 0), (1, 29, 10)], [(0, 10, 0), (1, 30, 9)], [(0, 10, 0), (1, 30, 11)]] {
             let wrong = followed(&answer(&shares), 1, false);
@@ -275,7 +245,10 @@ mod tests {
         let joined_since = hedged(&[(0, 30, 0)], &[Some(0)], (30, &[10], &[]));
         let plan = followed(&joined_since, 2, false).unwrap();
         assert_eq!((plan.share(1), plan.seat(1)), (Share::default(), None), "it claims nothing");
-        assert!(matches!(followed(&joined_since, 1, false), Err(PlanError::Workers { .. })));
+        assert!(matches!(
+            followed(&joined_since, 1, false),
+            Err(PlanError::Workers(Mismatch::Workers { .. }))
+        ));
     }
 
     #[test]
@@ -305,7 +278,10 @@ mod tests {
             assert!(matches!(error, PlanError::Tail(_)), "{chunks:?} {pools:?} {claims:?}: {error}");
         }
         let many: Vec<u64> = vec![1; chunks_max(2) + 1];
-        assert!(matches!(wrong(&[(0, 7, 0)], &both, (7, &many, &[])), PlanError::Workers { .. }));
+        assert!(matches!(
+            wrong(&[(0, 7, 0)], &both, (7, &many, &[])),
+            PlanError::Workers(Mismatch::Workers { .. })
+        ));
         assert!(matches!(wrong(&[(0, 3, 0), (1, 4, 3)], &both, (7, &many, &[])), PlanError::Tail(_)));
     }
 }

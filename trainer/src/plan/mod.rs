@@ -11,16 +11,15 @@ mod claimable;
 mod learning_rate;
 mod planner;
 mod policy;
-mod share;
 mod slots;
 mod split;
 mod tail;
 
 pub use answer::PlanError;
+pub use evenstep_client::Share;
 pub use learning_rate::{Rate, SLOTS as RATE_SLOTS};
 pub use planner::{Planned, Planner};
 pub use policy::{AskMode, Policy};
-pub use share::Share;
 pub use split::Plan;
 pub use tail::{Seat, SharedTail, Tail};
 

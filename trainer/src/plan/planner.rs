@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use evenstep_c10d::Group;
-use evenstep_client::{Allocated, Connection, Prefetcher, Requested};
+use evenstep_client::{Allocated, Connection, Mismatch, Prefetcher, Requested};
 use evenstep_protocol::AllocateAnswer;
 use tch::{Device, Tensor};
 
@@ -170,7 +170,7 @@ impl Planner {
 fn check(response: &AllocateAnswer, requested: &Requested<'_>) -> Result<Option<Plan>, String> {
     match Plan::from_answer(response, requested) {
         Ok(plan) => Ok(Some(plan)),
-        Err(PlanError::Outgrown) => Ok(None),
+        Err(PlanError::Workers(Mismatch::Outgrown)) => Ok(None),
         Err(error) => Err(error.to_string()),
     }
 }

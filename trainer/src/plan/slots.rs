@@ -1,9 +1,9 @@
 //! How a plan travels: numbers in fixed slots. What is whole stays exact as a 32-bit float too.
 
+use evenstep_client::Share;
 use evenstep_core::hedge::CHUNKS_PER_WORKER_MAX;
 
 use super::learning_rate::{self, Rate};
-use super::share::Share;
 use super::split::Plan;
 use super::tail::{Claimant, Tail};
 

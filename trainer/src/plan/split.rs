@@ -1,7 +1,8 @@
 //! The split of an iteration over the ranks: the plan in force.
 
+use evenstep_client::Share;
+
 use super::learning_rate::Rate;
-use super::share::Share;
 use super::tail::Tail;
 
 /// What each rank computes in one iteration, and how the learning rate is scaled.

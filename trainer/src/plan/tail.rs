@@ -1,8 +1,7 @@
 //! The tail of an iteration: samples that nobody was given, in chunks that whoever is free claims.
 
+use evenstep_client::Share;
 use evenstep_core::hedge::{CHUNKS_PER_WORKER_MAX, Peer};
-
-use super::share::Share;
 
 /// What is claimed, and by whom.
 #[derive(Debug, Clone, PartialEq)]

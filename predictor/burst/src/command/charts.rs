@@ -6,23 +6,14 @@ use super::text::alternatives;
 use super::timeline::{Lane, lanes};
 use crate::response::{BurstPlan, BurstPlanLayer};
 
-/// Iterations from here on are drawn in milliseconds.
-const MS_FROM_US: f64 = 10_000.0;
-
-/// A unit of time, and how many microseconds it has.
-#[derive(Clone, Copy)]
-struct Unit(&'static str, f64);
-
-fn unit(us: f64) -> Unit {
-    if us < MS_FROM_US { Unit("us", 1.0) } else { Unit("ms", 1000.0) }
-}
+/// Charts show seconds in the unit that suits them.
+const US_PER_S: f64 = 1e6;
 
 /// Layers over GPUs and time, with what is idle.
 pub fn timeline(plan: &BurstPlan) -> Chart {
-    let unit = unit(plan.iteration_us);
     let lanes = lanes(plan);
     let idle = |lane: &Lane| {
-        let gap = |(from, to): (f64, f64)| span(lane, unit, from, to, "");
+        let gap = |(from, to): (f64, f64)| span(lane, from, to, "");
         lane.gaps(plan).into_iter().map(gap).collect::<Vec<_>>()
     };
     // Where a layer's transfers, compute and gradient sum begin and end.
@@ -33,7 +24,7 @@ pub fn timeline(plan: &BurstPlan) -> Chart {
         let spans_of = |lane: &Lane| {
             let layers = plan.layers.iter().filter(|layer| lane.runs(layer));
             let parts = layers.map(|layer| (layer, part(layer))).filter(|(_, (from, to))| from < to);
-            parts.map(|(layer, (from, to))| span(lane, unit, from, to, &layer.name)).collect::<Vec<_>>()
+            parts.map(|(layer, (from, to))| span(lane, from, to, &layer.name)).collect::<Vec<_>>()
         };
         Mark::Spans { name: name.into(), idle: false, spans: lanes.iter().flat_map(spans_of).collect() }
     };
@@ -46,17 +37,17 @@ pub fn timeline(plan: &BurstPlan) -> Chart {
         description: "An iteration: each layer's forward and backward drawn together, on the GPUs that run it; the fastest GPU, which takes part in \
                       all layers, at the top."
             .into(),
-        x: Axis::new("time", unit.0).from_zero(),
+        x: Axis::new("time", "s").from_zero(),
         y: Axis::new("GPU", ""),
         marks,
     }
 }
 
-fn span(lane: &Lane, unit: Unit, from_us: f64, to_us: f64, layer: &str) -> Span {
+fn span(lane: &Lane, from_us: f64, to_us: f64, layer: &str) -> Span {
     Span {
         lane: lane.name.clone(),
-        from: from_us / unit.1,
-        to: to_us / unit.1,
+        from: from_us / US_PER_S,
+        to: to_us / US_PER_S,
         label: layer.into(),
         inside: layer.into(),
     }
@@ -64,9 +55,7 @@ fn span(lane: &Lane, unit: Unit, from_us: f64, to_us: f64, layer: &str) -> Span 
 
 /// What each limit buys, beside the alternatives.
 pub fn front(plan: &BurstPlan) -> Chart {
-    let slowest_us = plan.one_gpu.map_or(plan.iteration_us, |way| way.iteration_us);
-    let unit = unit(slowest_us);
-    let point = |iteration_us: f64, gpu_us: f64| (gpu_us / unit.1, iteration_us / unit.1);
+    let point = |iteration_us: f64, gpu_us: f64| (gpu_us / US_PER_S, iteration_us / US_PER_S);
     let limits = plan.front.iter().map(|at| point(at.iteration_us, at.gpu_us)).collect();
     let mut marks =
         vec![Mark::Line { name: "best plans under all limits".into(), points: limits, dashed: false }];
@@ -79,8 +68,8 @@ pub fn front(plan: &BurstPlan) -> Chart {
         title: "What limits buy".into(),
         description: "Iteration time against GPU time. To the left and below is better: a tighter amplification limit saves GPU time and takes longer."
             .into(),
-        x: Axis::new("GPU time", unit.0),
-        y: Axis::new("iteration", unit.0).from_zero(),
+        x: Axis::new("GPU time", "s"),
+        y: Axis::new("iteration", "s").from_zero(),
         marks,
     }
 }
@@ -102,13 +91,12 @@ pub fn gpu_times(plan: &BurstPlan) -> Chart {
 
 fn bars(plan: &BurstPlan, title: &str, description: &str, of: fn(&(String, f64, f64)) -> f64) -> Chart {
     let ways = alternatives(plan);
-    let unit = unit(ways.iter().map(of).fold(0.0, f64::max));
-    let bar = |way: &(String, f64, f64)| Bar { category: way.0.clone(), value: of(way) / unit.1 };
+    let bar = |way: &(String, f64, f64)| Bar { category: way.0.clone(), value: of(way) / US_PER_S };
     Chart {
         title: title.into(),
         description: description.into(),
         x: Axis::new("way", ""),
-        y: Axis::new("time", unit.0),
+        y: Axis::new("time", "s"),
         marks: vec![Mark::Bars { name: title.to_lowercase(), bars: ways.iter().map(bar).collect() }],
     }
 }

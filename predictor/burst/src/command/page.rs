@@ -1,6 +1,6 @@
 //! A plan as a page that stands alone.
 
-use evenstep_report::text::number;
+use evenstep_report::text::{number, seconds};
 use evenstep_report::{Cell, Figure, Report, Section, Table};
 
 use super::charts;
@@ -37,16 +37,12 @@ pub fn report(plan: &BurstPlan, asked: &str) -> Report {
 }
 
 fn figures(plan: &BurstPlan) -> Vec<Figure> {
-    let us = |us: f64| format!("{} us", number(Some(us)));
-    let mut figures = vec![Figure {
-        label: "Iteration".into(),
-        value: us(plan.iteration_us),
-        note: format!("{} us of GPU time", number(Some(plan.gpu_us))),
-    }];
-    let against = |label: String, way: Alternative| Figure {
-        label,
-        value: format!("{} ×", number(Some(way.iteration_us / plan.iteration_us))),
-        note: format!("as fast: there an iteration takes {}", us(way.iteration_us)),
+    let time = |us: f64| seconds(us / 1e6);
+    let note = format!("{} of GPU time", time(plan.gpu_us));
+    let mut figures = vec![Figure::new("Iteration", time(plan.iteration_us), note)];
+    let against = |label: String, way: Alternative| {
+        let times = format!("{} ×", number(Some(way.iteration_us / plan.iteration_us)));
+        Figure::new(label, times, format!("as fast: there an iteration takes {}", time(way.iteration_us)))
     };
     let ways = [("Against data parallel on", plan.data_parallel), ("Against one GPU", plan.one_gpu)];
     for (label, way) in ways.into_iter().filter_map(|(label, way)| Some((label, way?))) {
@@ -54,11 +50,8 @@ fn figures(plan: &BurstPlan) -> Vec<Figure> {
         figures.push(against(label, way));
     }
     let idle_us: f64 = plan.idle_us.iter().sum();
-    figures.push(Figure {
-        label: "Idle".into(),
-        value: format!("{:.1} %", 100.0 * idle_us / (plan.iteration_us * plan.gpus as f64)),
-        note: format!("of the time of {} GPUs", plan.gpus),
-    });
+    let idle = format!("{:.1} %", 100.0 * idle_us / (plan.iteration_us * plan.gpus as f64));
+    figures.push(Figure::new("Idle", idle, format!("of the time of {} GPUs", plan.gpus)));
     figures
 }
 
@@ -80,10 +73,10 @@ fn layers(plan: &BurstPlan) -> Table {
     let columns = [
         "layer",
         "GPUs",
-        "start (us)",
-        "transfers (us)",
-        "compute (us)",
-        "gradient sum (us)",
+        "start",
+        "transfers",
+        "compute",
+        "gradient sum",
         "samples of a GPU",
         "amplification",
         "",
@@ -98,10 +91,10 @@ fn front(plan: &BurstPlan) -> Table {
     };
     let more = if plan.front_complete { "all that there are" } else { "there may be more between them" };
     let description = format!("From which amplification limit on each plan is allowed: {more}.");
-    let columns = ["limit from", "iteration (us)", "GPU time (us)"];
+    let columns = ["limit from", "iteration", "GPU time"];
     Table::new("What limits buy", description, &columns, plan.front.iter().map(row).collect())
 }
 
 fn us(us: f64) -> Cell {
-    Cell::significant(us, 5)
+    Cell::Seconds(us / 1e6)
 }

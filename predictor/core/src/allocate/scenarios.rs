@@ -1,7 +1,7 @@
 //! How the coming iteration may differ from its forecast: as recent ones did.
 
 use super::exact_split::finish_s;
-use super::worker::Share;
+use super::worker::{Communication, Share};
 
 /// The most scenarios that are kept: the newest. As many as the forecaster keeps residuals.
 pub const MAX_SCENARIOS: usize = 128;
@@ -68,10 +68,12 @@ impl Scenarios {
         debug_assert!(self.is_empty() || self.workers == shares.len());
         let compute_s: Vec<f64> =
             shares.iter().zip(batches).map(|(share, batch)| share.curve.time(*batch)).collect();
+        // Columns, and no `f64::max`, which minds NaN: splits call this some hundred thousand times.
+        let communication: Vec<Communication> = shares.iter().map(|share| share.communication).collect();
         self.rows().map(move |factors| {
-            let each = shares.iter().zip(factors).zip(&compute_s);
-            each.map(|((share, factor), compute_s)| share.communication.finish_s(factor * compute_s))
-                .fold(0.0, f64::max)
+            let each = factors.iter().zip(&compute_s).zip(&communication);
+            each.map(|((factor, compute_s), communication)| communication.finish_s(factor * compute_s))
+                .fold(0.0, |latest_s, finish_s| if finish_s > latest_s { finish_s } else { latest_s })
         })
     }
 }

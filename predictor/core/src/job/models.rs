@@ -35,6 +35,12 @@ pub struct Circumstances {
     pub profile: ProfilePart,
 }
 
+impl Default for Models {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Models {
     /// Models that have seen nothing.
     pub fn new() -> Self {

@@ -16,7 +16,7 @@ pub fn trainings<'a>(
     let drivers = drivers();
     let mut trainings: BTreeMap<&WorkerId, (&CurveLearner, Training)> =
         workers.iter().map(|(worker, curve)| (worker, (curve, Training::new(&drivers)))).collect();
-    for report in by_iteration(reports).into_iter().flatten() {
+    for report in by_iteration(reports).flatten() {
         if let Some((curve, training)) = trainings.get_mut(&report.worker) {
             if let Some(seen) = parts(report).observation(curve) {
                 training.observe(&seen);

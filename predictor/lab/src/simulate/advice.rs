@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use evenstep_report::text::number;
+use evenstep_report::text::seconds;
 
 use super::summary::mean;
 use super::walk::Run;
@@ -66,20 +66,20 @@ impl Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let saves = |seconds: f64| 100.0 * (1.0 - seconds / self.even_s);
+        let saves = |time_s: f64| 100.0 * (1.0 - time_s / self.even_s);
         let ours = saves(self.evenstep_s);
         match (self.advice, &self.without_slowest) {
             (Advice::UseEvenstep, _) => write!(f, "Worth it: evenstep saves {ours:.1} % of the step")?,
-            (Advice::DropSlowest, Some((worker, seconds))) => {
-                write!(f, "Drop {worker}: that saves {:.1} % of the step", saves(*seconds))?;
+            (Advice::DropSlowest, Some((worker, without_s))) => {
+                write!(f, "Drop {worker}: that saves {:.1} % of the step", saves(*without_s))?;
             }
             _ if ours > 0.0 => write!(f, "Leave it alone: evenstep would save {ours:.1} % of the step")?,
             _ => write!(f, "Leave it alone: evenstep would add {:.1} % to the step", -ours)?,
         }
-        let (evenstep, even) = (number(Some(self.evenstep_s)), number(Some(self.even_s)));
-        write!(f, " (mean step {evenstep} s with evenstep, {even} s left alone")?;
+        let (evenstep, even) = (seconds(self.evenstep_s), seconds(self.even_s));
+        write!(f, " (mean step {evenstep} with evenstep, {even} left alone")?;
         if let Some((worker, without_s)) = &self.without_slowest {
-            write!(f, ", {} s without {worker}", number(Some(*without_s)))?;
+            write!(f, ", {} without {worker}", seconds(*without_s))?;
         }
         f.write_str(")")
     }

@@ -1,5 +1,6 @@
 //! The page of a run: the timeline as planned, as measured, and one iteration as it ran.
 
+use evenstep_report::text::seconds;
 use evenstep_report::{Axis, Cell, Chart, Figure, Mark, Report, Section, Span, Table};
 
 use super::measured::LayerTimes;
@@ -10,9 +11,6 @@ use super::watch::{Moment, Phase};
 
 /// The whole page.
 pub fn report(measured: &Measured, plan: &Plan, timeline: &Timeline) -> Report {
-    let ms = |us: f64| format!("{:.3} ms", us / 1e3);
-    let figure =
-        |label: &str, value: String, note: &str| Figure { label: label.into(), value, note: note.into() };
     let median = format!("median of {} iterations", measured.iterations);
     let percent = format!("{:+.1} %", (measured.ratio - 1.0) * 100.0);
     Report {
@@ -27,9 +25,13 @@ pub fn report(measured: &Measured, plan: &Plan, timeline: &Timeline) -> Report {
         ),
         sections: vec![
             Section::Figures(vec![
-                figure("iteration, planned", ms(measured.planned_us), "the sum of its layers"),
-                figure("iteration, measured", ms(measured.iteration_us), &median),
-                figure("off the plan", percent, "measured over planned"),
+                Figure::new(
+                    "iteration, planned",
+                    seconds(measured.planned_us / 1e6),
+                    "the sum of its layers",
+                ),
+                Figure::new("iteration, measured", seconds(measured.iteration_us / 1e6), median),
+                Figure::new("off the plan", percent, "measured over planned"),
             ]),
             Section::Charts(vec![folded(measured, plan)]),
             Section::Charts(vec![as_it_ran(plan, timeline)]),
@@ -134,33 +136,21 @@ fn met_s(ranks: &[Vec<Moment>], rank: usize, moment: &Moment) -> f64 {
 }
 
 fn table(measured: &Measured) -> Table {
-    let ms = |us: f64| Cell::number(us / 1e3, 3);
+    let time = |us: f64| Cell::Seconds(us / 1e6);
     let row = |layer: &super::result::MeasuredLayer| {
         let LayerTimes { transfer_us, forward_us, backward_us, sum_us } = layer.times;
         let mut row = vec![layer.name.as_str().into(), Cell::number(layer.gpus as f64, 0)];
-        row.extend([layer.planned_us, layer.measured_us].map(ms));
+        row.extend([layer.planned_us, layer.measured_us].map(time));
         row.push(Cell::number(layer.measured_us / layer.planned_us, 2));
-        row.extend([transfer_us, forward_us, backward_us, sum_us].map(ms));
+        row.extend([transfer_us, forward_us, backward_us, sum_us].map(time));
         row
     };
-    Table {
-        title: "Layers".into(),
-        description: "On rank 0; what it waits for others is in transfers and sums.".into(),
-        columns: [
-            "layer",
-            "GPUs",
-            "planned, ms",
-            "measured, ms",
-            "ratio",
-            "transfer",
-            "forward",
-            "backward and step",
-            "sum",
-        ]
-        .map(String::from)
-        .to_vec(),
-        rows: measured.layers.iter().map(row).collect(),
-    }
+    Table::new(
+        "Layers",
+        "On rank 0; what it waits for others is in transfers and sums.",
+        &["layer", "GPUs", "planned", "measured", "ratio", "transfer", "forward", "backward and step", "sum"],
+        measured.layers.iter().map(row).collect(),
+    )
 }
 
 #[cfg(test)]

@@ -36,27 +36,26 @@ pub fn page(args: &GapsArgs, ranks: &[Told], figures: &Figures) -> Report {
 }
 
 fn headline(figures: &Figures) -> Vec<Figure> {
-    let figure = |label: &str, value: String, note: String| Figure { label: label.into(), value, note };
     vec![
-        figure(
+        Figure::new(
             "slow-down of the foreground",
             format!("{:.3}", figures.slow_down),
             format!("limit {:.2}", figures.slow_down_limit),
         ),
-        figure(
+        Figure::new(
             "throughput, both jobs",
             format!("{:.2}", figures.throughput),
             format!("data parallel alone 1, one rank for each {:.2}", figures.one_each_throughput),
         ),
-        figure(
+        Figure::new(
             "background work",
             format!("{:.0} samples/s", figures.background_samples_per_s.iter().sum::<f64>()),
-            "in the gaps of all ranks".into(),
+            "in the gaps of all ranks",
         ),
-        figure(
+        Figure::new(
             "parameters of the foreground",
-            if figures.unchanged { "unchanged" } else { "changed" }.into(),
-            "bit by bit, with background work and without".into(),
+            if figures.unchanged { "unchanged" } else { "changed" },
+            "bit by bit, with background work and without",
         ),
     ]
 }
@@ -133,27 +132,25 @@ fn jobs(ranks: &[Told], figures: &Figures) -> Table {
             Cell::number(*rate, 0),
             Cell::number(*alone, 0),
             Cell::number(beside.piece_samples as f64, 0),
-            Cell::number(beside.piece_us, 0),
+            Cell::Seconds(beside.piece_us / 1e6),
             Cell::number(beside.ran.steps as f64, 0),
             Cell::number(beside.ran.loss.0, 4),
             Cell::number(beside.ran.loss.1, 4),
         ]
     };
-    Table {
-        title: "Background jobs".into(),
-        description: "One on each rank; losses are on the first samples of their tasks.".into(),
-        columns: [
+    Table::new(
+        "Background jobs",
+        "One on each rank; losses are on the first samples of their tasks.",
+        &[
             "",
             "samples/s in gaps",
             "samples/s alone",
             "samples of a piece",
-            "piece (us)",
+            "piece",
             "steps",
             "loss before",
             "loss after",
-        ]
-        .map(Into::into)
-        .into(),
-        rows: ranks.iter().zip(rates).enumerate().map(row).collect(),
-    }
+        ],
+        ranks.iter().zip(rates).enumerate().map(row).collect(),
+    )
 }

@@ -57,35 +57,35 @@ fn headline(run: &Run) -> Vec<Figure> {
     let scenario = words(run.line.scenario);
     let (slow, fast) = (&even.figures, &best.figures);
     let mut figures = vec![
-        Figure {
-            label: format!("Throughput, {scenario}"),
-            value: run.gain(best, Policy::Even).map_or_else(String::new, |gain| format!("{gain:.2}×")),
-            note: format!(
+        Figure::new(
+            format!("Throughput, {scenario}"),
+            run.gain(best, Policy::Even).map_or_else(String::new, |gain| format!("{gain:.2}×")),
+            format!(
                 "{:.0} against {:.0} samples/s with even batches; like for like {:.2}×",
                 fast.throughput_samples_per_s,
                 slow.throughput_samples_per_s,
                 fast.share_of_ideal() / slow.share_of_ideal()
             ),
-        },
-        Figure {
-            label: format!("Of the ideal, {scenario}"),
-            value: percent(fast.share_of_ideal()),
-            note: format!(
+        ),
+        Figure::new(
+            format!("Of the ideal, {scenario}"),
+            percent(fast.share_of_ideal()),
+            format!(
                 "{} with even batches; the ideal is the sum of the speeds",
                 percent(slow.share_of_ideal())
             ),
-        },
+        ),
     ];
     if let Some(base) = run.training(Policy::Base).filter(|base| base.policy != best.policy) {
-        figures.push(Figure {
-            label: format!("Waiting, {scenario}"),
-            value: percent(fast.barrier_wait_share),
-            note: format!(
+        figures.push(Figure::new(
+            format!("Waiting, {scenario}"),
+            percent(fast.barrier_wait_share),
+            format!(
                 "of the step; {} by the same forecasts without a shared tail, which reach {} of the ideal",
                 percent(base.figures.barrier_wait_share),
                 percent(base.figures.share_of_ideal())
             ),
-        });
+        ));
     }
     figures
 }
@@ -93,39 +93,39 @@ fn headline(run: &Run) -> Vec<Figure> {
 /// How far the trainings under all policies differ, over all runs.
 fn losses(runs: &[Run]) -> Option<Figure> {
     let largest = runs.iter().filter_map(loss_difference).reduce(f64::max)?;
-    Some(Figure {
-        label: "Loss under each".into(),
-        value: format!("±{largest:.0e}"),
-        note: "largest relative difference in any iteration: rounding".into(),
-    })
+    Some(Figure::new(
+        "Loss under each",
+        format!("±{largest:.0e}"),
+        "largest relative difference in any iteration: rounding",
+    ))
 }
 
 fn asking(results: &Results) -> Option<Figure> {
     let service = results.allocate_ms.as_ref()?;
     let share = results.runs.iter().map(|result| result.ask_share).fold(0.0, f64::max);
-    Some(Figure {
-        label: "An allocation, in the service".into(),
-        value: format!("{:.2} ms", service.p50),
-        note: format!("p99 {:.2} ms; asking took {:.2} % of the step time", service.p99, share * 100.0),
-    })
+    Some(Figure::new(
+        "An allocation, in the service",
+        format!("{:.2} ms", service.p50),
+        format!("p99 {:.2} ms; asking took {:.2} % of the step time", service.p99, share * 100.0),
+    ))
 }
 
 fn table(results: &Results) -> Table {
-    Table {
-        title: "All policies".into(),
-        description: format!(
+    Table::new(
+        "All policies",
+        format!(
             "The same job, seed and samples under each. The first {} iterations of each are warm-up and left out; what the \
              columns mean stands at the end of the page.",
             results.warm_up_iterations
         ),
-        columns: [
+        &[
             "run",
             "scenario",
             "policy",
             "iterations",
-            "step (ms)",
-            "step p50 (ms)",
-            "step p95 (ms)",
+            "step",
+            "step p50",
+            "step p95",
             "waiting (%)",
             "claiming (%)",
             "chunking (%)",
@@ -140,11 +140,9 @@ fn table(results: &Results) -> Table {
             "over base",
             "asking (% of step)",
             "final loss",
-        ]
-        .map(String::from)
-        .to_vec(),
-        rows: results.runs.iter().map(row).collect(),
-    }
+        ],
+        results.runs.iter().map(row).collect(),
+    )
 }
 
 fn row(result: &RunResult) -> Vec<Cell> {
@@ -153,9 +151,9 @@ fn row(result: &RunResult) -> Vec<Cell> {
         words(result.scenario).into(),
         result.policy.to_string().into(),
         Cell::number(result.iterations as f64, 0),
-        Cell::number(result.step_time_s.mean * 1e3, 1),
-        Cell::number(result.step_time_s.p50 * 1e3, 1),
-        Cell::number(result.step_time_s.p95 * 1e3, 1),
+        Cell::Seconds(result.step_time_s.mean),
+        Cell::Seconds(result.step_time_s.p50),
+        Cell::Seconds(result.step_time_s.p95),
         Cell::number(result.barrier_wait_share * 100.0, 1),
         Cell::number(result.claim_share * 100.0, 2),
         Cell::number(result.chunk_overhead_share * 100.0, 2),
@@ -247,24 +245,22 @@ fn forecasts(run: &Run, training: &Training, charted: usize) -> Table {
     } else {
         String::new()
     };
-    Table {
-        title: format!("Forecasts under {}", training.policy),
-        description: format!(
+    Table::new(
+        format!("Forecasts under {}", training.policy),
+        format!(
             "Errors are means of absolute differences to the measured speed. Last value: as fast as in the iteration \
              before.{unseen}"
         ),
-        columns: [
+        &[
             "worker",
             "mean batch",
             "mean speed (samples/s)",
             "forecast error (%)",
             "last value error (%)",
             "inside the 90 % interval (%)",
-        ]
-        .map(String::from)
-        .to_vec(),
-        rows: (0..workers).map(row).collect(),
-    }
+        ],
+        (0..workers).map(row).collect(),
+    )
 }
 
 fn definitions() -> Table {

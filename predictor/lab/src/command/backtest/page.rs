@@ -48,8 +48,8 @@ pub fn report(results: &Results, asked: &str) -> Report {
 
 const DEFINITIONS: &str = "rmse: root mean squared error; /last: over that of the last value; mae: mean absolute error; \
 mape: mean absolute error as a share of the value; rrse: root of the squared error over that of the mean; nmse: its square; coverage: share of \
-rows in their interval, meant to be 0.9; width: of the interval, as a share of the forecast; fit: seconds of learning; \
-predict: microseconds of a forecast.";
+rows in their interval, meant to be 0.9; width: of the interval, as a share of the forecast; fit: time of learning; \
+predict: time of a forecast.";
 
 fn headline(results: &Results) -> Vec<Figure> {
     let mut figures = Vec::new();
@@ -137,24 +137,16 @@ fn chapter(series: &SeriesResult, sections: &mut Vec<Section>) {
             model.nmse,
             model.coverage,
             model.width,
-            model.fit_s,
-            model.predict_us,
         ];
-        std::iter::once(marked(&model.model, Some(at) == best)).chain(numbers.map(cell)).collect()
+        let times = [model.fit_s, model.predict_us.map(|us| us / 1e6)];
+        let times = times.map(|time| time.map_or(Cell::Missing, Cell::Seconds));
+        std::iter::once(marked(&model.model, Some(at) == best))
+            .chain(numbers.map(cell))
+            .chain(times)
+            .collect()
     };
-    let columns = [
-        "model",
-        "rmse",
-        "/last",
-        "mae",
-        "mape",
-        "rrse",
-        "nmse",
-        "coverage",
-        "width",
-        "fit (s)",
-        "predict (µs)",
-    ];
+    let columns =
+        ["model", "rmse", "/last", "mae", "mape", "rrse", "nmse", "coverage", "width", "fit", "predict"];
     let rows = series.models.iter().enumerate().map(row).collect();
     sections.push(Section::Table(Table::new("Errors", "★ has the smallest error.", &columns, rows)));
     // Each takes the whole width: a series is long.

@@ -1,0 +1,181 @@
+//! A connection through outages, rejections and invalid responses, on a clock that the test moves.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use evenstep_client::{
+    Client, ClientConfig, Clock, Connection, ConnectionBuilder, Event, Prefetcher, Reconnect, Registration,
+    shares,
+};
+use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
+use serde_json::json;
+
+use support::{Does, Scripted, json, rejects, responds};
+
+/// A clock that stands still until the test moves it.
+#[derive(Debug)]
+struct ManualClock(Mutex<Instant>);
+
+impl ManualClock {
+    fn advance(&self, duration: Duration) {
+        *self.0.lock().unwrap() += duration;
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Instant {
+        *self.0.lock().unwrap()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.advance(duration);
+    }
+}
+
+struct Run {
+    server: Scripted,
+    clock: Arc<ManualClock>,
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl Run {
+    fn new(script: impl IntoIterator<Item = Does>) -> Self {
+        let clock = Arc::new(ManualClock(Mutex::new(Instant::now())));
+        Self { server: Scripted::start(script), clock, events: Arc::default() }
+    }
+
+    /// A connection of one worker that starts no thread.
+    fn builder(&self) -> ConnectionBuilder {
+        let config = ClientConfig {
+            request_timeout: Duration::from_secs(60),
+            clock: self.clock.clone(),
+            ..ClientConfig::default()
+        };
+        let client = Client::new(&self.server.url.parse().unwrap(), JobId::new("job").unwrap(), config);
+        let registration = Registration::new(client, JobSpec::new(8), vec![JoinRequest::new(worker())]);
+        let events = Arc::clone(&self.events);
+        Connection::builder(registration)
+            .reconnect(Reconnect::Caller)
+            .on_event(move |event| events.lock().unwrap().push(event.clone()))
+    }
+
+    fn events(&self) -> Vec<Event> {
+        std::mem::take(&mut *self.events.lock().unwrap())
+    }
+}
+
+fn worker() -> WorkerId {
+    WorkerId::new("node/0").unwrap()
+}
+
+fn report(iteration: u64) -> Vec<WorkerReport> {
+    vec![WorkerReport::new(worker(), iteration, 8, 0.1)]
+}
+
+fn joined(generation: u64, workers: &[&str]) -> Does {
+    json(&json!({
+        "job_id": "job", "worker": "node/0", "generation": generation, "workers": workers, "next_iteration": 0
+    }))
+}
+
+fn allocation(worker: &str) -> Does {
+    json(&json!({
+        "job_id": "job", "generation": 1, "iteration": 0, "global_batch": 8,
+        "allocations": [{"worker": worker, "rank": 0, "local_batch": 8, "offset": 0, "gradient_weight": 1.0}],
+        "optimizer": {"rule": "dynamic_sgd", "lr_multiplier": 1.0, "momentum_buffer_scale": 1.0, "ramp": null},
+        "decision": {"kind": "held", "reason": "r"}
+    }))
+}
+
+#[test]
+fn an_outage_costs_requests_nothing_and_its_reports_are_delivered_late() {
+    let run = Run::new([rejects(503, "draining"), rejects(503, "draining")]);
+    let mut connection = run.builder().open().unwrap();
+    assert!(matches!(run.events()[..], [Event::Unreachable(_)]));
+    for iteration in 0..4 {
+        connection.backlog().push(iteration, report(iteration));
+        assert!(connection.request(iteration + 1, 8, shares).is_none());
+    }
+    assert_eq!(run.server.heard().len(), 1, "requests do not wait for an unreachable predictor");
+
+    assert_eq!(connection.reconnect(), Some(Duration::from_millis(100)));
+    assert_eq!(connection.reconnect(), Some(Duration::from_millis(100)), "not before the pause is over");
+    assert_eq!(run.server.heard().len(), 1);
+    run.clock.advance(Duration::from_millis(100));
+    for does in [responds(), joined(1, &["node/0"]), allocation("node/0"), allocation("node/0")] {
+        run.server.does(does);
+    }
+    run.server.skip();
+    assert_eq!(connection.reconnect(), None);
+    assert_eq!(run.events(), [Event::Reconnected { generation: 1 }]);
+    let heard = run.server.heard();
+    assert!(heard[2].starts_with("POST /allocate") && heard[2].contains("\"iteration\":3,"), "{heard:?}");
+    let delivered = |body: &str, iteration: u64| {
+        body.contains(&format!("{{\"worker\":\"node/0\",\"iteration\":{iteration},"))
+    };
+    assert_eq!([0, 1, 2, 3].map(|iteration| delivered(&heard[2], iteration)), [true, true, true, false]);
+
+    let allocated = connection.request(4, 8, shares).unwrap();
+    assert_eq!(allocated.plan[0].local_batch, 8);
+    assert!(delivered(&run.server.heard()[0], 3), "the newest reports travel with the next request");
+    assert!(connection.backlog().is_empty() && connection.backlog().lost() == 0);
+}
+
+#[test]
+fn reports_that_are_rejected_three_times_are_given_up_and_counted() {
+    let run = Run::new([responds(), joined(1, &["node/0"]), rejects(422, "invalid")]);
+    let mut connection = run.builder().open().unwrap();
+    connection.backlog().push(0, report(0));
+    let lost = [1, 2, 3].map(|iteration| {
+        assert!(connection.request(iteration, 8, shares).is_none());
+        connection.backlog().lost()
+    });
+    assert_eq!(lost, [0, 0, 1]);
+    assert!(
+        matches!(run.events()[..], [Event::Rejected { in_a_row: 1, .. }]),
+        "one event of a hundred rejections"
+    );
+    assert!(connection.is_connected());
+}
+
+#[test]
+fn an_allocation_of_other_workers_makes_the_run_register_again() {
+    let run = Run::new([
+        responds(),
+        joined(1, &["node/0"]),
+        allocation("other/0"),
+        responds(),
+        joined(2, &["node/0"]),
+    ]);
+    let mut connection = run.builder().open().unwrap();
+    assert!(connection.request(0, 8, shares).is_none());
+    assert!(
+        matches!(&run.events()[..], [Event::Disconnected(error)] if error.to_string().contains("other/0"))
+    );
+    assert_eq!(connection.reconnect(), None);
+    assert_eq!(run.events(), [Event::Reconnected { generation: 2 }]);
+}
+
+#[test]
+fn a_job_of_another_run_is_not_taken_over() {
+    let run = Run::new([responds(), joined(1, &["node/0", "other/0"])]);
+    let error = run.builder().open().unwrap_err().to_string();
+    assert!(error.starts_with("registering job job failed: ") && error.contains("other/0"), "{error}");
+}
+
+#[test]
+fn a_closed_connection_delivers_the_last_reports_and_removes_the_workers() {
+    let run = Run::new([responds(), joined(1, &["node/0"]), allocation("node/0"), joined(2, &[])]);
+    let connection = run.builder().open().unwrap();
+    connection.backlog().push(0, report(0));
+    let prefetcher = Prefetcher::start(connection, shares);
+    prefetcher.finish().unwrap().close(8);
+    assert_eq!(run.events(), []);
+    let heard = run.server.heard();
+    assert!(heard[2].contains("\"iteration\":1,") && heard[2].contains("compute_time_s"), "{heard:?}");
+    assert!(heard[3].starts_with("DELETE /v1/jobs/job/workers/node%2F0"), "{heard:?}");
+}

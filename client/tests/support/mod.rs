@@ -1,0 +1,119 @@
+//! A server that does what a script says.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use evenstep_protocol::Problem;
+
+/// What a server does with a request.
+#[derive(Clone)]
+pub enum Does {
+    /// Answers with this status, these headers and this body.
+    Answers(u16, String, String),
+    /// Reads the request and closes the connection.
+    Hangs,
+    /// Reads the request and never answers.
+    Sleeps,
+}
+
+/// A server on a port of its own that does one thing after the other, and the last of them for ever.
+pub struct Scripted {
+    pub url: String,
+    script: Arc<Mutex<VecDeque<Does>>>,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Scripted {
+    pub fn start(script: impl IntoIterator<Item = Does>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let heard = Arc::<Mutex<Vec<String>>>::default();
+        let script = Arc::new(Mutex::new(script.into_iter().collect::<VecDeque<_>>()));
+        let (does, told) = (Arc::clone(&script), Arc::clone(&heard));
+        // Ends with the test's process.
+        thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let (does, told) = (Arc::clone(&does), Arc::clone(&told));
+                thread::spawn(move || while let Some(()) = turn(&connection, &does, &told) {});
+            }
+        });
+        Self { url, script, heard }
+    }
+
+    /// Appends to the script.
+    pub fn does(&self, does: Does) {
+        self.script.lock().unwrap().push_back(does);
+    }
+
+    /// Drops the step that is repeated because it was the last one.
+    pub fn skip(&self) {
+        self.script.lock().unwrap().pop_front();
+    }
+
+    /// A server that responds to everything.
+    pub fn responding() -> Self {
+        Self::start([responds()])
+    }
+
+    /// Requests since the last call: method, path and body.
+    pub fn heard(&self) -> Vec<String> {
+        std::mem::take(&mut *self.heard.lock().unwrap())
+    }
+}
+
+/// Reads one request and does what comes next; none where the connection is over.
+fn turn(mut connection: &TcpStream, script: &Mutex<VecDeque<Does>>, told: &Mutex<Vec<String>>) -> Option<()> {
+    let mut reader = BufReader::new(connection);
+    let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
+    reader.read_line(&mut first).ok().filter(|&count| count > 0)?;
+    while reader.read_line(&mut line).ok()? > 2 {
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        line.clear();
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let request = first.trim_end().trim_end_matches(" HTTP/1.1");
+    told.lock().unwrap().push(format!("{request} {}", String::from_utf8(body).unwrap()));
+    let mut script = script.lock().unwrap();
+    let does = if script.len() > 1 { script.pop_front() } else { script.front().cloned() };
+    drop(script);
+    match does? {
+        Does::Answers(status, headers, body) => {
+            let length = body.len();
+            let answer = format!("HTTP/1.1 {status} X\r\n{headers}content-length: {length}\r\n\r\n{body}");
+            connection.write_all(answer.as_bytes()).ok()
+        }
+        Does::Hangs => None,
+        Does::Sleeps => loop {
+            thread::park();
+        },
+    }
+}
+
+/// The response to a PUT of a job: anything.
+pub fn responds() -> Does {
+    Does::Answers(200, String::new(), "{}".to_owned())
+}
+
+pub fn rejects(status: u16, slug: &str) -> Does {
+    let kind = format!("{}{slug}", Problem::TYPE_PREFIX);
+    let problem = serde_json::json!({"type": kind, "title": slug, "status": status, "detail": "d"});
+    Does::Answers(status, "retry-after: 1\r\n".to_owned(), problem.to_string())
+}
+
+/// A response with this JSON body.
+pub fn json(body: &serde_json::Value) -> Does {
+    Does::Answers(200, String::new(), body.to_string())
+}
+
+/// An address where nobody listens.
+pub fn nobody() -> String {
+    format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
+}
