@@ -71,7 +71,7 @@ enum State {
     Background(BackgroundRecovery),
     /// The caller restores the connection, not before `due`.
     Caller {
-        recovery: Recovery,
+        recovery: Box<Recovery>,
         due: Instant,
     },
     /// The predictor will not serve this run.
@@ -305,9 +305,10 @@ impl Connection {
         };
         self.state = match self.reconnect {
             Reconnect::Background => State::Background(BackgroundRecovery::start(recovery)),
-            Reconnect::Caller => {
-                State::Caller { recovery, due: self.registration.client().config().clock.now() }
-            }
+            Reconnect::Caller => State::Caller {
+                recovery: Box::new(recovery),
+                due: self.registration.client().config().clock.now(),
+            },
         };
     }
 }

@@ -1,4 +1,4 @@
-//! `/` and `/ui/..`: the service's own page. Its files are part of the program, so it works wherever the service does, without a
+//! `/`, `/docs/` and `/ui/..`: the service's own page and that of its API. Its files are part of the program, so it works wherever the service does, without a
 //! network; nothing on it comes from, or goes to, anywhere else (`POLICY` holds the browser to that).
 
 use std::collections::HashMap;
@@ -34,12 +34,13 @@ macro_rules! files {
 }
 
 /// Files of `src/ui`.
-const FILES: [(&str, &[u8]); 32] = files!("../ui/" "":
+const FILES: [(&str, &[u8]); 37] = files!("../ui/" "":
     "index.html" "first.js" "mark.svg" "base.css" "parts.css" "finish.css"
     "main.js" "api.js" "connection.js" "operator.js" "palette.js" "poll.js" "samples.js" "stream.js" "theme.js"
     "job/charts.js" "job/chosen.js" "job/finish.js" "job/history.js" "job/log.js" "job/models.js" "job/picker.js" "job/summary.js"
     "job/workers.js"
     "views/job.js" "views/jobs.js" "views/node.js" "views/nodes.js" "views/reports.js" "views/store.js"
+    "docs.html" "docs/docs.css" "docs/main.js" "docs/request.js" "docs/schema.js"
     "viewer.html" "viewer.js"
 );
 
@@ -61,20 +62,29 @@ struct File {
 pub fn router() -> Router<Api> {
     let files: Arc<HashMap<&str, File>> =
         Arc::new(FILES.iter().chain(&SHARED).map(|(path, bytes)| (*path, File::new(path, bytes))).collect());
-    let page = files.clone();
-    let index = move |headers: HeaderMap, OriginalUri(uri): OriginalUri| async move {
-        match page.get("index.html") {
-            Some(file) => file.answer(&headers),
-            None => problem::unknown_path(uri).await.into_response(),
-        }
+    let page = |path: &'static str| {
+        let files = files.clone();
+        get(move |headers: HeaderMap, OriginalUri(uri): OriginalUri| async move {
+            match files.get(path) {
+                Some(file) => file.answer(&headers),
+                None => problem::unknown_path(uri).await.into_response(),
+            }
+        })
     };
+    let (index, docs) = (page("index.html"), page("docs.html"));
     let file = move |headers: HeaderMap, Path(path): Path<String>, OriginalUri(uri): OriginalUri| async move {
         match files.get(path.as_str()) {
             Some(file) => file.answer(&headers),
             None => problem::unknown_path(uri).await.into_response(),
         }
     };
-    Router::new().route("/", get(index)).route("/ui/{*path}", get(file))
+    // Relative, for a proxy that serves us under a path of its own.
+    let to_docs = get(|| async { (StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, "docs/")]) });
+    Router::new()
+        .route("/", index)
+        .route("/docs", to_docs)
+        .route("/docs/", docs)
+        .route("/ui/{*path}", get(file))
 }
 
 impl File {

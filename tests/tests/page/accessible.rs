@@ -22,7 +22,9 @@ fn axe_finds_nothing_serious() {
     let mut faults: Vec<Value> = Vec::new();
     for scheme in ["light", "dark"] {
         browser.prefer(&[("prefers-color-scheme", scheme), ("prefers-reduced-motion", "reduce")]);
-        for page in ["", "#/jobs/resnet-50", "#/nodes", "#/nodes/node-a", "#/store", "#/reports", "dialog"] {
+        for page in
+            ["", "#/jobs/resnet-50", "#/nodes", "#/nodes/node-a", "#/store", "#/reports", "docs/", "dialog"]
+        {
             match page {
                 "" => {
                     browser.open(&scene.at(""));

@@ -23,6 +23,27 @@ fn an_empty_service_says_how_to_begin() {
 }
 
 #[test]
+fn the_api_is_shown_and_can_be_tried() {
+    let Some(scene) = Scene::empty("opens::the_api_is_shown_and_can_be_tried") else { return };
+    scene.browser.open(&scene.at("docs/"));
+    scene.browser.says("h1", "evenstep predictor");
+    let paths = scene.client().get("/openapi.json").json::<serde_json::Value>();
+    let operations: usize =
+        paths["paths"].as_object().unwrap().values().map(|methods| methods.as_object().unwrap().len()).sum();
+    scene.browser.until(
+        "every operation has its place",
+        &format!("document.querySelectorAll('.operation').length === {operations}"),
+    );
+    // Every one can be opened; the fields of what is sent and answered are listed.
+    scene.browser.run("document.querySelectorAll('.operation').forEach((card) => { card.open = true; })");
+    scene.browser.says("#post-allocate", "iteration");
+    scene.browser.click("#get-v1-jobs button");
+    scene.browser.says("#get-v1-jobs pre", "200");
+    scene.browser.picture("api");
+    scene.no_complaints();
+}
+
+#[test]
 fn a_job_opens_and_follows_its_steps() {
     let name = "opens::a_job_opens_and_follows_its_steps";
     let Some(mut scene) = Scene::with_job(name, WORKERS, STEPS) else { return };
