@@ -207,9 +207,9 @@ impl Bucket {
                 let (mut own, gradient) = (self.flat.narrow(0, start, size), parameter.grad());
                 // A parameter that the loss does not depend on has none.
                 if gradient.defined() {
-                    own.copy_(&gradient.view(-1))
+                    own.copy_(&gradient.view(-1));
                 } else {
-                    drop(own.zero_())
+                    drop(own.zero_());
                 }
                 start += size;
             }
