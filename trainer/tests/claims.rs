@@ -70,8 +70,8 @@ fn iterate(
     rank: usize,
     slow: bool,
 ) -> (Vec<Share>, Did, Computed) {
-    let seat = plan.seat(rank);
-    let mut turn = claims.turn(policy, seat.as_ref(), Instant::now()).unwrap();
+    let pool = plan.pool(rank);
+    let mut turn = claims.turn(policy, pool.as_ref(), Instant::now()).unwrap();
     let (mut shares, mut computed) = (Vec::new(), Computed::default());
     let mut part = Some(plan.share(rank));
     while let Some(share) = part {

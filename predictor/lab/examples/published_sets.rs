@@ -209,7 +209,6 @@ fn buck(path: &Path) -> Lines {
     Ok(lines)
 }
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 fn timed_fit(
     recipe: &dyn Recipe,
     lags: Lags,

@@ -1,4 +1,4 @@
-//! What the book asks to be kept.
+//! Changes that the store writes.
 
 use std::sync::Arc;
 

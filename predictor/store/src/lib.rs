@@ -21,6 +21,8 @@ mod database;
 
 mod values;
 
+mod copy;
+
 mod from_row;
 
 mod timescale;

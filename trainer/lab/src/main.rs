@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Parser;
 use evenstep_trainer::launch::cores;
 use evenstep_trainer::launch::processes::{Ended, TIED};
-use evenstep_trainer::training::WorkerProcess;
+use evenstep_trainer::training::{WORKER, WorkerProcess};
 use evenstep_trainer_lab::burst::{self, BurstArgs};
 use evenstep_trainer_lab::cli::{Cli, Command};
 use evenstep_trainer_lab::gaps::{self, GapsArgs};
@@ -17,17 +17,16 @@ use evenstep_trainer_lab::{launch, report, store};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let speaker = match &cli.command {
-        Command::Join(join) => format!("rank {}", join.rank),
-        Command::Launch(_) => {
-            let worker = WorkerProcess::from_environment().ok().flatten();
-            speaker("launch", worker.map(|worker| worker.rank))
-        }
-        Command::Profile(ProfileArgs { processes, .. }) => speaker("profile", processes.rank),
-        Command::Burst(BurstArgs { processes, .. }) => speaker("burst", processes.rank),
-        Command::Gaps(GapsArgs { processes, .. }) => speaker("gaps", processes.rank),
-        Command::Store(_) | Command::Contend(_) | Command::Report(_) => "evenstep-trainer".to_owned(),
+    let started = WorkerProcess::from_environment().ok().flatten().map(|worker| worker.rank);
+    let (command, rank) = match &cli.command {
+        Command::Join(join) => ("join", Some(join.rank)),
+        Command::Launch(_) => ("launch", started),
+        Command::Profile(ProfileArgs { processes, .. }) => ("profile", processes.rank.or(started)),
+        Command::Burst(BurstArgs { processes, .. }) => ("burst", processes.rank.or(started)),
+        Command::Gaps(GapsArgs { processes, .. }) => ("gaps", processes.rank.or(started)),
+        Command::Store(_) | Command::Contend(_) | Command::Report(_) => ("evenstep-trainer", None),
     };
+    let speaker = rank.map_or(command.to_owned(), |rank| format!("rank {rank}"));
     match run(&cli.command) {
         Ok(code) => code,
         Err(error) => {
@@ -41,7 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<ExitCode> {
-    if std::env::var_os(TIED).is_some() {
+    if [TIED, WORKER].iter().any(|variable| std::env::var_os(variable).is_some()) {
         cores::end_with_parent()?;
     }
     match command {
@@ -55,10 +54,6 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Report(args) => report::run(args)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn speaker(command: &str, rank: Option<usize>) -> String {
-    rank.map_or(command.to_owned(), |rank| format!("rank {rank}"))
 }
 
 fn code(ended: Ended) -> ExitCode {

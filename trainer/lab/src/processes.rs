@@ -1,19 +1,19 @@
 //! The worker processes of an experiment: started on this machine by one command, or one by one on several machines.
 
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::task::TaskArgs;
 use anyhow::{Context, Result};
 use clap::Args;
 use evenstep_c10d::{Group, Store};
-use evenstep_trainer::collective::HostPort;
-use evenstep_trainer::collective::connect;
+use evenstep_trainer::collective::{HostPort, connect};
 use evenstep_trainer::launch::metrics::RunMetrics;
-use evenstep_trainer::launch::processes::{Ended, TIED, WorkerProcesses, quiet, signals};
-use evenstep_trainer::launch::{cores, enter};
+use evenstep_trainer::launch::processes::{Ended, WorkerProcesses, signals};
+use evenstep_trainer::launch::{command, cores, enter, from_environment};
 use evenstep_trainer::progress::Output;
+use evenstep_trainer::training::{LOOPBACK, WorkerProcess};
 use tch::Device;
+
+use crate::task::TaskArgs;
 
 /// Worker processes on this machine, or one worker of a group that spans machines.
 #[derive(Debug, Clone, Args)]
@@ -38,12 +38,33 @@ pub struct ProcessArgs {
     pub timeout_s: u64,
 }
 
-/// Starts `workers` processes, each this command with a rank of its own, and waits for them. Each is pinned to a core if
-/// there is a core for each.
+/// Runs `work` as one of `workers` processes; in the process that a person starts, starts the others and waits for them, after
+/// `check`. Each is pinned to a core if there is a core for each.
 ///
 /// # Errors
-/// Cores that cannot be had, or a worker that failed.
-pub fn start(args: &ProcessArgs, workers: usize, speaker: &str) -> Result<Ended> {
+/// What `check` or `work` says, cores that cannot be had, or a worker that failed.
+pub fn run(
+    (args, task): (&ProcessArgs, &TaskArgs),
+    workers: usize,
+    speaker: &str,
+    check: impl FnOnce() -> Result<()>,
+    work: impl FnOnce(Process) -> Result<()>,
+) -> Result<Ended> {
+    if let Some(process) = from_environment()? {
+        work(Process::join(args, &process, task)?)?;
+        return Ok(Ended::Finished);
+    }
+    if let Some(rank) = args.rank {
+        anyhow::ensure!(rank < workers, "--rank {rank}: must be below the number of workers, {workers}");
+        let store = args.store.clone();
+        let store = store.context("--rank: needs --store, through which workers find each other")?;
+        let interface = args.interface.clone();
+        let process = WorkerProcess { store, interface, ..WorkerProcess::local(rank, workers, 0, args.core) };
+        enter(process.core)?;
+        work(Process::join(args, &process, task)?)?;
+        return Ok(Ended::Finished);
+    }
+    check()?;
     let (output, allowed) = (Output::new(speaker), cores::allowed()?);
     let chosen = match &args.pin {
         Some(cores) => cores::chosen(cores, workers, &allowed)?,
@@ -58,16 +79,11 @@ pub fn start(args: &ProcessArgs, workers: usize, speaker: &str) -> Result<Ended>
     };
     let signals = signals()?;
     // Hosted here and not in a worker, so that it outlives whichever worker is lost.
-    let store = Store::host("127.0.0.1", 0, Duration::from_secs(args.timeout_s))?;
+    let store = Store::host(LOOPBACK, 0, Duration::from_secs(args.timeout_s))?;
     let mut processes = WorkerProcesses::default();
     for rank in 0..workers {
-        let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-        command.args(std::env::args_os().skip(1)).arg(format!("--rank={rank}"));
-        command.arg(format!("--store=127.0.0.1:{}", store.port()));
-        command.args(chosen.get(rank).map(|core| format!("--core={core}")));
-        command.env(TIED, "1").stdin(Stdio::null());
-        quiet(&mut command);
-        processes.start(command)?;
+        let core = chosen.get(rank).copied();
+        processes.start(command(&WorkerProcess::local(rank, workers, store.port(), core))?)?;
     }
     processes.watch(&signals, &output, &RunMetrics::default())
 }
@@ -87,22 +103,21 @@ pub struct Process {
 }
 
 impl Process {
-    /// Joins as this rank. Call it before anything of libtorch runs: its threads inherit the core.
+    /// Joins the others.
     ///
     /// # Errors
-    /// A core or a device that is not there, a store that does not answer, a rank beyond the workers.
-    pub fn join(args: &ProcessArgs, rank: usize, world_size: usize, task: &TaskArgs) -> Result<Self> {
-        anyhow::ensure!(
-            rank < world_size,
-            "--rank {rank}: must be below the number of workers, {world_size}"
-        );
-        enter(args.core)?;
-        let device = task.device_of(rank)?;
+    /// A device that is not there, or a store that does not answer.
+    fn join(args: &ProcessArgs, process: &WorkerProcess, task: &TaskArgs) -> Result<Self> {
+        let WorkerProcess { rank, world_size, store, interface, .. } = process;
         let timeout = Duration::from_secs(args.timeout_s);
-        let at =
-            args.store.as_ref().context("--rank: needs --store, through which workers find each other")?;
-        let store = Store::connect(&at.host, at.port, timeout)?;
-        Ok(Self { rank, world_size, device, store, interface: args.interface.clone(), timeout })
+        Ok(Self {
+            rank: *rank,
+            world_size: *world_size,
+            device: task.device_of(*rank)?,
+            store: Store::connect(&store.host, store.port, timeout)?,
+            interface: interface.clone(),
+            timeout,
+        })
     }
 
     /// Publishes a value to all ranks, under a name that is used once.

@@ -16,7 +16,7 @@ use evenstep_protocol::TailReport;
 
 use crate::collective::{Additions, HostPort, RankReport};
 use crate::model::Computed;
-use crate::plan::{Plan, Policy, Seat, Share};
+use crate::plan::{Plan, Policy, Pool, Share};
 use connection::Connection;
 pub use mode::ClaimMode;
 
@@ -70,27 +70,27 @@ impl Claims {
         self.connection = None;
     }
 
-    /// This worker's part in the tail of an iteration that began at `begun`; without a seat there is nothing to claim.
+    /// This worker's part in the tail of an iteration that began at `begun`; without a pool there is nothing to claim.
     ///
     /// # Errors
     /// The store is gone.
     pub fn turn<'a>(
         &'a mut self,
         policy: Policy,
-        seat: Option<&'a Seat<'a>>,
+        pool: Option<&'a Pool<'a>>,
         begun: Instant,
     ) -> Result<Turn<'a>> {
-        let Some(seat) = seat else { return Ok(Turn { begun, at: None, base: None, did: Did::default() }) };
+        let Some(pool) = pool else { return Ok(Turn { begun, at: None, base: None, did: Did::default() }) };
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(Connection::connect(&self.store, self.mode, self.timeout)?),
         };
-        let began_at = self.stand.get(&(policy, seat.pool)).copied().unwrap_or(0);
+        let began_at = self.stand.get(&(policy, pool.number)).copied().unwrap_or(0);
         let table = Table {
-            key: format!("claims/{}/{policy}/{}", self.round, seat.pool),
-            counter: Counter::new(began_at, seat.chunks.len(), seat.members),
-            judge: Judge::new(seat.chunks, &seat.peers),
-            seat,
+            key: format!("claims/{}/{policy}/{}", self.round, pool.number),
+            counter: Counter::new(began_at, pool.chunks.len(), pool.members),
+            judge: Judge::new(pool.chunks, &pool.peers),
+            pool,
             connection,
             claim_s: &mut self.claim_s,
             last_pace_s: self.pace_s,
@@ -138,7 +138,7 @@ pub struct Did {
 /// What it takes to claim.
 #[derive(Debug)]
 struct Table<'a> {
-    seat: &'a Seat<'a>,
+    pool: &'a Pool<'a>,
     key: String,
     counter: Counter,
     judge: Judge<'a>,
@@ -214,7 +214,7 @@ impl Table<'_> {
     /// This worker's time for a sample in this iteration; before it computed any, by forecast or as in the one before. 0 where
     /// that is unknown: then it declines nothing.
     fn pace_s(&self, computed: &Computed) -> f64 {
-        let expected = self.seat.speed.map(f64::recip).or(self.last_pace_s);
+        let expected = self.pool.speed.map(f64::recip).or(self.last_pace_s);
         computed.pace_s().or(expected).unwrap_or(0.0)
     }
 
@@ -243,7 +243,7 @@ impl Table<'_> {
         additions.claims += 1;
         let Some(chunk) = self.counter.claimed(total.total) else { return Ok(None) };
         self.judge.saw(chunk, (total.at - begun).as_secs_f64());
-        let offset = self.seat.offset + self.seat.chunks[..chunk].iter().sum::<u64>();
-        Ok(Some(Some(Share { local_batch: self.seat.chunks[chunk], offset })))
+        let offset = self.pool.offset + self.pool.chunks[..chunk].iter().sum::<u64>();
+        Ok(Some(Some(Share { local_batch: self.pool.chunks[chunk], offset })))
     }
 }

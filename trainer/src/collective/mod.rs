@@ -1,6 +1,6 @@
 //! The one all-reduce of an iteration: gradients, and everything that ranks tell each other, in one flat sum.
 //!
-//! `[gradients .. | samples, loss sum, wishes | reports of each rank .. | news of the plan ..]`
+//! `[gradients .. | samples, loss sum, wishes | reports of each rank .. | the next plan ..]`
 //!
 //! Each number that belongs to one rank has a slot of its own, where all others add zero: a sum hands it out exactly.
 
@@ -40,7 +40,7 @@ pub struct Contribution {
     /// What it wants when the iteration is done.
     pub wishes: Wishes,
     /// A newer plan, from rank 0.
-    pub news: Option<Plan>,
+    pub plan: Option<Plan>,
 }
 
 /// What a rank wants when an iteration is done.
@@ -116,7 +116,7 @@ pub struct Reduced {
     /// Squared norm of the mean gradient over them, where norms are wanted.
     pub gradient_sqr: Option<f64>,
     /// A newer plan.
-    pub news: Option<Plan>,
+    pub plan: Option<Plan>,
     /// Time this rank spent in the all-reduce, in seconds.
     pub all_reduce_s: f64,
 }
@@ -207,9 +207,9 @@ impl Bucket {
                 let (mut own, gradient) = (self.flat.narrow(0, start, size), parameter.grad());
                 // A parameter that the loss does not depend on has none.
                 if gradient.defined() {
-                    own.copy_(&gradient.view(-1))
+                    own.copy_(&gradient.view(-1));
                 } else {
-                    drop(own.zero_())
+                    drop(own.zero_());
                 }
                 start += size;
             }
@@ -243,13 +243,13 @@ fn encode(own: &Contribution, rank: usize, world_size: usize) -> Vec<f64> {
         report.additions.leaves as f64,
     ]);
     mine[OWN_SLOTS..].copy_from_slice(&drivers::encode(&report.drivers));
-    slots.extend(Plan::encode(own.news.as_ref(), world_size));
+    slots.extend(Plan::encode(own.plan.as_ref(), world_size));
     slots
 }
 
 fn decode(sums: &[f64], world_size: usize, all_reduce_s: f64) -> Reduced {
     let (totals, rest) = sums.split_at(TOTALS);
-    let (reports, news) = rest.split_at(world_size * REPORT_SLOTS);
+    let (reports, plan) = rest.split_at(world_size * REPORT_SLOTS);
     let reports = reports
         .chunks_exact(REPORT_SLOTS)
         .map(|slots| RankReport {
@@ -277,7 +277,7 @@ fn decode(sums: &[f64], world_size: usize, all_reduce_s: f64) -> Reduced {
         wished: Wished { stop: totals[2] as usize, leave: totals[3] as usize, regroup: totals[4] as usize },
         reports,
         gradient_sqr: None,
-        news: Plan::decode(news),
+        plan: Plan::decode(plan),
         all_reduce_s,
     }
 }
@@ -310,7 +310,7 @@ mod tests {
             },
             loss_sum: 10.0,
             wishes: Wishes { stop: rank == 1, leave: rank > 0, regroup: false },
-            news: (rank == 0).then(|| plan.clone()),
+            plan: (rank == 0).then(|| plan.clone()),
         };
         let mut sums = vec![0.0; encode(&own(0), 0, 3).len()];
         for rank in 0..3 {
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!((reduced.samples, reduced.wished), (91, Wished { stop: 1, leave: 2, regroup: 0 }));
         assert_eq!(reduced.loss, 30.0 / 91.0);
         assert_eq!(reduced.reports, [own(0).report, own(1).report, own(2).report]);
-        assert_eq!(reduced.news, Some(plan));
+        assert_eq!(reduced.plan, Some(plan));
         assert_eq!([0, 1, 2].map(|rank| reduced.barrier_wait_s(rank)), [2.0, 1.0, 0.0]);
     }
 }

@@ -1,7 +1,7 @@
 //! Starting the worker processes of one machine.
 //!
 //! Workers are processes of the same executable with the same arguments. The launcher tells each of them who it is in the
-//! environment variable [`WORKER`]: a program calls [`Builder::run`], and runs as the launcher or as a worker.
+//! environment variable [`WORKER`](crate::training::WORKER): a program calls [`Builder::run`], and runs as the launcher or as a worker.
 //!
 //! - [`launch`]: the launcher; `worker`: a worker process
 //! - `processes`: workers of which none may fail; `supervise`: workers of an elastic run
@@ -13,25 +13,22 @@ pub mod processes;
 mod supervise;
 mod worker;
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use evenstep_c10d::Store;
 
-use crate::collective::HostPort;
 use crate::progress::Output;
-use crate::training::{Builder, LaunchOptions, Options, WORKER, WorkerProcess};
+use crate::training::{Builder, LOOPBACK, LaunchOptions, Options, WorkerProcess};
 use metrics::Exposition;
 pub use processes::Ended;
-use processes::{WorkerProcesses, quiet, signals};
+use processes::{WorkerProcesses, signals};
 use supervise::{Bounds, Supervisor};
-pub use worker::{enter, from_environment, train};
+pub use worker::{command, enter, from_environment, train};
 
 /// The store waits this long for its own port.
 const STORE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Workers of one machine meet here.
-const LOOPBACK: &str = "127.0.0.1";
 
 impl Builder {
     /// Runs the training: in the process that you start as the launcher, which starts the workers and waits for them; in the
@@ -64,22 +61,14 @@ pub fn launch(options: &Options, launch: &LaunchOptions, variables: &[(&str, Str
     let store = Store::host(LOOPBACK, 0, STORE_TIMEOUT)?;
     let exposition = Exposition::start(launch, &output)?;
     let metrics = exposition.as_ref().map(|exposition| exposition.metrics.clone()).unwrap_or_default();
-    let program = std::env::current_exe().context("finding this program")?;
     let worker = |rank: usize, life: Option<u32>| -> Result<Command> {
-        let process = WorkerProcess {
-            rank,
-            world_size,
-            store: HostPort { host: LOOPBACK.to_owned(), port: store.port() },
-            interface: LOOPBACK.to_owned(),
-            core: cores.as_ref().map(|cores| cores[rank]),
-            life,
-            streams_metrics: exposition.is_some(),
-        };
-        let mut command = Command::new(&program);
-        command.args(std::env::args_os().skip(1));
-        command.env(WORKER, serde_json::to_string(&process)?).envs(variables.iter().cloned());
-        command.stdin(exposition.as_ref().map_or(Ok(Stdio::null()), Exposition::worker_input)?);
-        quiet(&mut command);
+        let core = cores.as_ref().map(|cores| cores[rank]);
+        let local = WorkerProcess::local(rank, world_size, store.port(), core);
+        let mut command = command(&WorkerProcess { life, streams_metrics: exposition.is_some(), ..local })?;
+        command.envs(variables.iter().cloned());
+        if let Some(exposition) = &exposition {
+            command.stdin(exposition.worker_input()?);
+        }
         Ok(command)
     };
     if options.elastic {

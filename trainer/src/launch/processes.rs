@@ -146,10 +146,3 @@ pub fn describe(status: ExitStatus) -> String {
         (None, None) => "ended in an unknown way".to_owned(),
     }
 }
-
-/// Keeps c10d's own log still, which repeats, with C++ frames, what our errors say; unless somebody wants it.
-pub fn quiet(command: &mut Command) {
-    if std::env::var_os("TORCH_CPP_LOG_LEVEL").is_none() {
-        command.env("TORCH_CPP_LOG_LEVEL", "FATAL");
-    }
-}

@@ -1,10 +1,27 @@
 //! A worker process: who it is, and its training.
 
-use anyhow::Result;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
 
 use super::cores;
-use crate::training::{Hooks, Training, WorkerProcess};
+use crate::training::{Hooks, Training, WORKER, WorkerProcess};
 use crate::{elastic, step};
+
+/// The command that starts a worker process: this executable with these arguments, told who it is.
+///
+/// # Errors
+/// The system does not name this executable.
+pub fn command(process: &WorkerProcess) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    command.args(std::env::args_os().skip(1)).env(WORKER, serde_json::to_string(process)?);
+    command.stdin(Stdio::null());
+    // c10d's own log repeats, with C++ frames, what our errors say.
+    if std::env::var_os("TORCH_CPP_LOG_LEVEL").is_none() {
+        command.env("TORCH_CPP_LOG_LEVEL", "FATAL");
+    }
+    Ok(command)
+}
 
 /// Who this process is, if a launcher started it as a worker. The process then ends with the launcher and [enters](enter) its
 /// core.

@@ -237,14 +237,14 @@ mod tests {
         let answer = hedged(&[(1, 20, 0), (0, 10, 20)], &[Some(0), Some(1)], (30, &[4, 3, 2, 1], &[3, 1]));
         let plan = followed(&answer, 1, false).unwrap();
         assert_eq!(plan.global_batch(), 40);
-        let (first, second) = (plan.seat(0).unwrap(), plan.seat(1).unwrap());
-        assert_eq!((first.pool, first.offset, first.chunks), (1, 39, &[1][..]));
-        assert_eq!((second.pool, second.offset, second.chunks), (0, 30, &[4, 3, 2][..]));
+        let (first, second) = (plan.pool(0).unwrap(), plan.pool(1).unwrap());
+        assert_eq!((first.number, first.offset, first.chunks), (1, 39, &[1][..]));
+        assert_eq!((second.number, second.offset, second.chunks), (0, 30, &[4, 3, 2][..]));
         assert_eq!((first.members, first.peers.len(), first.speed), (1, 0, Some(20.0)));
 
         let joined_since = hedged(&[(0, 30, 0)], &[Some(0)], (30, &[10], &[]));
         let plan = followed(&joined_since, 2, false).unwrap();
-        assert_eq!((plan.share(1), plan.seat(1)), (Share::default(), None), "it claims nothing");
+        assert_eq!((plan.share(1), plan.pool(1)), (Share::default(), None), "it claims nothing");
         assert!(matches!(
             followed(&joined_since, 1, false),
             Err(PlanError::Workers(Mismatch::Workers { .. }))

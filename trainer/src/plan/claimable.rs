@@ -3,7 +3,7 @@
 use evenstep_core::hedge::{Peer, chunks};
 
 use super::split::Plan;
-use super::tail::{Claimant, Seat, SharedTail, Tail, chunks_max};
+use super::tail::{Claimant, Pool, SharedTail, Tail, chunks_max};
 
 impl Plan {
     /// Even shares and an even chance: the last part of an iteration is left to whoever is free, in chunks that shrink.
@@ -29,8 +29,8 @@ impl Plan {
         Self { tail: Some(tail), ..plan }
     }
 
-    /// A rank's place at the tail; none where it claims nothing.
-    pub fn seat(&self, rank: usize) -> Option<Seat<'_>> {
+    /// The pool that a rank claims from; none if it claims nothing.
+    pub fn pool(&self, rank: usize) -> Option<Pool<'_>> {
         let tail = self.tail.as_ref()?;
         let own = tail.claimants.get(rank)?;
         let pool = own.pool?;
@@ -42,8 +42,8 @@ impl Plan {
             Some(Peer { base_end_s: self.shares[other].local_batch as f64 / speed, speed })
         };
         let peers: Option<Vec<Peer>> = own.speed.and_then(|_| others.map(peer).collect());
-        Some(Seat {
-            pool,
+        Some(Pool {
+            number: pool,
             offset: tail.offset + earlier.iter().sum::<u64>(),
             chunks: &rest[..tail.pools[pool]],
             members: tail.members(pool).count(),
@@ -81,7 +81,7 @@ mod tests {
                 prop_assert!(tail.chunks.len() <= chunks_max(world_size));
                 prop_assert!(tail.chunks.iter().all(|chunk| chunk % quantum == 0));
                 prop_assert!(tail.chunks.len() == 1 || tail.chunks.iter().all(|chunk| *chunk >= quantum * quanta));
-                prop_assert!((0..world_size).all(|rank| plan.seat(rank).unwrap().chunks == tail.chunks));
+                prop_assert!((0..world_size).all(|rank| plan.pool(rank).unwrap().chunks == tail.chunks));
             }
             let smaller = (share * global_batch as f64) as u64;
             if smaller < global_batch {
@@ -105,10 +105,10 @@ mod tests {
     fn who_sits_where_one_speed_is_unknown_judges_by_nobody() {
         let known =
             with_tail(&[10, 20, 5], &[9], &[(Some(0), Some(10.0)), (Some(0), Some(40.0)), (None, None)]);
-        let seat = known.seat(0).unwrap();
-        assert_eq!((seat.members, &seat.peers[..]), (2, &[Peer { base_end_s: 0.5, speed: 40.0 }][..]));
-        assert_eq!(known.seat(2), None);
+        let pool = known.pool(0).unwrap();
+        assert_eq!((pool.members, &pool.peers[..]), (2, &[Peer { base_end_s: 0.5, speed: 40.0 }][..]));
+        assert_eq!(known.pool(2), None);
         let unknown = with_tail(&[10, 20], &[9], &[(Some(0), Some(10.0)), (Some(0), None)]);
-        assert!((0..2).all(|rank| unknown.seat(rank).unwrap().peers.is_empty()));
+        assert!((0..2).all(|rank| unknown.pool(rank).unwrap().peers.is_empty()));
     }
 }

@@ -21,7 +21,7 @@ pub use learning_rate::{Rate, SLOTS as RATE_SLOTS};
 pub use planner::{Planned, Planner};
 pub use policy::{AskMode, Policy};
 pub use split::Plan;
-pub use tail::{Seat, SharedTail, Tail};
+pub use tail::{Pool, SharedTail, Tail};
 
 /// The largest global batch: whole numbers up to here travel exactly among 32-bit gradients.
 pub const GLOBAL_BATCH_MAX: u64 = 1 << 24;

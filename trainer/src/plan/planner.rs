@@ -15,7 +15,7 @@ use super::tail::SharedTail;
 /// Decides the plan of each iteration.
 #[derive(Debug)]
 pub struct Planner {
-    /// The latest allocation of a full global batch: what stays in force when there is no news.
+    /// The latest allocation of a full global batch: what stays in force when there is no newer one.
     in_force: Plan,
     source: Source,
     /// Where the group broadcasts.
@@ -86,7 +86,7 @@ impl Planner {
     /// A rank is gone.
     pub fn plan(&mut self, group: &Group, iteration: u64, size: u64) -> evenstep_c10d::Result<Planned> {
         let started = Instant::now();
-        let (news, answered) = match &mut self.source {
+        let (newest, answered) = match &mut self.source {
             Source::Even { quantum, tail } => {
                 let (workers, quantum) = (group.world_size(), *quantum);
                 let plan = match *tail {
@@ -107,25 +107,25 @@ impl Planner {
                 (next.take(), exact)
             }
         };
-        let plan = self.follow(news, size);
+        let plan = self.follow(newest, size);
         Ok(Planned { plan, ask_s: started.elapsed().as_secs_f64(), answered })
     }
 
-    /// Takes note of news: an allocation of a full batch stays in force until the next.
-    fn follow(&mut self, news: Option<Plan>, size: u64) -> Plan {
-        let Some(news) = news else { return self.in_force.resized(size) };
+    /// Takes note of the newest plan: an allocation of a full batch stays in force until the next.
+    fn follow(&mut self, newest: Option<Plan>, size: u64) -> Plan {
+        let Some(newest) = newest else { return self.in_force.resized(size) };
         // Whatever it splits: the learning rate goes on from what it says.
-        let rate = self.in_force.rate().with(news.rate());
-        let news = news.at_rate(rate);
+        let rate = self.in_force.rate().with(newest.rate());
+        let newest = newest.at_rate(rate);
         self.in_force = self.in_force.clone().at_rate(rate);
-        if news.global_batch() == self.in_force.global_batch() {
-            self.in_force = news.clone();
+        if newest.global_batch() == self.in_force.global_batch() {
+            self.in_force = newest.clone();
         }
-        if news.global_batch() == size { news } else { self.in_force.resized(size) }
+        if newest.global_batch() == size { newest } else { self.in_force.resized(size) }
     }
 
     /// Asking ahead, on rank 0: the newest answer, to ride on this iteration's all-reduce.
-    pub fn news(&mut self) -> Option<Plan> {
+    pub fn newest(&mut self) -> Option<Plan> {
         let Source::Ahead { rank0: Some(ahead), .. } = &mut self.source else { return None };
         ahead.rode = ahead.prefetcher.newest();
         ahead.rode.as_ref().map(|answered| answered.plan.clone())
@@ -133,9 +133,9 @@ impl Planner {
 
     /// After the all-reduce of an iteration: takes the plan that it carried, and requests that of the iteration after the next,
     /// which has `size` samples.
-    pub fn learn(&mut self, iteration: u64, news: Option<Plan>, size: u64) {
+    pub fn learn(&mut self, iteration: u64, newest: Option<Plan>, size: u64) {
         if let Source::Ahead { rank0, next } = &mut self.source {
-            *next = news;
+            *next = newest;
             if let Some(ahead) = rank0 {
                 ahead.prefetcher.request(iteration + 2, size);
             }

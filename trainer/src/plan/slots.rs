@@ -7,7 +7,7 @@ use super::learning_rate::{self, Rate};
 use super::split::Plan;
 use super::tail::{Claimant, Tail};
 
-/// "There is news", and the rate.
+/// "There is a plan", and the rate.
 const HEAD: usize = 1 + learning_rate::SLOTS;
 /// Where the tail begins, how many chunks it has, how many pools.
 const TAIL_HEAD: usize = 3;
@@ -22,10 +22,10 @@ impl Plan {
         HEAD + TAIL_HEAD + PER_RANK * world_size
     }
 
-    /// Writes the plan into its slots; "no news" is all zeros.
-    pub fn encode(news: Option<&Self>, world_size: usize) -> Vec<f64> {
+    /// Writes the plan into its slots; "no plan" is all zeros.
+    pub fn encode(plan: Option<&Self>, world_size: usize) -> Vec<f64> {
         let mut slots = vec![0.0; Self::slots(world_size)];
-        let Some(plan) = news else { return slots };
+        let Some(plan) = plan else { return slots };
         let (head, rest) = slots.split_at_mut(HEAD);
         let (tail_head, rest) = rest.split_at_mut(TAIL_HEAD);
         let (of_ranks, chunks) = rest.split_at_mut(OF_RANK * world_size);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn no_news_is_no_plan() {
+    fn no_plan_stays_none() {
         assert_eq!(Plan::decode(&Plan::encode(None, 3)), None);
     }
 }

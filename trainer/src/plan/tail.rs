@@ -25,16 +25,16 @@ pub struct Claimant {
     pub speed: Option<f64>,
 }
 
-/// A rank's place at a tail: what its pool claims from.
+/// The pool of chunks that a rank claims from.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Seat<'a> {
-    /// The pool.
-    pub pool: usize,
-    /// Where the pool's first chunk begins within the iteration.
+pub struct Pool<'a> {
+    /// Its number.
+    pub number: usize,
+    /// Where its first chunk begins within the iteration.
     pub offset: u64,
-    /// Samples of each of the pool's chunks, in their order.
+    /// Samples of each of its chunks, in their order.
     pub chunks: &'a [u64],
-    /// How many ranks claim from the pool.
+    /// How many ranks claim from it.
     pub members: usize,
     /// What is expected of the others; nobody where any member's speed is unknown, as then nobody can be judged by.
     pub peers: Vec<Peer>,

@@ -175,7 +175,7 @@ fn line(step: &Step<'_>, workers: &[WorkerId], at_s: f64) -> IterationLine {
             local_batch: report.local_batch,
             compute_time_s: report.compute_time_s,
             micro_batches: Some(report.micro_batches),
-            tail: planned.plan.seat(rank).map(|_| report.tail),
+            tail: planned.plan.pool(rank).map(|_| report.tail),
             barrier_wait_s: reduced.barrier_wait_s(rank),
             loader_wait_s: report.loader_wait_s,
             predicted_compute_time_s: expected.and_then(|one| one.predicted_compute_time_s),

@@ -37,8 +37,8 @@ impl Worker<'_> {
         self.observer.compute_started(started, plan.budget_s(group.rank()));
 
         // Load and compute: this rank's share, then chunks of the shared tail, if there is one.
-        let seat = plan.seat(group.rank());
-        let mut turn = self.claims.turn(policy, seat.as_ref(), begun)?;
+        let pool = plan.pool(group.rank());
+        let mut turn = self.claims.turn(policy, pool.as_ref(), begun)?;
         let mut computed = self.compute.begin(&replica.parameters);
         let (mut part, mut loader_wait_s) = (Some(plan.share(group.rank())), 0.0);
         while let Some(share) = part {
@@ -50,7 +50,7 @@ impl Worker<'_> {
             self.compute.add(&*replica.model, &batch, &mut computed, ask)?;
             self.observer.share_computed(share, indices);
             part = turn.next(&computed)?;
-            if seat.is_some() {
+            if pool.is_some() {
                 self.observer.claim_answered();
             }
         }
@@ -58,8 +58,8 @@ impl Worker<'_> {
 
         // Reduce: one all-reduce carries the gradients, the reports and the next plan.
         let report = self.report(begun, &computed, did, loader_wait_s);
-        let (wishes, news) = (self.wishes(), replica.planner.news());
-        let own = Contribution { report, loss_sum: computed.loss_sum, wishes, news };
+        let (wishes, next) = (self.wishes(), replica.planner.newest());
+        let own = Contribution { report, loss_sum: computed.loss_sum, wishes, plan: next };
         self.observer.all_reduce_started(at)?;
         let reduced = replica.bucket.all_reduce(group, &replica.parameters, own)?;
         self.observer.all_reduce_finished(at)?;
@@ -93,7 +93,7 @@ impl Worker<'_> {
             self.observer.iteration_logged(log.iteration(&step))?;
         }
         let next_size = replica.cursor.size(replica.planner.in_force().global_batch(), 2);
-        replica.planner.learn(iteration, reduced.news, next_size);
+        replica.planner.learn(iteration, reduced.plan, next_size);
         replica.cursor.advance(size);
         replica.iteration += 1;
         Ok(reduced.wished)

@@ -114,7 +114,7 @@ pub fn registration(
         learning_rate: options.rule.settings(worker.training.data.len()),
         hedge: options.hedge.of(job.policy),
         min_chunk: options.hedge.min_chunk,
-        background: options.background.clone(),
+        background: options.background,
         ..JobSpec::new(options.base_batch(worker.process.world_size))
     };
     let claims = spec.hedge == Hedge::Auto;

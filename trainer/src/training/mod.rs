@@ -21,4 +21,4 @@ pub use hedge::{HedgeChoice, HedgeOptions};
 pub use learning_rate::{Beginning, LearningRateOptions, RuleChoice};
 pub use observer::{At, Hooks, Observer, RunInfo};
 pub use options::{LaunchOptions, Options, StepOptions};
-pub use process::{WORKER, WorkerProcess};
+pub use process::{LOOPBACK, WORKER, WorkerProcess};

@@ -8,6 +8,9 @@ use crate::collective::HostPort;
 /// The environment variable in which the launcher tells a worker process who it is, as JSON.
 pub const WORKER: &str = "EVENSTEP_TRAINER_WORKER";
 
+/// Where the workers of one machine meet.
+pub const LOOPBACK: &str = "127.0.0.1";
+
 /// One worker process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkerProcess {
@@ -28,6 +31,13 @@ pub struct WorkerProcess {
 }
 
 impl WorkerProcess {
+    /// A worker on the machine that hosts the store at this port.
+    pub fn local(rank: usize, world_size: usize, port: u16, core: Option<usize>) -> Self {
+        let store = HostPort { host: LOOPBACK.to_owned(), port };
+        let interface = LOOPBACK.to_owned();
+        Self { rank, world_size, store, interface, core, life: None, streams_metrics: false }
+    }
+
     /// Who this process is, if a launcher started it as a worker.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
-//! `plan`: how many GPUs each layer of a model should get. A profile in, a burst-parallel plan out, by the code that answers
-//! `POST /v1/plan/burst`.
+//! The command `plan`: reads a profile, and writes a burst-parallel plan. It runs the code behind `POST /v1/plan/burst`.
 //!
-//! [`args`] is what was asked (`help` explains it); `timeline` says which GPUs are busy when; `text`, `charts` and `page` write the plan for
-//! people.
+//! - [`args`], `help`: flags
+//! - `timeline`: which GPUs are busy when
+//! - `text`, `charts`, `page`: the plan for people
 
 pub mod args;
 

@@ -17,13 +17,10 @@
 //! - [`ramp`]: a straight line of multipliers
 //! - [`adascale`]: noise of gradients, and the gain that it allows
 //! - [`noise`]: what a ramp does to the noise of an update, in closed form
-//! - [`goodput`]: throughput that counts, by the noise of the gradients
 
 pub mod adascale;
 
 pub mod controller;
-
-pub mod goodput;
 
 pub mod noise;
 

@@ -8,6 +8,7 @@ use super::rows::{self, Rows};
 use super::table::{Cell, Kind, Row, Table, quoted};
 use super::{discover, session};
 use crate::address::Address;
+use crate::copy::{MESSAGE_BYTES, push_text};
 use crate::database::{self, Connection, Either, run};
 use crate::error::StoreError;
 use crate::lock::lock;
@@ -15,8 +16,6 @@ use crate::schema;
 
 /// Values that one statement of SQLite carries, of the 32,766 that it takes.
 const VALUES_MAX: usize = 16_384;
-/// Bytes that go to PostgreSQL in one message of a COPY, about.
-const MESSAGE_BYTES: usize = 256 * 1024;
 
 /// A store that is being filled. Dropped before [`Target::commit`] it is as it was.
 #[derive(Debug)]
@@ -167,15 +166,7 @@ fn push_copied(message: &mut String, cell: &Cell) {
         Cell::Integer(value) => write!(message, "{value}"),
         Cell::Real(value) => write!(message, "{value:?}"),
         Cell::Text(text) => {
-            for c in text.chars() {
-                match c {
-                    '\\' => message.push_str("\\\\"),
-                    '\t' => message.push_str("\\t"),
-                    '\n' => message.push_str("\\n"),
-                    '\r' => message.push_str("\\r"),
-                    c => message.push(c),
-                }
-            }
+            push_text(message, text);
             Ok(())
         }
         Cell::Bytes(bytes) => {

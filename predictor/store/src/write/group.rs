@@ -20,7 +20,7 @@ pub(super) struct Changes<'a> {
 }
 
 /// Applies writes. Returns for each the number of rows that it touched or brought, or why it was not made; those of a write
-/// that was not made are not in the database.
+/// that was not made are not in the database. With `expect_new` a sample that is there already is an error of a write.
 ///
 /// # Errors
 /// The transaction has to be rolled back. If the error [is of a write](StoreError::is_of_the_write), others may succeed:
@@ -28,6 +28,7 @@ pub(super) struct Changes<'a> {
 pub(super) async fn apply(
     connection: &mut Connection,
     writes: &[Changes<'_>],
+    expect_new: bool,
 ) -> Result<Vec<Result<u64, StoreError>>, StoreError> {
     let mut rows = vec![0; writes.len()];
     let mut others = vec![false; writes.len()];
@@ -65,7 +66,7 @@ pub(super) async fn apply(
         })
     });
     let (places, batches): (Vec<usize>, Vec<_>) = batches.unzip();
-    let new = samples::insert(connection, &batches).await?;
+    let new = samples::insert(connection, &batches, expect_new).await?;
     for (place, new) in places.into_iter().zip(new) {
         rows[place] += new;
     }

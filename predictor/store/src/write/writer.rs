@@ -1,6 +1,6 @@
 //! The writer: one task, one connection, one transaction for all that waits.
 //!
-//! If the database rejects a row of the group (a job that was deleted, a value that a column does not take), the transaction
+//! If the database rejects a row of the group (a job that was deleted, a value that a column does not take, on PostgreSQL a sample that is sent again), the transaction
 //! is rolled back and its writes are applied again, each alone in a savepoint: only those that fail are left out. A connection
 //! that fails is opened anew for the next group: a database that comes back is used again.
 
@@ -169,7 +169,7 @@ impl Writer {
         begin(connection, fence).await?;
         let of = |write: &'a Write| Changes { changes: &write.changes, at_unix_ms: write.at_unix_ms };
         let writes: Vec<Changes<'a>> = group.iter().map(of).collect();
-        match group::apply(connection, &writes).await {
+        match group::apply(connection, &writes, true).await {
             Err(error) if error.is_of_the_write() => {}
             applied => {
                 let outcomes = applied?;
@@ -182,7 +182,7 @@ impl Writer {
         let mut outcomes = Vec::with_capacity(writes.len());
         for write in &writes {
             command(connection, "SAVEPOINT one_write").await?;
-            let applied = group::apply(connection, std::slice::from_ref(write)).await;
+            let applied = group::apply(connection, std::slice::from_ref(write), false).await;
             let outcome = applied.and_then(|outcomes| outcomes.into_iter().next().unwrap_or(Ok(0)));
             if outcome.is_err() {
                 command(connection, "ROLLBACK TO SAVEPOINT one_write").await?;

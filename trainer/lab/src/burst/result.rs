@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use evenstep_report::output::put;
 use serde::Serialize;
 
 use super::measured::{LayerTimes, median, middle};
@@ -105,14 +106,11 @@ impl Measured {
         json: Option<&Path>,
         report: Option<&Path>,
     ) -> Result<()> {
-        let write = |path: &Path, content: &str| {
-            std::fs::write(path, content).with_context(|| format!("writing {}", path.display()))
-        };
         if let Some(path) = json {
-            write(path, &(serde_json::to_string_pretty(self)? + "\n"))?;
+            put(path, (serde_json::to_string_pretty(self)? + "\n").as_bytes())?;
         }
         if let Some(path) = report {
-            write(path, &page::report(self, plan, timeline).to_html())?;
+            put(path, page::report(self, plan, timeline).to_html().as_bytes())?;
         }
         io::stdout().lock().write_all(self.text().as_bytes()).context("writing the table")
     }

@@ -68,13 +68,11 @@ pub fn run(args: &BurstArgs) -> Result<Ended> {
     args.task.check()?;
     let plan = Plan::read(&args.plan)?;
     let workers = args.workers.map_or(plan.gpus, |workers| workers as usize);
-    if let Some(rank) = args.processes.rank {
-        work(args, &plan, &Process::join(&args.processes, rank, workers, &args.task)?)?;
-        return Ok(Ended::Finished);
-    }
-    // Said here once, and not by every worker.
-    prepare(args, &plan, workers, Device::Cpu)?;
-    processes::start(&args.processes, workers, "burst")
+    // Checked here once, so that not every worker says it.
+    let check = || prepare(args, &plan, workers, Device::Cpu).map(drop);
+    processes::run((&args.processes, &args.task), workers, "burst", check, |process| {
+        work(args, &plan, &process)
+    })
 }
 
 /// Data and network, where the plan is for them.

@@ -13,8 +13,6 @@ mod page;
 mod plans;
 mod rank;
 
-use std::path::Path;
-
 use anyhow::{Context, Result, ensure};
 use tch::Device;
 
@@ -22,7 +20,10 @@ pub use args::GapsArgs;
 pub use figures::Figures;
 pub use rank::{Arm, Beside, Told, Turn};
 
+use crate::burst::Plan;
+use crate::dataset::DataSet;
 use crate::processes::{self, Process};
+use evenstep_report::output::put;
 use evenstep_trainer::launch::Ended;
 use evenstep_trainer::progress::Output;
 
@@ -34,18 +35,21 @@ pub fn run(args: &GapsArgs) -> Result<Ended> {
     args.task.check()?;
     let data = args.task.dataset()?;
     let plan = args.plan(&args.task.network(&data, Device::Cpu))?;
-    let Some(rank) = args.processes.rank else { return processes::start(&args.processes, plan.gpus, "gaps") };
-    let process = Process::join(&args.processes, rank, plan.gpus, &args.task)?;
-    let own = rank::run(args, &plan, &process, &data)?;
+    let work = |process| work(args, &plan, &process, &data);
+    processes::run((&args.processes, &args.task), plan.gpus, "gaps", || Ok(()), work)
+}
+
+fn work(args: &GapsArgs, plan: &Plan, process: &Process, data: &DataSet) -> Result<()> {
+    let own = rank::run(args, plan, process, data)?;
     process.publish("told", &serde_json::to_vec(&own)?)?;
-    if rank == 0 {
-        let told = |rank| -> Result<Told> {
-            serde_json::from_slice(&process.published("told", rank)?)
-                .with_context(|| format!("what rank {rank} told"))
-        };
-        conclude(args, &(0..plan.gpus).map(told).collect::<Result<Vec<_>>>()?)?;
+    if process.rank > 0 {
+        return Ok(());
     }
-    Ok(Ended::Finished)
+    let told = |rank| -> Result<Told> {
+        serde_json::from_slice(&process.published("told", rank)?)
+            .with_context(|| format!("what rank {rank} told"))
+    };
+    conclude(args, &(0..plan.gpus).map(told).collect::<Result<Vec<_>>>()?)
 }
 
 fn conclude(args: &GapsArgs, told: &[Told]) -> Result<()> {
@@ -53,15 +57,11 @@ fn conclude(args: &GapsArgs, told: &[Told]) -> Result<()> {
     Output::new("gaps").say(&figures.in_words());
     if let Some(path) = &args.json {
         let all = serde_json::json!({"figures": figures, "ranks": told});
-        write(path, &serde_json::to_string_pretty(&all)?)?;
+        put(path, serde_json::to_string_pretty(&all)?.as_bytes())?;
     }
     if let Some(path) = &args.report {
-        write(path, &page::page(args, told, &figures).to_html())?;
+        put(path, page::page(args, told, &figures).to_html().as_bytes())?;
     }
     ensure!(figures.unchanged, "the parameters with background work differ from those without");
     Ok(())
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }

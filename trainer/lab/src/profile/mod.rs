@@ -29,6 +29,7 @@ use crate::network::Layer;
 use crate::processes::ProcessArgs;
 use crate::processes::{self, Process};
 use crate::task::TaskArgs;
+use evenstep_report::output::put;
 use evenstep_trainer::launch::Ended;
 use evenstep_trainer::model::device_name;
 use evenstep_trainer::plan::GLOBAL_BATCH_MAX;
@@ -74,12 +75,8 @@ pub fn run(args: &ProfileArgs) -> Result<Ended> {
             InvalidArgs(format!("--global-batch {batch}: has no sample for each of {ranks} ranks")).into()
         );
     }
-    if let Some(rank) = args.processes.rank {
-        let process = Process::join(&args.processes, rank, ranks, &args.task)?;
-        work(&Bench::new(args, process)?)?;
-        return Ok(Ended::Finished);
-    }
-    processes::start(&args.processes, ranks, "profile")
+    let work = |process| work(&Bench::new(args, process)?);
+    processes::run((&args.processes, &args.task), ranks, "profile", || Ok(()), work)
 }
 
 fn work(bench: &Bench<'_>) -> Result<()> {
@@ -99,10 +96,8 @@ fn work(bench: &Bench<'_>) -> Result<()> {
     }
     let (model, device) = (Some(args.task.model_name()), Some(device_name(bench.process.device)));
     let profile = BurstProfile { model, device, network, layers };
-    let path = args.out.display();
-    std::fs::write(&args.out, serde_json::to_string_pretty(&profile)? + "\n")
-        .with_context(|| format!("writing {path}"))?;
-    bench.output.say(&format!("wrote {path}"));
+    put(&args.out, (serde_json::to_string_pretty(&profile)? + "\n").as_bytes())?;
+    bench.output.say(&format!("wrote {}", args.out.display()));
     Ok(())
 }
 

@@ -12,13 +12,13 @@ mod run;
 mod table;
 mod timeline;
 
-use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use evenstep_report::Report;
+use evenstep_report::output::put;
 
 use crate::record::timeline as recorded;
 use crate::report::results::Results;
@@ -111,24 +111,20 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     if let Some(path) = &args.picture {
         let mut wanted = steps.iter().rev().filter(|(policy, _)| args.of.is_none_or(|of| *policy == of));
         let (_, chart) = wanted.next().context("--of: the timeline has no such policy")?;
-        write(path, Report::of_chart(chart).to_html().as_bytes())?;
+        put(path, Report::of_chart(chart).to_html().as_bytes())?;
     }
     if let Some(path) = &args.html {
-        write(path, page::report(&runs, &results, steps, args.overview).to_html().as_bytes())?;
+        put(path, page::report(&runs, &results, steps, args.overview).to_html().as_bytes())?;
     }
     if let Some(path) = &args.json {
         let mut json = serde_json::to_vec_pretty(&results).context("writing the figures as JSON")?;
         json.push(b'\n');
-        write(path, &json)?;
+        put(path, &json)?;
     }
     if runs.is_empty() {
         return Ok(());
     }
     io::stdout().lock().write_all(table::text(&runs, &results).as_bytes()).context("writing the table")
-}
-
-fn write(path: &Path, content: &[u8]) -> Result<()> {
-    fs::write(path, content).with_context(|| format!("writing {}", path.display()))
 }
 
 #[cfg(test)]

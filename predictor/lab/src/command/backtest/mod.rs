@@ -1,8 +1,10 @@
-//! `backtest`: recorded traces in, judgement of forecasters out.
+//! The command `backtest`: reads recorded traces, and judges forecasters.
 //!
-//! [`args`] is what was asked (`values` parses it, `help` explains it). [`crate::trace`] reads tables or the reports of a job. `rolling` and
-//! `identify` run backtests in parallel, `steps` judges by step time. [`results`] is what comes out, as
-//! JSON; `text`, `forecasts` and `page` write it for people and scripts.
+//! - [`args`], `values`, `help`: flags
+//! - `rolling`, `identify`: rolling-origin backtests and system identification over all traces, in parallel
+//! - `steps`: step times that forecasts would have given
+//! - [`results`]: the results as JSON
+//! - `text`, `forecasts`, `charts`, `page`: the results as text, CSV and a page
 
 pub mod args;
 

@@ -1,7 +1,9 @@
-//! `simulate`: would it be worth it? Recorded workers or a described cluster in, step times under each policy out.
+//! The command `simulate`: reads recorded workers or a described cluster, and writes step times under each policy.
 //!
-//! [`args`] is what was asked (`help` explains it); `source` makes the world; the core walks the policies through it, in
-//! parallel; [`results`] is what comes out, as JSON; `text` and `page` write it for people.
+//! - [`args`], `help`: flags
+//! - `source`: the world to simulate
+//! - [`results`]: the results as JSON
+//! - `text`, `charts`, `page`: the results for people
 
 pub mod args;
 
