@@ -59,7 +59,7 @@ pub fn serious_faults(browser: &Browser, axe: &str, place: &str) -> Vec<Value> {
     let found = browser.run_until_called(RUN);
     let faults = found.as_array().unwrap().iter();
     faults
-        .inspect(|fault| println!("{place}: {} {}: {}", fault["impact"], fault["rule"], fault["help"]))
+        .inspect(|fault| eprintln!("{place}: {} {}: {}", fault["impact"], fault["rule"], fault["help"]))
         .filter(|fault| fault["impact"] == "serious" || fault["impact"] == "critical")
         .map(|fault| json!({ "place": place, "fault": fault }))
         .collect()
