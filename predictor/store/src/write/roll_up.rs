@@ -29,7 +29,7 @@ pub(super) async fn apply(connection: &mut Connection, roll_up: &RollUp) -> Resu
         RollUp::NodeSteps { steps, hours } => {
             one_at_a_time(connection).await?;
             let sql = "DELETE FROM node_summary WHERE (node, step_s, at_unix_ms) IN ({})";
-            let deleted = execute(connection, sql, Place::Table, node_steps(steps)).await?;
+            let deleted = execute(connection, sql, Place::Table, node_steps(steps.iter())).await?;
             merge_nodes(connection, hours).await?;
             deleted
         }
@@ -48,7 +48,7 @@ pub(super) async fn apply(connection: &mut Connection, roll_up: &RollUp) -> Resu
         }
         RollUp::WorkerSteps { job_id, steps, hours } => {
             let sql = "DELETE FROM worker_summary WHERE (job_id, worker, step_s, at_unix_ms) IN ({})";
-            let keys = worker_steps(job_id.as_str(), steps);
+            let keys = worker_steps(job_id.as_str(), steps.iter());
             let deleted = execute(connection, sql, Place::Table, keys).await?;
             merge_workers(connection, job_id.as_str(), hours).await?;
             deleted
@@ -184,25 +184,20 @@ async fn merge_workers(
 }
 
 /// The key of summaries of nodes, column by column.
-fn node_steps<'a>(steps: impl IntoIterator<Item = &'a NodeStep> + Clone) -> Vec<Column<'a>> {
-    let steps = || steps.clone().into_iter();
+fn node_steps<'a>(steps: impl Iterator<Item = &'a NodeStep> + Clone) -> Vec<Column<'a>> {
     vec![
-        Column::text(steps().map(|step| step.node.as_str())),
-        Column::integer(steps().map(|step| step.step_s)),
-        Column::integer(steps().map(|step| step.at_unix_ms)),
+        Column::text(steps.clone().map(|step| step.node.as_str())),
+        Column::integer(steps.clone().map(|step| step.step_s)),
+        Column::integer(steps.map(|step| step.at_unix_ms)),
     ]
 }
 
 /// The key of summaries of a job's workers, column by column.
-fn worker_steps<'a>(
-    job_id: &'a str,
-    steps: impl IntoIterator<Item = &'a WorkerStep> + Clone,
-) -> Vec<Column<'a>> {
-    let steps = || steps.clone().into_iter();
+fn worker_steps<'a>(job_id: &'a str, steps: impl Iterator<Item = &'a WorkerStep> + Clone) -> Vec<Column<'a>> {
     vec![
-        Column::text(steps().map(|_| job_id)),
-        Column::text(steps().map(|step| step.worker.as_str())),
-        Column::integer(steps().map(|step| step.step_s)),
-        Column::integer(steps().map(|step| step.at_unix_ms)),
+        Column::text(steps.clone().map(|_| job_id)),
+        Column::text(steps.clone().map(|step| step.worker.as_str())),
+        Column::integer(steps.clone().map(|step| step.step_s)),
+        Column::integer(steps.map(|step| step.at_unix_ms)),
     ]
 }
