@@ -62,7 +62,7 @@ impl Training {
     /// Waits until it has found the predictor again for the `times`-th time.
     pub fn finds_the_predictor(&self, times: usize) {
         self.until("the predictor is found again", || {
-            self.process.said().matches("the predictor answers").count() >= times
+            self.process.said().matches("connected to the predictor").count() >= times
         });
     }
 

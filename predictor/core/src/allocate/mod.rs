@@ -1,12 +1,12 @@
 //! Shares of the global batch: who takes how many samples.
 //!
-//! - [`worker`]: one worker, as a split sees it: its curve, its communication, its bounds
-//! - [`quantum`]: floors, caps and the total in whole quanta, and the worker that takes the remainder
-//! - [`exact_split`]: the split whose slowest worker finishes first
-//! - [`scenarios`]: how the coming iteration may differ from its forecast
-//! - [`expected_maximum`]: the split with a small expected time of the slowest worker
-//! - [`allowed_sizes`], [`distinct_sizes`]: splits into given sizes, or into few of them
-//! - [`cost_ranges`]: contiguous ranges of samples that cost differently
+//! - `worker`: one worker, as a split sees it: its curve, its communication, its bounds
+//! - `quantum`: floors, caps and the total in whole quanta, and the worker that takes the remainder
+//! - `exact_split`: the split whose slowest worker finishes first
+//! - `scenarios`: how the coming iteration may differ from its forecast
+//! - `expected_maximum`: the split with a small expected time of the slowest worker
+//! - `allowed_sizes`, `distinct_sizes`: splits into given sizes, or into few of them
+//! - `cost_ranges`: contiguous ranges of samples that cost differently
 
 mod allowed_sizes;
 mod cost_ranges;

@@ -1,7 +1,7 @@
 //! From forecasts to the batches of an iteration, with the reason: a plain function of its input.
 //!
 //! What the plan minimises is the expected time of the slowest worker over the forecasts' joint distribution
-//! ([`Scenarios`]). It holds what is in force unless a change is worth it ([`hysteresis`]). A worker that is unmeasured gets a careful
+//! ([`Scenarios`]). It holds what is in force unless a change is worth it (`hysteresis`). A worker that is unmeasured gets a careful
 //! share. At the start of a job a short [`profile`] can make batch curves known.
 
 mod outlook;
