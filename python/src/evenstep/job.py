@@ -52,7 +52,7 @@ def init(
         job: names this run at the predictor; default ``EVENSTEP_JOB``, else torchrun's ``--rdzv-id``.
         quantum: every local batch is a multiple of it.
         max_local_batch: the most that this worker can hold.
-        wishes: anything else that a job may want, as the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``min_gain``, ...).
+        wishes: other job options, as the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``min_gain``, ...).
         timeout_s: how long a request to the predictor may take; none is on the way of a step.
 
     Raises:
