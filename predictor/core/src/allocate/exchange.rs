@@ -1,22 +1,13 @@
-//! Exchanges of samples between two workers: how the split under uncertainty comes near its best.
+//! Exchanges of whole quanta between two workers: how the split under uncertainty ends where batches are few quanta.
 //!
-//! A worker that is often last gives to one that seldom would be, in passes over such pairs and in halving steps.
+//! A worker that is often last gives to one that seldom would be, the best of a few pairs at a time, in halving steps.
 
 use super::quantum::Problem;
 use super::scenarios::Scenarios;
-use super::worker::{Communication, Share};
+use super::worker::Share;
 
-/// The first step, and the last one, is the largest batch over this; a quantum if that is more. The expected time is flat
-/// near its minimum, so that finer steps gain nothing that counts.
-const FIRST_STEP: u64 = 16;
-/// See [`FIRST_STEP`].
-const LAST_STEP: u64 = 64;
-
-/// The most passes.
-const PASSES: usize = 12;
-
-/// Each giver is tried with this many takers; after this many givers without a gain a pass ends.
-const TRIES: usize = 2;
+/// So many givers are tried with so many takers at a time.
+const PAIRS: usize = 4;
 
 /// A smaller gain is rounding.
 const MIN_GAIN: f64 = 1e-12;
@@ -24,20 +15,22 @@ const MIN_GAIN: f64 = 1e-12;
 /// The three last workers of a scenario and when they finish: enough to know who is last without any two.
 type Last = [(f64, usize); 3];
 
+/// The most exchanges, tried or made.
+const MAX_EXCHANGES: usize = 64;
+
 /// Exchanges, from these batches on, while that shortens the mean over scenarios of the time of the step.
 pub(super) fn exchange(problem: &Problem<'_>, scenarios: &Scenarios, batches: Vec<u64>) -> Vec<u64> {
-    let quanta = batches.iter().copied().max().unwrap_or(0) / problem.quantum;
-    let mut step = (quanta / FIRST_STEP).max(1).next_power_of_two();
-    let last_step = (quanta / LAST_STEP).max(1);
+    let largest = batches.iter().copied().max().unwrap_or(0);
+    let mut steps = (largest / problem.quantum / 4).max(1).next_power_of_two();
     let mut exchange = Exchange::new(problem, scenarios, batches);
-    for _ in 0..PASSES {
-        if exchange.pass(step * problem.quantum) {
+    for _ in 0..MAX_EXCHANGES {
+        if exchange.improve(steps * problem.quantum) {
             continue;
         }
-        if step <= last_step {
+        if steps == 1 {
             break;
         }
-        step /= 2;
+        steps /= 2;
     }
     exchange.batches
 }
@@ -46,7 +39,6 @@ pub(super) fn exchange(problem: &Problem<'_>, scenarios: &Scenarios, batches: Ve
 struct Exchange<'a> {
     problem: &'a Problem<'a>,
     scenarios: &'a Scenarios,
-    communication: Vec<Communication>,
     batches: Vec<u64>,
     compute_s: Vec<f64>,
     last: Vec<Last>,
@@ -60,12 +52,10 @@ struct Change {
 
 impl<'a> Exchange<'a> {
     fn new(problem: &'a Problem<'a>, scenarios: &'a Scenarios, batches: Vec<u64>) -> Self {
-        let shares = problem.shares;
-        let communication = shares.iter().map(|share| share.communication).collect();
         let compute_s: Vec<f64> =
-            shares.iter().zip(&batches).map(|(share, batch)| share.curve.time(*batch)).collect();
-        let last = scenarios.rows().map(|factors| last_of(shares, factors, &compute_s)).collect();
-        Self { problem, scenarios, communication, batches, compute_s, last }
+            problem.shares.iter().zip(&batches).map(|(share, batch)| share.curve.time(*batch)).collect();
+        let last = scenarios.rows().map(|factors| last_of(problem.shares, factors, &compute_s)).collect();
+        Self { problem, scenarios, batches, compute_s, last }
     }
 
     /// The sum over scenarios of the time of the step.
@@ -73,48 +63,38 @@ impl<'a> Exchange<'a> {
         self.last.iter().map(|last| last[0].0).sum()
     }
 
-    /// Moves this many samples from one worker to another, for all pairs that it helps; no worker takes part twice. Returns
-    /// whether it helped any.
-    fn pass(&mut self, samples: u64) -> bool {
-        let mut givers = self.relief(samples);
-        givers.sort_unstable_by(by_change);
-        let mut takers = self.burden(samples);
-        takers.sort_unstable_by(by_change);
-        let least = -MIN_GAIN * self.sum_s();
-        let mut has_taken = vec![false; self.batches.len()];
-        let (mut any, mut failed) = (false, 0);
-        for (relief, giver) in givers {
-            if failed == TRIES || relief >= 0.0 {
-                break;
+    /// Moves so many samples from one worker to another, the best of a few pairs, if that helps.
+    fn improve(&mut self, samples: u64) -> bool {
+        let givers = first_few(self.relief(samples));
+        let takers = first_few(self.burden(samples));
+        let givers: Vec<Change> =
+            givers.into_iter().map(|i| self.change(i, self.batches[i] - samples)).collect();
+        let takers: Vec<Change> =
+            takers.into_iter().map(|i| self.change(i, self.batches[i] + samples)).collect();
+        let pairs = givers.iter().flat_map(|giver| takers.iter().map(move |taker| (giver, taker)));
+        let best = pairs
+            .filter(|(giver, taker)| giver.worker != taker.worker)
+            .map(|(giver, taker)| (self.gain(giver, taker), giver, taker))
+            .min_by(|a, b| a.0.total_cmp(&b.0).then((a.1.worker, a.2.worker).cmp(&(b.1.worker, b.2.worker))));
+        match best {
+            Some((sum_s, giver, taker)) if sum_s < -MIN_GAIN * self.sum_s() => {
+                let (giver, taker) = (giver.worker, taker.worker);
+                self.set(giver, self.batches[giver] - samples);
+                self.set(taker, self.batches[taker] + samples);
+                self.rank(giver, taker);
+                true
             }
-            if has_taken[giver] {
-                continue;
-            }
-            let giver = self.change(giver, self.batches[giver] - samples);
-            let others = takers.iter().map(|(_, taker)| *taker).filter(|taker| *taker != giver.worker);
-            let tried = others.take(TRIES).map(|taker| {
-                let taker = self.change(taker, self.batches[taker] + samples);
-                (self.gain(&giver, &taker), taker.worker)
-            });
-            match tried.min_by(by_change) {
-                Some((change_s, taker)) if change_s < least => {
-                    self.move_samples(giver.worker, taker, samples);
-                    has_taken[taker] = true;
-                    takers.retain(|(_, other)| *other != taker && *other != giver.worker);
-                    any = true;
-                }
-                _ => failed += 1,
-            }
+            _ => false,
         }
-        any
     }
 
-    fn move_samples(&mut self, giver: usize, taker: usize, samples: u64) {
-        self.batches[giver] -= samples;
-        self.batches[taker] += samples;
-        for i in [giver, taker] {
-            self.compute_s[i] = self.problem.shares[i].curve.time(self.batches[i]);
-        }
+    fn set(&mut self, worker: usize, batch: u64) {
+        self.batches[worker] = batch;
+        self.compute_s[worker] = self.problem.shares[worker].curve.time(batch);
+    }
+
+    /// Who is last, after these two changed.
+    fn rank(&mut self, giver: usize, taker: usize) {
         let shares = self.problem.shares;
         for (last, factors) in self.last.iter_mut().zip(self.scenarios.rows()) {
             if last.iter().any(|(_, i)| *i == giver || *i == taker) {
@@ -126,7 +106,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// By how much the sum of the maxima changes if a worker gives, for each that can.
+    /// By how much the sum of the maxima changes where a worker gives.
     fn relief(&self, samples: u64) -> Vec<(f64, usize)> {
         let shares = self.problem.shares;
         let mut relief = vec![0.0; shares.len()];
@@ -142,7 +122,7 @@ impl<'a> Exchange<'a> {
         (0..shares.len()).filter(gives).map(|i| (relief[i], i)).collect()
     }
 
-    /// By how much it changes if a worker takes, for each that can.
+    /// By how much it changes where a worker takes.
     fn burden(&self, samples: u64) -> Vec<(f64, usize)> {
         let shares = self.problem.shares;
         let mut burden = vec![0.0; shares.len()];
@@ -151,11 +131,9 @@ impl<'a> Exchange<'a> {
             .collect();
         for (last, factors) in self.last.iter().zip(self.scenarios.rows()) {
             let latest_s = last[0].0;
-            let each = factors.iter().zip(&more_s).zip(&self.communication).zip(burden.iter_mut());
-            for (((factor, more_s), communication), burden) in each {
-                let later_s = communication.finish_s(factor * more_s) - latest_s;
-                // `f64::max` is several times as slow in this loop.
-                *burden += if later_s > 0.0 { later_s } else { 0.0 };
+            let each = shares.iter().zip(factors).zip(&more_s).zip(burden.iter_mut());
+            for (((share, factor), more_s), burden) in each {
+                *burden += (share.communication.finish_s(factor * more_s) - latest_s).max(0.0);
             }
         }
         let takes = |i: &usize| self.batches[*i] + samples <= self.problem.caps[*i];
@@ -176,8 +154,13 @@ impl<'a> Exchange<'a> {
     }
 }
 
-fn by_change(a: &(f64, usize), b: &(f64, usize)) -> std::cmp::Ordering {
-    a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))
+fn first_few(mut changes: Vec<(f64, usize)>) -> Vec<usize> {
+    let order = |a: &(f64, usize), b: &(f64, usize)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
+    if changes.len() > PAIRS {
+        changes.select_nth_unstable_by(PAIRS - 1, order);
+        changes.truncate(PAIRS);
+    }
+    changes.into_iter().map(|(_, i)| i).collect()
 }
 
 fn last_of(shares: &[Share], factors: &[f64], compute_s: &[f64]) -> Last {

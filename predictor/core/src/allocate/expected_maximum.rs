@@ -2,13 +2,14 @@
 //!
 //! Over scenarios w with factors `f_wi` the expected time of the step is `mean_w max_i finish_i(f_wi *
 //! curve_i(x_i))`: a sample average of a stochastic program (Kleywegt, Shapiro, Homem-de-Mello 2002). It is convex
-//! where the curves are. The best of a few cautious splits comes near its minimum, and exchanges between two workers at a time
-//! come nearer.
+//! where the curves are. Rounds of blame come near its minimum on real-valued batches, exchanges of single quanta where
+//! batches are of so few that rounding matters.
 //!
 //! A minimum over recent scenarios is fitted to them, to chance as well as to what will come again, and does worse on
 //! others than on them. So the split goes from the plain one towards it only as far as the gain is beyond its standard
 //! error: not at all where the gain could be chance. On the way the expected time falls, as it is convex.
 
+use super::blame::blame;
 use super::exact_split::split;
 use super::exchange::exchange;
 use super::quantum::{Infeasible, Problem};
@@ -18,11 +19,8 @@ use super::worker::Share;
 /// The most workers that are weighed against each other; more get the plain split.
 pub const MAX_WORKERS: usize = 256;
 
-/// A cautious split takes each worker for as slow as a power mean of its factors; the power is 4 to the power of 0, 1, ..
-const POWERS: i32 = 4;
-
-/// A worker is not taken for slower or faster than this factor of its forecast.
-const SLOWEST: f64 = 1e6;
+/// With so many quanta for each worker, on average, rounding to them costs nothing that counts.
+const FINE: u64 = 16;
 
 /// Parts of a quantum that are less apart are the same.
 const ALIKE: f64 = 1e-6;
@@ -48,7 +46,7 @@ pub fn allocate_expected(
     if scenarios.is_empty() || shares.len() < 2 || shares.len() > MAX_WORKERS {
         return Ok(with_remainder(plain));
     }
-    let fitted = exchange(&problem, scenarios, cautious(&problem, scenarios, &plain));
+    let fitted = fit(&problem, scenarios, &plain);
     let part = beyond_chance(scenarios, shares, &plain, &fitted);
     let between = plain.iter().zip(&fitted).map(|(plain, fitted)| {
         let (plain, fitted) = (*plain as f64, *fitted as f64);
@@ -60,39 +58,17 @@ pub fn allocate_expected(
     Ok(if expected_s(&weighed) < expected_s(&plain) { weighed } else { plain })
 }
 
-/// The best of `plain` and a few cautious splits: exact ones that count a worker's slow iterations more than its fast ones. With
-/// few workers the mean counts, with many the slowest iterations do.
-fn cautious(problem: &Problem<'_>, scenarios: &Scenarios, plain: &[u64]) -> Vec<u64> {
-    let shares = problem.shares;
-    let clamped = scenarios.rows().flatten().map(|factor| factor.clamp(1.0 / SLOWEST, SLOWEST));
-    let mut powers: Vec<f64> = clamped.collect();
-    let mut largest = vec![0.0; shares.len()];
-    for factors in powers.chunks_exact(shares.len()) {
-        largest.iter_mut().zip(factors).for_each(|(largest, factor)| *largest = factor.max(*largest));
+/// Near the smallest expected time over these scenarios, in whole quanta.
+fn fit(problem: &Problem<'_>, scenarios: &Scenarios, plain: &[u64]) -> Vec<u64> {
+    let blamed = to_quanta(problem, &blame(problem, scenarios, plain));
+    if problem.whole / problem.quantum >= FINE.saturating_mul(plain.len() as u64) {
+        return blamed;
     }
-    // Relative to the largest, so that powers do not overflow.
-    for factors in powers.chunks_exact_mut(shares.len()) {
-        factors.iter_mut().zip(&largest).for_each(|(factor, largest)| *factor /= largest);
-    }
-    let mut best = (scenarios.expected_finish(shares, plain), plain.to_vec());
-    for power in 0..POWERS {
-        let mut sums = vec![0.0; shares.len()];
-        for powers in powers.chunks_exact(shares.len()) {
-            sums.iter_mut().zip(powers).for_each(|(sum, power)| *sum += power);
-        }
-        let slowed = |((share, largest), sum): ((&Share, &f64), f64)| {
-            let mean = (sum / scenarios.len() as f64).powf(0.25f64.powi(power));
-            Share { curve: share.curve.clone().scaled(largest * mean), ..share.clone() }
-        };
-        let slowed: Vec<Share> = shares.iter().zip(&largest).zip(sums).map(slowed).collect();
-        let batches = split(&problem.with(&slowed));
-        let expected_s = scenarios.expected_finish(shares, &batches);
-        if expected_s < best.0 {
-            best = (expected_s, batches);
-        }
-        powers.iter_mut().for_each(|power| *power = power.powi(4));
-    }
-    best.1
+    // Curves with steps are not convex: what is near may depend on where one comes from.
+    let from_plain = exchange(problem, scenarios, plain.to_vec());
+    let from_blamed = exchange(problem, scenarios, blamed);
+    let expected_s = |batches: &[u64]| scenarios.expected_finish(problem.shares, batches);
+    if expected_s(&from_blamed) < expected_s(&from_plain) { from_blamed } else { from_plain }
 }
 
 /// The part of the mean gain of `fitted` over `plain` that is beyond its standard error; 0 to 1.

@@ -9,6 +9,7 @@
 //! - `cost_ranges`: contiguous ranges of samples that cost differently
 
 mod allowed_sizes;
+mod blame;
 mod cost_ranges;
 mod distinct_sizes;
 mod exact_split;

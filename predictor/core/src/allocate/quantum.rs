@@ -63,11 +63,6 @@ impl<'a> Problem<'a> {
         Ok(Self { shares, floors, caps, whole, remainder, quantum })
     }
 
-    /// The same bounds and total for workers of other speeds.
-    pub fn with<'b>(&self, shares: &'b [Share]) -> Problem<'b> {
-        Problem { shares, floors: self.floors.clone(), caps: self.caps.clone(), ..*self }
-    }
-
     /// The most whole quanta that worker `i` can do by `time_s`, in samples; its floor at least.
     pub fn most(&self, i: usize, time_s: f64) -> u64 {
         let most = self.shares[i].batch_within(time_s, self.caps[i]);

@@ -1,0 +1,183 @@
+//! The split under uncertainty on real-valued batches: rounds of blame.
+//!
+//! Of a scenario's time the workers bear the blame by how late they are: `finish_i^p / sum finish^p`, which is the
+//! last one's alone as p grows. The blame of a worker over all scenarios, in seconds for a sample more on it, is the
+//! slope of the expected time along its batch; where all slopes are the same that time is the smallest. Until then
+//! each batch is divided by the p-th root of its slope: one step of a fixed-point iteration that is exact where only
+//! one worker moves and compute is proportional. p doubles now and then: while it is low all scenarios speak up.
+
+use std::ops::RangeInclusive;
+
+use super::quantum::Problem;
+use super::scenarios::Scenarios;
+use super::worker::{Communication, Share};
+
+/// p is 2 to the power of these, one after the other.
+const SHARPNESS: RangeInclusive<u32> = 2..=6;
+
+/// Rounds with each of them.
+const ROUNDS: u32 = 3;
+
+/// A round changes no batch by more than this factor, before all are scaled to the total.
+const LARGEST_STEP: f64 = 2.0;
+
+/// Slopes are taken over this share of an even batch, or a quantum where that is more.
+const SLOPE_SHARE: f64 = 0.02;
+
+/// Steps to scale batches to the total at most; without bounds the first is exact.
+const SCALING_STEPS: usize = 32;
+
+/// The batches of the best round: by the mean over scenarios of when the last finishes, from `start` on. They are
+/// within the bounds and sum up to the whole, to rounding.
+pub(super) fn blame(problem: &Problem<'_>, scenarios: &Scenarios, start: &[u64]) -> Vec<f64> {
+    let mut batches: Vec<f64> = start.iter().map(|batch| *batch as f64).collect();
+    let mut best = (f64::INFINITY, batches.clone());
+    let mut rounds = Rounds::new(problem.shares);
+    for sharpness in SHARPNESS {
+        for _ in 0..ROUNDS {
+            let sum_s = rounds.lay(scenarios, &batches, sharpness);
+            if sum_s < best.0 {
+                best = (sum_s, batches.clone());
+            }
+            step(problem, &mut batches, &rounds.blames, sharpness);
+            scale(problem, &mut batches);
+        }
+    }
+    let sum_s = rounds.lay(scenarios, &batches, *SHARPNESS.end());
+    if sum_s < best.0 { batches } else { best.1 }
+}
+
+/// Columns over the workers, so that what is done for each scenario are plain loops.
+struct Rounds<'a> {
+    shares: &'a [Share],
+    communication: Vec<Communication>,
+    compute_s: Vec<f64>,
+    powers: Vec<f64>,
+    /// Sums over scenarios of a worker's part in the blame times its factor.
+    blames: Vec<f64>,
+}
+
+impl<'a> Rounds<'a> {
+    fn new(shares: &'a [Share]) -> Self {
+        let zeros = vec![0.0; shares.len()];
+        let communication = shares.iter().map(|share| share.communication).collect();
+        Self { shares, communication, compute_s: zeros.clone(), powers: zeros.clone(), blames: zeros }
+    }
+
+    /// Lays the blame for these batches; the sum over scenarios of when the last finishes.
+    fn lay(&mut self, scenarios: &Scenarios, batches: &[f64], sharpness: u32) -> f64 {
+        for ((compute_s, share), batch) in self.compute_s.iter_mut().zip(self.shares).zip(batches) {
+            *compute_s = share.curve.time_of(*batch);
+        }
+        self.blames.fill(0.0);
+        scenarios.rows().map(|factors| self.lay_one(factors, sharpness)).sum()
+    }
+
+    fn lay_one(&mut self, factors: &[f64], sharpness: u32) -> f64 {
+        let columns = factors.iter().zip(&self.compute_s).zip(&self.communication);
+        for (power, ((factor, compute_s), communication)) in self.powers.iter_mut().zip(columns) {
+            *power = communication.finish_s(factor * compute_s);
+        }
+        let latest_s = largest(&self.powers).max(f64::MIN_POSITIVE);
+        let sum = raise(&mut self.powers, 1.0 / latest_s, sharpness);
+        let part = 1.0 / sum;
+        for (blame, (power, factor)) in self.blames.iter_mut().zip(self.powers.iter().zip(factors)) {
+            *blame += part * power * factor;
+        }
+        latest_s
+    }
+}
+
+/// The largest of positive values; in lanes, as `f64::max` one after the other waits for itself.
+fn largest(values: &[f64]) -> f64 {
+    let (lanes, rest) = values.as_chunks::<4>();
+    let larger = |a: f64, b: f64| if a > b { a } else { b };
+    let mut tops = [0.0; 4];
+    for lane in lanes {
+        for (top, value) in tops.iter_mut().zip(lane) {
+            *top = larger(*top, *value);
+        }
+    }
+    tops.iter().chain(rest).fold(0.0, |top, value| larger(top, *value))
+}
+
+/// Raises values, times `scale`, to the power of 2 to the `sharpness`; their sum.
+fn raise(values: &mut [f64], scale: f64, sharpness: u32) -> f64 {
+    let power = |value: f64| (0..sharpness).fold(value * scale, |power, _| power * power);
+    let (lanes, rest) = values.as_chunks_mut::<4>();
+    let mut sums = [0.0; 4];
+    for lane in lanes {
+        let mut powers = lane.map(|value| value * scale);
+        for _ in 0..sharpness {
+            powers = powers.map(|power| power * power);
+        }
+        *lane = powers;
+        for (sum, power) in sums.iter_mut().zip(powers) {
+            *sum += power;
+        }
+    }
+    let lanes_sum: f64 = sums.iter().sum();
+    rest.iter_mut().fold(lanes_sum, |sum, value| {
+        *value = power(*value);
+        sum + *value
+    })
+}
+
+/// Divides each batch by the root of its slope over the mean slope.
+fn step(problem: &Problem<'_>, batches: &mut [f64], blames: &[f64], sharpness: u32) {
+    let even = problem.whole as f64 / batches.len() as f64;
+    let width = (SLOPE_SHARE * even).max(problem.quantum as f64);
+    let slope = |((batch, blame), share): ((&f64, &f64), &Share)| {
+        let finish_s = |amount: f64| share.communication.finish_s(share.curve.time_of(amount));
+        blame * (finish_s(batch + width) - finish_s(*batch)) / width
+    };
+    let slopes: Vec<f64> = batches.iter().zip(blames).zip(problem.shares).map(slope).collect();
+    let weighted: f64 = slopes.iter().zip(batches.iter()).map(|(slope, batch)| slope * batch).sum();
+    let mean = (weighted / problem.whole.max(1) as f64).max(f64::MIN_POSITIVE);
+    let root = 0.5f64.powi(sharpness as i32);
+    // From nothing no factor leads back: it counts as half a quantum, which rounds to either.
+    let least = 0.5 * problem.quantum as f64;
+    for (batch, slope) in batches.iter_mut().zip(slopes) {
+        let factor = (slope / mean).powf(-root).clamp(1.0 / LARGEST_STEP, LARGEST_STEP);
+        *batch = batch.max(least) * factor;
+    }
+}
+
+/// Scales batches such that, cut to the bounds, they sum up to the whole.
+fn scale(problem: &Problem<'_>, batches: &mut [f64]) {
+    let whole = problem.whole as f64;
+    let bounds = || problem.floors.iter().zip(&problem.caps).map(|(floor, cap)| (*floor as f64, *cap as f64));
+    let (mut low, mut high) = (0.0f64, f64::INFINITY);
+    let mut scale = whole / batches.iter().sum::<f64>();
+    for _ in 0..SCALING_STEPS {
+        // What the bounds fix, and what scales.
+        let (mut fixed, mut free) = (0.0, 0.0);
+        for (batch, (floor, cap)) in batches.iter().zip(bounds()) {
+            let scaled = batch * scale;
+            if scaled <= floor {
+                fixed += floor;
+            } else if scaled >= cap {
+                fixed += cap;
+            } else {
+                free += batch;
+            }
+        }
+        let next = (whole - fixed) / free;
+        if next == scale {
+            break;
+        }
+        if fixed + scale * free < whole {
+            low = scale;
+        } else {
+            high = scale;
+        }
+        scale = match (next > low && next < high, high.is_finite()) {
+            (true, _) => next,
+            (false, true) => low + (high - low) / 2.0,
+            (false, false) => 2.0 * low,
+        };
+    }
+    for (batch, (floor, cap)) in batches.iter_mut().zip(bounds()) {
+        *batch = (*batch * scale).clamp(floor, cap);
+    }
+}
