@@ -46,7 +46,6 @@ def run_ranks(
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        # PyTorch 2.4 asks for it beside the one before.
         "TORCHELASTIC_RESTART_COUNT": "0",
         "OMP_NUM_THREADS": "1",
         # Iterations are short here: ranks exchange after each, whatever it costs.

@@ -130,8 +130,8 @@ def test_an_agent_that_is_away_or_none_is_only_worth_a_look() -> None:
 @pytest.mark.parametrize(
     ("versions", "python", "status"),
     [
-        ({"torch": "2.4.1+cpu"}, (3, 10), "ok"),
-        ({"torch": "2.3.1"}, (3, 11), "failed"),
+        ({"torch": "2.8.0+cpu"}, (3, 10), "ok"),
+        ({"torch": "2.7.1"}, (3, 11), "failed"),
         ({"torch": "3.0.0a0"}, (3, 11), "ok"),
         ({"torch": "2.15.0"}, (3, 9), "failed"),
         ({}, (3, 11), "failed"),
@@ -142,8 +142,8 @@ def test_old_versions_fail(versions: dict[str, str], python: tuple[int, int], st
 
 
 def test_versions_are_read() -> None:
-    assert [major_minor(text) for text in ("2.4.1+cpu", "2.15", "3", "dev")] == [
-        (2, 4),
+    assert [major_minor(text) for text in ("2.8.0+cpu", "2.15", "3", "dev")] == [
+        (2, 8),
         (2, 15),
         (3, 0),
         (0, 0),
@@ -204,7 +204,7 @@ def facts(rank: int, **other: Any) -> Facts:
     told: dict[str, Any] = {
         "host": "a",
         "worker": f"a/{rank}",
-        "versions": {"torch": "2.4.1"},
+        "versions": {"torch": "2.8.0"},
         "settings": {"EVENSTEP_JOB": "job"},
         "unix_s": 100.0,
         "checks": (),

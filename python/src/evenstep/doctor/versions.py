@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from evenstep.doctor.check import Check
 
 PYTHON_MIN = (3, 10)
-TORCH_MIN = (2, 4)
+#: Before 2.8 a Gloo group could wait for ever when it was destroyed: its destructor held the interpreter's lock while
+#: it waited for a thread that needed that lock (pytorch/pytorch#154976).
+TORCH_MIN = (2, 8)
 
 
 def installed() -> dict[str, str]:
@@ -51,7 +53,7 @@ def check_devices() -> Check:
 
 
 def major_minor(version: str) -> tuple[int, int]:
-    """The first two numbers of a version such as `2.4.1+cpu`; zeros where there are none."""
+    """The first two numbers of a version such as `2.8.0+cpu`; zeros where there are none."""
     parts = version.split(".")[:2]
     numbers = [int(part) if part.isdigit() else 0 for part in parts]
     return (numbers[0], numbers[1] if len(numbers) > 1 else 0)
