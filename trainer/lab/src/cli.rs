@@ -15,7 +15,7 @@ use crate::store::StoreArgs;
 #[command(name = "evenstep-trainer", version)]
 pub struct Cli {
     /// The command to run.
-        #[command(subcommand)]
+    #[command(subcommand)]
     pub command: Command,
 }
 

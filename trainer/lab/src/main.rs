@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             // One write per message, so that messages of several workers on one terminal do not
-                        // mix.
+            // mix.
             let line = format!("{speaker}: error: {error:#}\n");
             // If standard error is closed, the error cannot be reported anywhere.
             let _ = std::io::stderr().write_all(line.as_bytes());

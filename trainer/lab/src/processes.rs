@@ -21,7 +21,7 @@ use crate::task::TaskArgs;
 #[derive(Debug, Clone, Args)]
 pub struct ProcessArgs {
     /// Cores to pin the workers to, in rank order [default: the first available cores, if there are
-        /// enough for all workers]
+    /// enough for all workers]
     #[arg(long, value_delimiter = ',', env = "EVENSTEP_PIN")]
     pub pin: Option<Vec<usize>>,
     /// Run only the worker with this rank, from 0, instead of starting all: for several machines
@@ -107,9 +107,9 @@ pub struct Process {
 
 impl Process {
     /// Connects to the store of the worker processes.
-        ///
-        /// # Errors
-        /// Fails if the device is not available or the store does not respond.
+    ///
+    /// # Errors
+    /// Fails if the device is not available or the store does not respond.
     fn join(args: &ProcessArgs, process: &WorkerProcess, task: &TaskArgs) -> Result<Self> {
         let WorkerProcess { rank, world_size, store, interface, .. } = process;
         let timeout = Duration::from_secs(args.timeout_s);
@@ -124,34 +124,34 @@ impl Process {
     }
 
     /// Publishes a value to all ranks. Each name can be used once.
-        ///
-        /// # Errors
-        /// Fails if the value is too long or the store is unreachable.
+    ///
+    /// # Errors
+    /// Fails if the value is too long or the store is unreachable.
     pub fn publish(&self, name: &str, value: &[u8]) -> Result<()> {
         Ok(self.store.set(&format!("{name}/{}", self.rank), value)?)
     }
 
     /// Waits for the value that a rank publishes under this name, and returns it.
-        ///
-        /// # Errors
-        /// Fails if the rank publishes no value within the timeout or the store is unreachable.
+    ///
+    /// # Errors
+    /// Fails if the rank publishes no value within the timeout or the store is unreachable.
     pub fn published(&self, name: &str, rank: usize) -> Result<Vec<u8>> {
         Ok(self.store.get(&format!("{name}/{rank}"), self.timeout)?)
     }
 
     /// Creates a group of the first `size` ranks, which must include this one. Each name can be used for
-        /// one group.
-        ///
-        /// # Errors
-        /// Fails if a rank does not join within the timeout.
+    /// one group.
+    ///
+    /// # Errors
+    /// Fails if a rank does not join within the timeout.
     pub fn group(&self, name: &str, size: usize) -> Result<Group> {
         self.connect(name, self.rank, size)
     }
 
     /// Creates a group of this rank only.
-        ///
-        /// # Errors
-        /// Fails if the group cannot be created.
+    ///
+    /// # Errors
+    /// Fails if the group cannot be created.
     pub fn alone(&self, name: &str) -> Result<Group> {
         self.connect(&format!("{name}-{}", self.rank), 0, 1)
     }

@@ -18,7 +18,7 @@ pub struct TaskArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
     /// Options of the optimizer step.
-        #[command(flatten)]
+    #[command(flatten)]
     pub step: StepOptions,
 }
 
@@ -26,7 +26,7 @@ pub struct TaskArgs {
 #[derive(Debug, Clone, Args)]
 pub struct NetworkArgs {
     /// Network to train
-        #[arg(long, value_enum, default_value_t = ModelKind::Mlp, env = "EVENSTEP_MODEL")]
+    #[arg(long, value_enum, default_value_t = ModelKind::Mlp, env = "EVENSTEP_MODEL")]
     pub model: ModelKind,
     /// Widths of the hidden layers of the MLP, comma-separated
     #[arg(long, value_delimiter = ',', default_value = "128,64", value_parser = clap::value_parser!(i64).range(1..=65_536))]
@@ -70,8 +70,8 @@ impl NetworkArgs {
     }
 
     /// Returns the network's name and hidden widths, for people.
-        pub fn model_name(&self) -> String {
-            match self.architecture() {
+    pub fn model_name(&self) -> String {
+        match self.architecture() {
             Architecture::Mlp { hidden } => {
                 let widths: Vec<String> = hidden.iter().map(ToString::to_string).collect();
                 format!("mlp {}", widths.join("-"))
@@ -81,9 +81,9 @@ impl NetworkArgs {
     }
 
     /// Reads the data set, or generates it from `seed` if no folder is given.
-        ///
-        /// # Errors
-        /// Fails if the folder has no data set in a known format.
+    ///
+    /// # Errors
+    /// Fails if the folder has no data set in a known format.
     pub fn dataset(&self, seed: u64) -> Result<DataSet, DataError> {
         match &self.data {
             Some(folder) => DataSet::open(folder),
@@ -94,22 +94,22 @@ impl NetworkArgs {
 
 impl TaskArgs {
     /// Checks the options of the optimizer step.
-        ///
-        /// # Errors
-        /// Returns the first violated rule with the offending value.
+    ///
+    /// # Errors
+    /// Returns the first violated rule with the offending value.
     pub fn check(&self) -> Result<(), InvalidArgs> {
         self.step.wrong().map_or(Ok(()), |wrong| Err(InvalidArgs(wrong)))
     }
 
     /// Returns the network's name and hidden widths, for people.
-        pub fn model_name(&self) -> String {
-            self.network.model_name()
+    pub fn model_name(&self) -> String {
+        self.network.model_name()
     }
 
     /// Reads or generates the data set.
-        ///
-        /// # Errors
-        /// Fails if the folder has no data set in a known format.
+    ///
+    /// # Errors
+    /// Fails if the folder has no data set in a known format.
     pub fn dataset(&self) -> Result<DataSet, DataError> {
         self.network.dataset(self.step.seed)
     }
@@ -121,9 +121,9 @@ impl TaskArgs {
     }
 
     /// Returns the device on which a rank computes.
-        ///
-        /// # Errors
-        /// Fails if CUDA is required but not available.
+    ///
+    /// # Errors
+    /// Fails if CUDA is required but not available.
     pub fn device_of(&self, rank: usize) -> Result<Device> {
         model::choose(self.step.device, rank)
     }

@@ -23,7 +23,7 @@ pub struct BackgroundArgs {
 
 impl BackgroundArgs {
     /// Returns the settings of a rank's background job, with the default widths if `--background` is
-        /// absent. Each rank trains a separate model.
+    /// absent. Each rank trains a separate model.
     pub fn job(&self, rank: usize, seed: u64) -> Settings {
         let hidden = self.background.clone().unwrap_or_else(|| vec![64]);
         Settings { hidden, batch: self.background_batch, seed: seed.wrapping_add(rank as u64) }

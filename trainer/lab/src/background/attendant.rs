@@ -15,7 +15,7 @@ pub trait Observer {
     /// Called when an iteration begins.
     fn iteration_begins(&mut self);
     /// Called when a tasklet begins.
-        fn begins(&mut self, kind: Kind);
+    fn begins(&mut self, kind: Kind);
     /// Called when the current tasklet ends.
     fn ends(&mut self);
 }
@@ -48,7 +48,7 @@ enum Watch {
 
 impl Attendant {
     /// Creates an attendant for this door, which stays closed for the first [`BENCHMARK_ITERATIONS`]
-        /// iterations.
+    /// iterations.
     pub fn new(door: Arc<Door>, limit: Limit) -> Self {
         const { assert!(BENCHMARK_ITERATIONS <= ROUNDS_MAX) };
         let watch = Watch::Benchmark(0, Benchmark::default());

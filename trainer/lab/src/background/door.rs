@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
     /// Number of samples.
-        pub samples: u64,
+    pub samples: u64,
     /// Number of pieces of work.
     pub pieces: u64,
     /// Wall-clock time of the pieces in seconds, including the time that the foreground used on the same
-        /// core.
+    /// core.
     pub busy_s: f64,
 }
 
@@ -42,7 +42,7 @@ pub struct Door {
     /// Remaining budget in nanoseconds; [`UNBOUNDED`] without a budget.
     left_ns: AtomicI64,
     /// Time of a piece without contention, in nanoseconds. No piece starts if the remaining budget is
-        /// smaller.
+    /// smaller.
     piece_ns: AtomicI64,
     samples: AtomicU64,
     pieces: AtomicU64,
@@ -80,7 +80,7 @@ impl Door {
     }
 
     /// Opens the door with this budget in seconds, which replaces the previous one. Pieces run while the
-        /// remaining budget is at least the time of a piece. A budget of 0 stops them.
+    /// remaining budget is at least the time of a piece. A budget of 0 stops them.
     pub fn allow(&self, budget_s: f64) {
         self.left_ns.store((budget_s.max(0.0) * 1e9) as i64, Ordering::SeqCst);
         self.open.store(true, Ordering::SeqCst);
@@ -95,7 +95,7 @@ impl Door {
     }
 
     /// Returns the work of the background job so far.
-        pub fn spent(&self) -> Spent {
+    pub fn spent(&self) -> Spent {
         Spent {
             samples: self.samples.load(Ordering::Relaxed),
             pieces: self.pieces.load(Ordering::Relaxed),

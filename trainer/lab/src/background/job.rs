@@ -65,7 +65,7 @@ impl Job {
     }
 
     /// Chooses the largest piece size, a power of two or the batch, that takes at most about [`PIECE_US`]
-        /// on this device now. The training steps during the measurement do not count.
+    /// on this device now. The training steps during the measurement do not count.
     pub fn fit(&mut self) -> Pieces {
         let mut alone_us = 0.0;
         let mut chosen = 1;
@@ -125,7 +125,7 @@ impl Job {
     }
 
     /// Returns the mean loss on the first samples of the task. These are training samples, and the job
-        /// soon overfits: its purpose is to use time.
+    /// soon overfits: its purpose is to use time.
     pub fn loss(&self) -> f64 {
         evaluate(&self.model, &self.data.train.head(SHOWN, self.model.kind(), self.model.device()))
     }

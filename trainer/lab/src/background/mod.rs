@@ -72,12 +72,12 @@ impl Ran {
 
 impl Background {
     /// Starts the job with a closed door, and waits until it has chosen its piece size on this device.
-        ///
-        /// The thread starts with the core and priority of the calling thread, and lowers its priority when
-        /// it is ready.
-        ///
-        /// # Errors
-        /// Fails if the system or the device does not allow a lower priority.
+    ///
+    /// The thread starts with the core and priority of the calling thread, and lowers its priority when
+    /// it is ready.
+    ///
+    /// # Errors
+    /// Fails if the system or the device does not allow a lower priority.
     pub fn start(settings: Settings, device: Device) -> Result<Self> {
         let door = Arc::new(Door::default());
         let (ready, pieces) = mpsc::channel();
@@ -93,7 +93,10 @@ impl Background {
             Ok(pieces) => background.pieces = pieces,
             // The thread ended before it was ready; its result has the cause.
             Err(_) => {
-                return Err(background.join().map_or_else(|error| error, |_| anyhow!("the background job ended before it was ready")));
+                return Err(background.join().map_or_else(
+                    |error| error,
+                    |_| anyhow!("the background job ended before it was ready"),
+                ));
             }
         }
         Ok(background)
@@ -105,14 +108,14 @@ impl Background {
     }
 
     /// Returns the pieces of the job.
-        pub fn pieces(&self) -> Pieces {
+    pub fn pieces(&self) -> Pieces {
         self.pieces
     }
 
     /// Ends the job after its current piece and returns its result.
-        ///
-        /// # Errors
-        /// Returns the error that ended the job earlier, if any.
+    ///
+    /// # Errors
+    /// Returns the error that ended the job earlier, if any.
     pub fn end(mut self) -> Result<Ran> {
         self.join()
     }

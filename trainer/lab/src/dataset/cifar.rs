@@ -41,8 +41,10 @@ fn read_split(paths: &[PathBuf]) -> Result<Split, DataError> {
     for path in paths {
         let bytes = read_file(path)?;
         if bytes.is_empty() || !bytes.len().is_multiple_of(RECORD_BYTES) {
-            let rule =
-                format!("file size {} bytes: must be a multiple of the record size of {RECORD_BYTES} bytes", bytes.len());
+            let rule = format!(
+                "file size {} bytes: must be a multiple of the record size of {RECORD_BYTES} bytes",
+                bytes.len()
+            );
             return Err(malformed(path, (bytes.len() / RECORD_BYTES * RECORD_BYTES) as u64, rule));
         }
         for (number, record) in bytes.chunks_exact(RECORD_BYTES).enumerate() {

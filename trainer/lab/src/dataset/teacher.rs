@@ -20,7 +20,7 @@ pub struct TeacherTask {
     /// Number of training samples.
     pub samples: u64,
     /// Seed of the random generator for the teacher and the samples.
-        pub seed: u64,
+    pub seed: u64,
 }
 
 impl TeacherTask {

@@ -16,7 +16,7 @@ use crate::task::TaskArgs;
 #[derive(Debug, Clone, Args)]
 pub struct GapsArgs {
     /// File with a burst-parallel plan from `evenstep-predictor plan --json` [default: the first and the
-        /// last layer on all workers, the other layers on one]
+    /// last layer on all workers, the other layers on one]
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
     /// Number of worker processes (without --plan)
@@ -50,10 +50,10 @@ pub struct GapsArgs {
 
 impl GapsArgs {
     /// Returns the plan whose gaps are filled.
-        ///
-        /// # Errors
-        /// Fails if the plan cannot be read or is for another model, or if the global batch is smaller than
-        /// the number of workers.
+    ///
+    /// # Errors
+    /// Fails if the plan cannot be read or is for another model, or if the global batch is smaller than
+    /// the number of workers.
     pub fn plan(&self, model: &Network) -> Result<Plan> {
         let plan = match &self.plan {
             Some(path) => Plan::read(path)?,

@@ -18,10 +18,10 @@ pub struct LaunchArgs {
     #[command(flatten)]
     pub launch: LaunchOptions,
     /// Run a competing load on each worker's core, drawn separately for each; pins one worker to each
-        /// core
+    /// core
     #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes", conflicts_with = "sway")]
     pub contend: Option<LoadKind>,
-        /// The model and the training options.
+    /// The model and the training options.
     #[command(flatten)]
     pub train: TrainArgs,
 }
@@ -48,9 +48,9 @@ pub struct JoinArgs {
     #[arg(long, hide = true)]
     pub contended: Option<LoadKind>,
     /// Start of the real or imposed load, in seconds on the machine's monotonic clock
-        #[arg(long, hide = true, value_parser = clock_seconds)]
+    #[arg(long, hide = true, value_parser = clock_seconds)]
     pub loaded_since: Option<f64>,
-        /// The model and the training options.
+    /// The model and the training options.
     #[command(flatten)]
     pub train: TrainArgs,
 }
@@ -74,18 +74,18 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 1.0)]
     pub pace_unit_ms: f64,
     /// Impose speeds that change over time: divide each worker's pace (1 without --pace) by 1 + n, for n
-        /// simulated busy threads. LOAD is one of the loads of `contend`
+    /// simulated busy threads. LOAD is one of the loads of `contend`
     #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes")]
     pub sway: Option<LoadKind>,
     /// File for the record of the run: JSON lines, one per iteration, for `report`. If its name ends in
-        /// .csv: a table with one row per worker and iteration, for `evenstep-predictor backtest --id worker`
+    /// .csv: a table with one row per worker and iteration, for `evenstep-predictor backtest --id worker`
     #[arg(long)]
     pub record: Option<PathBuf>,
     /// Folder for sample logs: one file per worker with the epoch and index of every computed sample
     #[arg(long)]
     pub sample_log: Option<PathBuf>,
     /// Folder for timelines: one file per worker with its times of compute, claims and waits, for
-        /// `report --timeline`
+    /// `report --timeline`
     #[arg(long, value_name = "FOLDER")]
     pub timeline: Option<PathBuf>,
     /// Write every N-th iteration to the timelines (requires --timeline)
@@ -95,9 +95,9 @@ pub struct TrainArgs {
 
 impl TrainArgs {
     /// Returns the imposed pace of a worker, if any.
-        ///
-        /// # Errors
-        /// Fails if `--pace` has no entry for this rank.
+    ///
+    /// # Errors
+    /// Fails if `--pace` has no entry for this rank.
     pub fn pace_of(&self, rank: usize) -> Result<Option<f64>, InvalidArgs> {
         let Some(paces) = &self.pace else { return Ok(self.sway.map(|_| 1.0)) };
         let unnamed =
@@ -113,16 +113,19 @@ impl TrainArgs {
         }
         let paces = self.pace.as_ref()?;
         if paces.len() != world_size {
-            return Some(format!("--pace lists {} speeds: must list one for each of {world_size} workers", paces.len()));
+            return Some(format!(
+                "--pace lists {} speeds: must list one for each of {world_size} workers",
+                paces.len()
+            ));
         }
         let wrong = paces.iter().find(|&&pace| !finite_positive(pace) || pace < 1e-3);
         wrong.map(|pace| format!("--pace {pace}: must be a finite number of at least 0.001"))
     }
 
     /// Checks that the options are consistent for this number of workers.
-        ///
-        /// # Errors
-        /// Returns the first violated rule with the offending values.
+    ///
+    /// # Errors
+    /// Returns the first violated rule with the offending values.
     pub fn check(&self, world_size: usize) -> Result<(), InvalidArgs> {
         let options = &self.options;
         options.check(world_size)?;
@@ -144,7 +147,7 @@ impl TrainArgs {
     }
 
     /// Returns the network, its data set and the options of the optimizer step.
-        pub fn task(&self) -> TaskArgs {
+    pub fn task(&self) -> TaskArgs {
         TaskArgs { network: self.network.clone(), step: self.options.step.clone() }
     }
 }

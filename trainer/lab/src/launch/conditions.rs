@@ -24,9 +24,9 @@ pub struct Conditions {
 
 impl Conditions {
     /// Returns the imposed pace of this worker, if any.
-        ///
-        /// # Errors
-        /// Fails if `--pace` has no entry for this rank.
+    ///
+    /// # Errors
+    /// Fails if `--pace` has no entry for this rank.
     pub fn pace(&self) -> Result<Option<ImposedPace>> {
         let unit = Duration::from_secs_f64(self.train.pace_unit_ms / 1e3);
         Ok(self.train.pace_of(self.process.rank)?.map(|pace| {
@@ -39,7 +39,7 @@ impl Conditions {
     }
 
     /// Returns the real or imposed load of each worker, by rank, on the clock of the record. Empty
-        /// without a load, or if its start is unknown.
+    /// without a load, or if its start is unknown.
     pub fn timelines(&self, started: Instant) -> Vec<Timeline> {
         let kind = self.contended.or(self.train.sway).filter(|_| self.loaded_since.is_some());
         let ranks = 0..self.process.world_size;
@@ -47,7 +47,7 @@ impl Conditions {
     }
 
     /// Returns the load of a worker, with time 0 at `origin`. If the start of the load is unknown, it
-        /// starts now.
+    /// starts now.
     fn timeline(&self, kind: LoadKind, rank: usize, origin: Instant) -> Timeline {
         let now_s = clock_s();
         let lead_s = now_s - origin.elapsed().as_secs_f64() - self.loaded_since.unwrap_or(now_s);

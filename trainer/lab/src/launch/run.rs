@@ -46,8 +46,7 @@ pub fn run(args: &LaunchArgs) -> Result<Ended> {
             let load = Load::beside(rank, kind, args.train.options.step.seed);
             loads.start(contender(core, load, since_s)?)?;
         }
-        Output::new("launch")
-            .say(&format!("competing load ({kind}) runs on cores {cores:?}"));
+        Output::new("launch").say(&format!("competing load ({kind}) runs on cores {cores:?}"));
     }
     launch(&args.train.options, &options, &variables)
 }

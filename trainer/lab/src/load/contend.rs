@@ -60,7 +60,7 @@ pub fn run(args: &ContendArgs) -> Result<()> {
     let mut until_s = since_s;
     for regime in (Load { kind: args.load, seed: args.seed }).regimes() {
         // Counted from the start of the load, so that a late wake-up shortens the next regime. The
-                // load then follows its law without drift.
+        // load then follows its law without drift.
         until_s += regime.duration.as_secs_f64();
         let left = Duration::try_from_secs_f64(until_s - clock_s()).unwrap_or_default();
         if left.is_zero() {

@@ -41,19 +41,19 @@ const AHEAD_MAX: usize = 1 << 16;
 #[serde(rename_all = "snake_case")]
 pub enum LoadKind {
     /// Regimes of 3 s on average (exponential, clamped to 0.75 to 9 s): half of them idle, the others
-        /// with one to three busy threads, equally likely
+    /// with one to three busy threads, equally likely
     Regimes,
     /// Constantly one to three busy threads; the number is drawn once
     Steady,
     /// Bursts of one busy thread each: a Poisson process, one every 2 s on average, each 1.5 s long on
-        /// average (exponential), at most three at a time
+    /// average (exponential), at most three at a time
     Bursty,
     /// A square wave: half of the period idle, half with one to three busy threads. Their number, the
-        /// period (4 to 10 s) and the phase are drawn once
+    /// period (4 to 10 s) and the phase are drawn once
     Periodic,
     /// A random walk between 0 and 3 threads, reflected at both bounds: a normal step every 0.25 s, with
-        /// a standard deviation of 0.5 threads in one second. A fraction of a thread is busy for that share
-        /// of every 10 ms
+    /// a standard deviation of 0.5 threads in one second. A fraction of a thread is busy for that share
+    /// of every 10 ms
     Walk,
 }
 
@@ -89,7 +89,7 @@ pub struct Regime {
 
 impl Load {
     /// Returns the load on the core of one worker of a run. Seeds differ between workers and between run
-        /// seeds, so that the loads are independent.
+    /// seeds, so that the loads are independent.
     pub fn beside(rank: usize, kind: LoadKind, run_seed: u64) -> Self {
         Self { kind, seed: run_seed.wrapping_mul(1000).wrapping_add(rank as u64) }
     }
@@ -160,7 +160,7 @@ fn walk(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
         let here = regime(WALK_STEP_S, threads);
         let normal: f64 = StandardNormal.sample(&mut random);
         // Reflect at 0, then at the maximum. The bound `2 * most`, 12 standard deviations away, keeps
-                // the result in range for any draw.
+        // the result in range for any draw.
         let there = (threads + WALK_SPREAD * WALK_STEP_S.sqrt() * normal).abs().min(2.0 * most);
         threads = if there > most { 2.0 * most - there } else { there };
         here
@@ -202,10 +202,10 @@ impl Timeline {
     }
 
     /// Returns the time at which a worker finishes work that it starts at `from_s` and that takes
-        /// `alone_s` seconds without a load.
-        ///
-        /// With n busy threads the worker gets a share of 1 / (1 + n) of the core. Later queries must not
-        /// start before `from_s`.
+    /// `alone_s` seconds without a load.
+    ///
+    /// With n busy threads the worker gets a share of 1 / (1 + n) of the core. Later queries must not
+    /// start before `from_s`.
     pub fn done_at(&mut self, from_s: f64, alone_s: f64) -> f64 {
         self.forget_before(from_s);
         let (mut at_s, mut left_s) = (from_s, alone_s);
@@ -233,7 +233,7 @@ impl Timeline {
     }
 
     /// Draws one more regime and stores it unless it ends before `from_s`. Returns false if the load has
-        /// no more regimes.
+    /// no more regimes.
     fn draw(&mut self, from_s: f64) -> bool {
         let Some(Regime { duration, threads }) = self.regimes.next() else { return false };
         let begin_s = self.known_until_s;

@@ -36,7 +36,7 @@ impl ImposedPace {
     }
 
     /// Returns the earliest time at which `samples` begun at `started` may be done. Targets count from
-        /// the start of the step, so that a late wake-up after one micro-batch shortens the next wait.
+    /// the start of the step, so that a late wake-up after one micro-batch shortens the next wait.
     fn target(&mut self, started: Instant, samples: u64) -> Instant {
         let alone_s = self.seconds_per_sample * samples as f64;
         let time_s = match &mut self.sway {
@@ -90,7 +90,10 @@ mod tests {
             ImposedPace::new(0.5, Duration::from_millis(1)).swayed(Timeline::new(load, 0.0), origin);
         let started = origin + Duration::from_secs(5);
         let took = (pace.target(started, 10) - started).as_secs_f64();
-        assert!(threads > 0.0 && (took - 0.02 * (1.0 + threads)).abs() < 1e-6, "{took} s with {threads} threads");
+        assert!(
+            threads > 0.0 && (took - 0.02 * (1.0 + threads)).abs() < 1e-6,
+            "{took} s with {threads} threads"
+        );
     }
 
     #[test]

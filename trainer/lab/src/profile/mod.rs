@@ -48,7 +48,7 @@ pub struct ProfileArgs {
         value_parser = clap::value_parser!(u64).range(1..=GLOBAL_BATCH_MAX))]
     pub batches: Vec<u64>,
     /// Measure tables by GPU count for this global batch instead; use this if workers slow each other
-        /// down
+    /// down
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=GLOBAL_BATCH_MAX))]
     pub global_batch: Option<u64>,
     /// Number of worker processes; with two or more, the network between them is measured too
@@ -64,7 +64,7 @@ pub struct ProfileArgs {
     #[command(flatten)]
     pub processes: ProcessArgs,
     /// The network, its data set and the optimizer step.
-        #[command(flatten)]
+    #[command(flatten)]
     pub task: TaskArgs,
 }
 
@@ -76,9 +76,10 @@ pub fn run(args: &ProfileArgs) -> Result<Ended> {
     args.task.check()?;
     let ranks = args.ranks as usize;
     if let Some(batch) = args.global_batch.filter(|&batch| batch < ranks as u64) {
-        return Err(
-            InvalidArgs(format!("--global-batch {batch}: must be at least the number of ranks, {ranks}")).into()
-        );
+        return Err(InvalidArgs(format!(
+            "--global-batch {batch}: must be at least the number of ranks, {ranks}"
+        ))
+        .into());
     }
     let work = |process| work(&Bench::new(args, process)?);
     processes::run((&args.processes, &args.task), ranks, "profile", || Ok(()), work)
@@ -122,14 +123,17 @@ impl<'a> Bench<'a> {
         let data = args.task.dataset()?;
         let wanted = args.global_batch.or(args.batches.iter().copied().max()).unwrap_or(1);
         let (name, samples) = (&data.name, data.train.len());
-        ensure!(wanted <= samples, "batch {wanted} exceeds the {samples} samples of {name}; use a smaller batch");
+        ensure!(
+            wanted <= samples,
+            "batch {wanted} exceeds the {samples} samples of {name}; use a smaller batch"
+        );
         let world = process.group("world", process.world_size)?;
         let output = Output::new("profile");
         Ok(Self { args, process, world, data, output, plans: Cell::new(0) })
     }
 
     /// Measures the time of each layer in a plan. With `alone`, each rank runs the plan separately;
-        /// otherwise all ranks run it together.
+    /// otherwise all ranks run it together.
     fn times(&self, plan: &Plan, alone: bool) -> Result<Vec<LayerTimes>> {
         let number = self.plans.replace(self.plans.get() + 1);
         let task = &self.args.task;

@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn no_figure_is_negative() {
         // First, times that fall with more bytes; then times so steep that a fitted line has a
-                // negative latency.
+        // negative latency.
         let took = |bytes, took_us| Sample { bytes, messages: 2.0, took_us };
         let found = fit(&[took(1e3, 50.0), took(1e6, 40.0)]);
         assert!(found.us_per_byte > 0.0 && found.latency_us > 0.0, "{found:?}");
