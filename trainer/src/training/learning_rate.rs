@@ -1,7 +1,10 @@
 //! The learning rate as a function of the global batch, computed locally with the predictor's formulas.
 //!
-//!  The predictor's response has priority. All ranks compute the same course from the previous course, the
-//!  batch and the position in the data in two cases: until the predictor responds for a changed number of
+//! The predictor's response has priority. All ranks compute the same course from the previous course, the
+//! batch and the position in the data:
+//!
+//!  - until the predictor responds for a changed number of workers
+//!  - if the predictor is not used or unreachable
 //!  workers, and if it is not used or unreachable.
 
 use std::fmt;
