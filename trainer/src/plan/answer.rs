@@ -39,10 +39,10 @@ impl Plan {
     /// computes and claims nothing in that iteration.
     ///
     /// # Errors
-    ///  - [`PlanError::Workers`]: the allocation names other workers than this run's.
-    ///  - [`PlanError::Cover`]: its shares and chunks do not cover the global batch exactly once.
-    ///  - [`PlanError::Tail`]: its tail breaks a rule.
-    ///  - [`PlanError::LearningRate`]: its multiplier is negative or not finite.
+    /// - [`PlanError::Workers`]: the allocation names other workers than this run's.
+    /// - [`PlanError::Cover`]: its shares and chunks do not cover the global batch exactly once.
+    /// - [`PlanError::Tail`]: its tail breaks a rule.
+    /// - [`PlanError::LearningRate`]: its multiplier is negative or not finite.
     pub fn from_answer(answer: &AllocateAnswer, requested: &Requested<'_>) -> Result<Self, PlanError> {
         let told = requested.by_rank(answer)?;
         let share = |told: &Option<&Allocation>| match told {
@@ -101,7 +101,10 @@ fn tail(answer: &AllocateAnswer, told: &[Option<&Allocation>]) -> Result<Option<
         claimants: told.iter().map(claimant).collect(),
     };
     if let Some(pool) = tail.claimants.iter().filter_map(|own| own.pool).find(|pool| *pool >= said.len()) {
-        return Err(PlanError::Tail(format!("pool {pool} of a worker must be below the number of pools, {}", said.len())));
+        return Err(PlanError::Tail(format!(
+            "pool {pool} of a worker must be below the number of pools, {}",
+            said.len()
+        )));
     }
     match (0..said.len()).find(|pool| tail.members(*pool).next().is_none()) {
         Some(pool) => Err(PlanError::Tail(format!("pool {pool} has {} chunks but no worker", said[pool]))),
@@ -197,7 +200,11 @@ mod tests {
         let joined_since = followed(&answer(&[(0, 40, 0)]), 2, false).unwrap();
         assert_eq!(joined_since.shares(), [Share { local_batch: 40, offset: 0 }, Share::default()]);
         let outgrown = followed(&answer(&[(0, 40, 0)]), 2, true);
-        assert_eq!(outgrown, Err(PlanError::Workers(Mismatch::Outgrown)), "the global batch is for one worker");
+        assert_eq!(
+            outgrown,
+            Err(PlanError::Workers(Mismatch::Outgrown)),
+            "the global batch is for one worker"
+        );
         assert!(followed(&answer(&[(0, 10, 0), (1, 30, 10)]), 2, true).is_ok());
         for shares in [[(0, 10, 0), (1, 29, 10)], [(0, 10, 0), (1, 30, 9)], [(0, 10, 0), (1, 30, 11)]] {
             let wrong = followed(&answer(&shares), 1, false);

@@ -45,8 +45,8 @@ impl From<rule::Ramp> for Rate {
 impl Rate {
     /// Returns the rate of an instruction.
     ///
-    ///  # Errors
-    ///  Returns the first multiplier that is negative or not finite.
+    /// # Errors
+    /// Returns the first multiplier that is negative or not finite.
     pub fn from_instruction(instruction: &OptimizerInstruction) -> Result<Self, f64> {
         let ramp = instruction.ramp.as_ref().map(|ramp| Ramp {
             from: ramp.from,

@@ -1,10 +1,10 @@
 //! The plan of an iteration: which rank computes which samples. It is the same on all ranks.
 //!
-//!  - [`Plan`]: shares by rank (`split`), and a [`Tail`] if part of the iteration is claimed (`claimable`)
-//!  - `answer`: plans from the predictor's responses
-//!  - [`Planner`]: the plan in force in an iteration
-//!  - [`Rate`]: the plan's multiplier of the learning rate
-//!  - `slots`: encoding of a plan for the other ranks
+//! - [`Plan`]: shares by rank (`split`), and a [`Tail`] if part of the iteration is claimed (`claimable`)
+//! - `answer`: plans from the predictor's responses
+//! - [`Planner`]: the plan in force in an iteration
+//! - [`Rate`]: the plan's multiplier of the learning rate
+//! - `slots`: encoding of a plan for the other ranks
 
 mod answer;
 mod claimable;

@@ -83,8 +83,8 @@ impl Planner {
 
     /// Returns the plan of an iteration of `size` samples, the same on all ranks.
     ///
-    ///  # Errors
-    ///  A rank has left the group.
+    /// # Errors
+    /// A rank has left the group.
     pub fn plan(&mut self, group: &Group, iteration: u64, size: u64) -> evenstep_c10d::Result<Planned> {
         let started = Instant::now();
         let (newest, answered) = match &mut self.source {

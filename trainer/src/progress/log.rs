@@ -74,8 +74,8 @@ pub struct Step<'a> {
 impl ProgressLog {
     /// Returns the job of a policy that queries the predictor.
     ///
-    ///  # Errors
-    ///  The policy does not query the predictor.
+    /// # Errors
+    /// The policy does not query the predictor.
     pub fn job(&self, policy: Policy) -> Result<&PolicyJob> {
         let found = self.jobs.iter().find(|job| job.policy == policy);
         found.with_context(|| format!("the policy {policy} has no job"))

@@ -1,8 +1,8 @@
 //! The metrics stream from rank 0 to the launcher: one line of JSON per iteration, on a socket that never
 //! blocks.
 //!
-//!  The socket is the worker's standard input, which is otherwise unused. Only the launcher can read it, and
-//!  it has no name on the machine. Lines that do not fit are dropped and counted.
+//! The socket is the worker's standard input, which is otherwise unused. Only the launcher can read it, and
+//! it has no name on the machine. Lines that do not fit are dropped and counted.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -104,8 +104,8 @@ pub struct MetricsStream<W = UnixStream> {
 impl MetricsStream {
     /// Opens the socket on standard input.
     ///
-    ///  # Errors
-    ///  Standard input is not a socket.
+    /// # Errors
+    /// Standard input is not a socket.
     pub fn open() -> io::Result<Self> {
         let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         socket.set_nonblocking(true)?;

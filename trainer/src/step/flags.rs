@@ -18,12 +18,13 @@ impl StopFlags {
     /// SIGTERM. SIGTERM stops a run too, but a worker of an elastic run only leaves.
     ///
     /// # Errors
-    ///  The operating system rejects a signal handler.
+    /// The operating system rejects a signal handler.
     pub fn listen(elastic: bool) -> Result<Self> {
         let flags = Self::default();
         let terminated = if elastic { &flags.leave } else { &flags.stop };
         for (signal, flag) in [(SIGINT, &flags.stop), (SIGTERM, terminated)] {
-            signal_hook::flag::register(signal, Arc::clone(flag)).context("installing the signal handlers")?;
+            signal_hook::flag::register(signal, Arc::clone(flag))
+                .context("installing the signal handlers")?;
         }
         Ok(flags)
     }

@@ -15,30 +15,32 @@ use crate::plan::Policy;
 /// The result is not a valid worker id.
 pub fn worker_id(prefix: Option<&str>, rank: usize) -> Result<WorkerId> {
     let prefix = prefix.map(str::to_owned).or_else(Host::name).unwrap_or_default();
-    WorkerId::new(format!("{prefix}/{rank}")).context("no valid worker id; set a valid prefix with --worker-id")
+    WorkerId::new(format!("{prefix}/{rank}"))
+        .context("no valid worker id; set a valid prefix with --worker-id")
 }
 
 /// Returns a unique job id.
 ///
-///  # Errors
-///  The system clock is before 1970.
+/// # Errors
+/// The system clock is before 1970.
 #[expect(clippy::disallowed_methods, reason = "a job id is made once per run and contains the time")]
 pub fn default_job_id() -> Result<JobId> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the system clock is before 1970; set it, or set --job")?;
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .context("the system clock is before 1970; set it, or set --job")?;
     Ok(JobId::new(format!("train-{}-{}", since.as_secs(), std::process::id()))?)
 }
 
 /// Returns the job id of a policy that queries the predictor. The policy `base` has a separate job, so that
 /// both policies can alternate in one run.
 ///
-///  # Errors
-///  The result is not a valid job id.
+/// # Errors
+/// The result is not a valid job id.
 pub fn job_of(policy: Policy, run: &JobId) -> Result<JobId> {
     match policy {
         Policy::Even | Policy::Evenstep => Ok(run.clone()),
-        Policy::Base => {
-            JobId::new(format!("{run}-base")).context("the job id of the policy base is too long; set a shorter --job")
-        }
+        Policy::Base => JobId::new(format!("{run}-base"))
+            .context("the job id of the policy base is too long; set a shorter --job"),
     }
 }
 

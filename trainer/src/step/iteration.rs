@@ -19,8 +19,8 @@ use crate::training::At;
 impl Worker<'_> {
     /// Runs one iteration of one replica. Returns the requests of all ranks at its end.
     ///
-    ///  # Errors
-    ///  A rank has left, a gradient is wrong, or a write failed.
+    /// # Errors
+    /// A rank has left, a gradient is wrong, or a write failed.
     pub fn step(&mut self, group: &Group, replica: &mut Replica) -> Result<Wished> {
         let iteration = replica.iteration;
         self.iterate(group, replica).with_context(|| format!("iteration {iteration} ({})", replica.policy))
@@ -63,7 +63,11 @@ impl Worker<'_> {
         self.observer.all_reduce_started(at)?;
         let reduced = replica.bucket.all_reduce(group, &replica.parameters, own)?;
         self.observer.all_reduce_finished(at)?;
-        ensure!(reduced.samples == size, "all ranks together computed {} samples instead of {size}", reduced.samples);
+        ensure!(
+            reduced.samples == size,
+            "all ranks together computed {} samples instead of {size}",
+            reduced.samples
+        );
         self.claims.settle(policy, plan, &reduced.reports, &computed);
         let verifying = Instant::now();
         let gradient_difference = self.verify(group, replica, size)?;

@@ -33,8 +33,8 @@ pub struct Replica {
 impl Replica {
     /// Copies parameters and velocity from rank `source` to every rank: all tensors or, on failure, none.
     ///
-    ///  # Errors
-    ///  A rank has left the group.
+    /// # Errors
+    /// A rank has left the group.
     pub fn align(&mut self, group: &Group, source: usize, on: Device) -> evenstep_c10d::Result<()> {
         let parts: Vec<Tensor> = self.parts().map(|part| part.detach().view(-1)).collect();
         let mut flat = Tensor::cat(&parts, 0).to_device(on);

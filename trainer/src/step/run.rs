@@ -10,8 +10,8 @@ use crate::training::{Hooks, Training, WorkerProcess};
 
 /// Trains as one worker, from joining the group to delivering the last report.
 ///
-///  # Errors
-///  Options contradict each other, the data is unusable, a worker has left, or a gradient is wrong.
+/// # Errors
+/// Options contradict each other, the data is unusable, a worker has left, or a gradient is wrong.
 pub fn run(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result<()> {
     let (mut worker, group, mut replicas) = setup::prepare(training, process, hooks)?;
     let trained = train(&mut worker, &group, &mut replicas);

@@ -24,9 +24,9 @@ use crate::training::{Hooks, Training, WorkerProcess};
 
 /// Joins the other workers and builds the state of this worker.
 ///
-///  # Errors
-///  Options contradict each other, the data is unusable, workers do not join in time, or the job belongs to
-///  another run.
+/// # Errors
+/// Options contradict each other, the data is unusable, workers do not join in time, or the job belongs to
+/// another run.
 pub fn prepare<'a>(
     training: &'a Training,
     process: &'a WorkerProcess,
@@ -74,8 +74,8 @@ pub fn prepare<'a>(
 
 /// Builds the state of a worker that needs no other worker.
 ///
-///  # Errors
-///  The device is unusable.
+/// # Errors
+/// The device is unusable.
 pub fn equip<'a>(training: &'a Training, process: &'a WorkerProcess, hooks: Hooks) -> Result<Worker<'a>> {
     let options = &training.options;
     let device = choose(options.step.device, process.rank)?;
@@ -132,8 +132,8 @@ pub fn replica(worker: &mut Worker<'_>, policy: Policy, world_size: usize) -> Re
 
 /// Loads the replicas from the latest checkpoint. Returns `None` if the run does not resume.
 ///
-///  # Errors
-///  The checkpoint is missing or belongs to another run.
+/// # Errors
+/// The checkpoint is missing or belongs to another run.
 pub fn resume(worker: &Worker<'_>, replicas: &mut [Replica]) -> Result<Option<State>> {
     let options = &worker.training.options;
     let Some(folder) = options.checkpoint_dir.as_ref().filter(|_| options.resume) else { return Ok(None) };
@@ -144,7 +144,7 @@ pub fn resume(worker: &Worker<'_>, replicas: &mut [Replica]) -> Result<Option<St
     Ok(Some(state))
 }
 
-/// Writes this worker's id and device to the store and returns those of all workers.
+/// Writes this worker's id and device to the store. Returns the ids and devices of all workers.
 fn introduce(worker: &Worker<'_>, store: &Store, timeout: Duration) -> Result<(Vec<WorkerId>, Vec<String>)> {
     let rank = worker.process.rank;
     let own = worker_id(worker.training.options.worker_id.as_deref(), rank)?;

@@ -110,8 +110,8 @@ impl Worker<'_> {
 
     /// Writes a checkpoint if one is due after iteration `before`.
     ///
-    ///  # Errors
-    ///  The checkpoint cannot be written.
+    /// # Errors
+    /// The checkpoint cannot be written.
     pub fn checkpoint_since(&mut self, before: u64, replicas: &[Replica]) -> Result<()> {
         let due = |every: u64| before / every < replicas[0].iteration / every;
         if self.training.options.checkpoint_every.is_some_and(due) {
@@ -123,8 +123,8 @@ impl Worker<'_> {
 
     /// On rank 0: writes a checkpoint, if all replicas are at the same iteration.
     ///
-    ///  # Errors
-    ///  The checkpoint cannot be written.
+    /// # Errors
+    /// The checkpoint cannot be written.
     pub fn checkpoint(&mut self, replicas: &[Replica]) -> Result<()> {
         let (Some(log), Some(folder)) = (&self.log, &self.training.options.checkpoint_dir) else {
             return Ok(());
@@ -154,8 +154,8 @@ impl Worker<'_> {
 
     /// Ends the observation; then rank 0 logs the end of the run.
     ///
-    ///  # Errors
-    ///  The observer fails.
+    /// # Errors
+    /// The observer fails.
     pub fn conclude(&mut self, replicas: &[Replica], stopped: bool) -> Result<()> {
         self.observer.run_finished()?;
         let Some(log) = self.log.take() else { return Ok(()) };

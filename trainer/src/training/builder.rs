@@ -42,11 +42,11 @@ impl Training {
     /// Returns the builder of a run with two workers. `model` creates the model and `data` opens the data
     /// set.
     ///
-    ///  Every worker process calls both functions. Options that are not set here come from `EVENSTEP_*`
-    ///  variables or keep their defaults.
+    /// Every worker process calls both functions. Options that are not set here come from `EVENSTEP_*`
+    /// variables or keep their defaults.
     ///
     /// # Errors
-    ///  An `EVENSTEP_*` variable has an invalid value.
+    /// An `EVENSTEP_*` variable has an invalid value.
     pub fn builder<M: Model + 'static, D: Dataset + 'static>(
         model: impl Fn(Device) -> Result<M> + 'static,
         data: impl Fn() -> Result<D> + 'static,

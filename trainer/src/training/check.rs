@@ -43,10 +43,7 @@ impl Options {
             }
             format!("--min-workers {fewest}: requires --elastic")
         } else if self.policy.len() > 1 {
-            format!(
-                "--elastic with --policy {:?}: an elastic run has exactly one policy",
-                self.policy
-            )
+            format!("--elastic with --policy {:?}: an elastic run has exactly one policy", self.policy)
         } else if fewest > world_size as u64 {
             format!("--min-workers {fewest}: must be at most the number of workers, {world_size}")
         } else if self.per_worker_batch.is_none()
@@ -92,7 +89,9 @@ impl Options {
             ))
         } else {
             room.filter(|(_, room)| *room < each).map(|(cap, _)| {
-                format!("--max-local-batch {cap} is below --per-worker-batch {each}, in multiples of {quantum}")
+                format!(
+                    "--max-local-batch {cap} is below --per-worker-batch {each}, in multiples of {quantum}"
+                )
             })
         }
     }
@@ -111,7 +110,9 @@ impl Options {
             Some(format!("--tail {share}: requires --policy even"))
         } else {
             let unbound = |cap| {
-                format!("--tail {share} with --max-local-batch {cap}: the cap does not apply to claimed samples; remove one of the two")
+                format!(
+                    "--tail {share} with --max-local-batch {cap}: the cap does not apply to claimed samples; remove one of the two"
+                )
             };
             self.max_local_batch.map(unbound)
         }

@@ -3,9 +3,8 @@
 //! The predictor's response has priority. All ranks compute the same course from the previous course, the
 //! batch and the position in the data:
 //!
-//!  - until the predictor responds for a changed number of workers
-//!  - if the predictor is not used or unreachable
-//!  workers, and if it is not used or unreachable.
+//! - until the predictor responds for a changed number of workers
+//! - if the predictor is not used or unreachable
 
 use std::fmt;
 
@@ -78,9 +77,7 @@ impl LearningRateOptions {
             (_, Some(iterations), _) => {
                 Some(format!("--ramp-iterations {iterations}: requires --rule dynamic-sgd"))
             }
-            (_, None, Some(epochs)) => {
-                Some(format!("--warmup-epochs {epochs}: requires --rule legw"))
-            }
+            (_, None, Some(epochs)) => Some(format!("--warmup-epochs {epochs}: requires --rule legw")),
             (_, None, None) => None,
         }
     }
@@ -188,7 +185,11 @@ mod tests {
         for (gone, multiplier) in [(0, 1.0), (1, 1.09375), (8, 1.75), (16, 2.5), (31, 3.90625), (32, 4.0)] {
             assert_eq!(grown.at(10 + gone), multiplier, "after {gone} iterations");
         }
-        assert_eq!(rule.rate(Some(grown), begin(18, 400)), grown, "the same number of other workers changes nothing");
+        assert_eq!(
+            rule.rate(Some(grown), begin(18, 400)),
+            grown,
+            "the same number of other workers changes nothing"
+        );
         let further = rule.rate(Some(grown), begin(18, 700));
         assert_eq!((further.at(18), further.at(34), further.at(50)), (1.75, 4.375, 7.0));
         let shrunk = rule.rate(Some(grown), begin(18, 50));

@@ -1,10 +1,10 @@
 //! A run: its model, data, options and hooks.
 //!
-//!  - [`Training`]: training of one worker
-//!  - [`Builder`]: a run of your own model, started with one call
-//!  - [`Options`]: options of the training; `batch`, `check`, `hedge` and `learning_rate` are parts of it
-//!  - [`Observer`], [`Hooks`]: extension points for experiments
-//!  - [`WorkerProcess`]: identity of a worker process
+//! - [`Training`]: training of one worker
+//! - [`Builder`]: a run of your own model, started with one call
+//! - [`Options`]: options of the training; `batch`, `check`, `hedge` and `learning_rate` are parts of it
+//! - [`Observer`], [`Hooks`]: extension points for experiments
+//! - [`WorkerProcess`]: identity of a worker process
 
 mod batch;
 mod builder;

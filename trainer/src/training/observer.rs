@@ -42,8 +42,9 @@ pub struct At {
 /// Observes the iterations of one worker. Every method does nothing by default.
 pub trait Observer {
     /// Rank 0 opens its progress log.
+    ///
     /// # Errors
-    ///  An error ends the run.
+    /// An error ends the run.
     fn run_started(&mut self, _run: &RunInfo<'_>, _output: &Output) -> Result<()> {
         Ok(())
     }
@@ -64,7 +65,7 @@ pub trait Observer {
     /// The all-reduce begins.
     ///
     /// # Errors
-    ///  An error ends the run.
+    /// An error ends the run.
     fn all_reduce_started(&mut self, _at: At) -> Result<()> {
         Ok(())
     }
@@ -72,7 +73,7 @@ pub trait Observer {
     /// The all-reduce is done.
     ///
     /// # Errors
-    ///  An error ends the run.
+    /// An error ends the run.
     fn all_reduce_finished(&mut self, _at: At) -> Result<()> {
         Ok(())
     }
@@ -80,31 +81,31 @@ pub trait Observer {
     /// The optimizer step is done.
     ///
     /// # Errors
-    ///  An error ends the run.
+    /// An error ends the run.
     fn step_finished(&mut self, _at: At) -> Result<()> {
         Ok(())
     }
 
     /// On rank 0: an iteration is done.
     ///
-    ///  # Errors
-    ///  An error ends the run.
+    /// # Errors
+    /// An error ends the run.
     fn iteration_logged(&mut self, _line: IterationLine) -> Result<()> {
         Ok(())
     }
 
     /// On rank 0: an elastic run continued with other workers.
     ///
-    ///  # Errors
-    ///  An error ends the run.
+    /// # Errors
+    /// An error ends the run.
     fn regrouped(&mut self, _line: RegroupLine) -> Result<()> {
         Ok(())
     }
 
     /// On rank 0: the training of a policy is done.
     ///
-    ///  # Errors
-    ///  An error ends the run.
+    /// # Errors
+    /// An error ends the run.
     fn policy_finished(&mut self, _line: EndLine) -> Result<()> {
         Ok(())
     }
@@ -112,16 +113,16 @@ pub trait Observer {
     /// Writes all observations to disk. Called before a checkpoint, and whenever another worker may become
     /// rank 0.
     ///
-    ///  # Errors
-    ///  An error ends the run.
+    /// # Errors
+    /// An error ends the run.
     fn flush(&mut self) -> Result<()> {
         Ok(())
     }
 
     /// This worker's run is over.
     ///
-    ///  # Errors
-    ///  An error makes the run a failure.
+    /// # Errors
+    /// An error makes the run a failure.
     fn run_finished(&mut self) -> Result<()> {
         Ok(())
     }
