@@ -23,9 +23,7 @@ pub fn choose(choice: DeviceChoice, rank: usize) -> Result<Device> {
     let wanted = choice != DeviceChoice::Cpu;
     let devices = if wanted && evenstep_c10d::load_cuda() { Cuda::device_count() } else { 0 };
     match (choice, devices) {
-        (DeviceChoice::Cuda, 0) => {
-            bail!("--device cuda: libtorch finds no CUDA device on this machine; use --device cpu or auto")
-        }
+        (DeviceChoice::Cuda, 0) => bail!("--device cuda: libtorch finds no CUDA device; use --device auto"),
         (_, 0) => Ok(Device::Cpu),
         (_, devices) => Ok(Device::Cuda(rank % devices as usize)),
     }

@@ -39,8 +39,9 @@ pub fn default_job_id() -> Result<JobId> {
 pub fn job_of(policy: Policy, run: &JobId) -> Result<JobId> {
     match policy {
         Policy::Even | Policy::Evenstep => Ok(run.clone()),
-        Policy::Base => JobId::new(format!("{run}-base"))
-            .context("the job id of the policy base is too long; set a shorter --job"),
+        Policy::Base => {
+            JobId::new(format!("{run}-base")).context("job id of the policy base; set a shorter --job")
+        }
     }
 }
 

@@ -89,9 +89,7 @@ pub fn start_log(
 fn batch_words(options: &Options, begins_with: usize) -> String {
     let (base, rule) = (options.base_batch(begins_with), options.rule.to_string());
     match options.per_worker_batch {
-        Some(each) => {
-            format!("{each} samples per worker (--lr is for a global batch of {base}, rule {rule})")
-        }
+        Some(each) => format!("{each} samples per worker (--lr is for {base} in total, rule {rule})"),
         None if options.rule.rule == RuleChoice::Legw => format!("global batch {base}, {rule}"),
         None => format!("global batch {base}"),
     }

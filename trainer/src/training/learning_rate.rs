@@ -77,7 +77,9 @@ impl LearningRateOptions {
             (_, Some(iterations), _) => {
                 Some(format!("--ramp-iterations {iterations}: requires --rule dynamic-sgd"))
             }
-            (_, None, Some(epochs)) => Some(format!("--warmup-epochs {epochs}: requires --rule legw")),
+            (_, None, Some(epochs)) => {
+                Some(format!("--warmup-epochs {epochs}: allowed only with --rule legw"))
+            }
             (_, None, None) => None,
         }
     }

@@ -46,8 +46,6 @@ impl WorkerProcess {
         let Some(text) = std::env::var_os(WORKER) else { return Ok(None) };
         let text = text.to_string_lossy();
         let process = serde_json::from_str(&text);
-        Ok(Some(process.with_context(|| {
-            format!("{WORKER}={text}: not a worker identity; only the launcher sets this variable")
-        })?))
+        Ok(Some(process.with_context(|| format!("{WORKER}={text}: only the launcher sets this variable"))?))
     }
 }
