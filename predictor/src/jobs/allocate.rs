@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use evenstep_core::job::{Decided, JobState, Undecided};
+use evenstep_core::learning_rate::Controller;
 use evenstep_core::plan::Unplannable;
 use evenstep_protocol::{AllocateRequest, JobId, LearningRateRule, WorkerReport};
 use evenstep_store::{Change, StoreError};
@@ -190,7 +191,12 @@ fn learning_rate(job_id: &JobId, held: &mut Held, decided: bool) -> Result<Optio
     if decided {
         held.stored_global_batch = Some(global_batch);
     }
-    let state = serde_json::to_string(&held.state.learning_rate);
+    store_learning_rate(job_id, &held.state.learning_rate).map(Some)
+}
+
+/// Stores the state of the learning-rate rule.
+pub(super) fn store_learning_rate(job_id: &JobId, controller: &Controller) -> Result<Change, StoreError> {
+    let state = serde_json::to_string(controller);
     let state = state.map_err(|source| StoreError::Corrupt { what: "learning rate", source })?;
-    Ok(Some(Change::LearningRate { job_id: job_id.clone(), state }))
+    Ok(Change::LearningRate { job_id: job_id.clone(), state })
 }

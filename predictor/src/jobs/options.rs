@@ -4,6 +4,7 @@ use evenstep_core::job::{controller, rule};
 use evenstep_protocol::{JobSpec, JobView};
 use evenstep_store::Change;
 
+use super::allocate::store_learning_rate;
 use super::describe;
 use super::error::JobError;
 use super::job::Job;
@@ -25,11 +26,15 @@ impl Job {
             let begins = controller(&spec).map_err(|error| JobError::Invalid(error.to_string()))?;
             let now_unix_ms = guard.now_unix_ms;
             let held = guard.change();
-            let change = Change::PutJob { job_id: self.id().clone(), spec: spec.clone().into() };
-            self.store().write(vec![change], now_unix_ms).await?;
+            let mut changes = vec![Change::PutJob { job_id: self.id().clone(), spec: spec.clone().into() }];
+            // Before the first iteration is planned, the rule and its base batch may still change.
+            let begins = Some(begins).filter(|_| held.state.next_iteration == 0);
+            if let Some(begins) = &begins {
+                changes.push(store_learning_rate(self.id(), begins)?);
+            }
+            self.store().write(changes, now_unix_ms).await?;
             held.state.spec = spec;
-            if held.state.next_iteration == 0 {
-                // No iteration was planned: the base batch of the learning rate is still open.
+            if let Some(begins) = begins {
                 held.state.learning_rate = begins;
             }
             guard.settle();
