@@ -169,6 +169,7 @@ fn rejection(response: &Response) -> ErrorKind {
     match (response.status, slug.as_str()) {
         (409, "stale-generation") => ErrorKind::StaleGeneration(detail),
         (404, "unknown-job" | "unknown-worker") => ErrorKind::Unknown(detail),
+        (422, "infeasible") => ErrorKind::Infeasible(detail),
         // Busy and paused are temporary: leases expire and workers return.
         (429 | 500.., _) => ErrorKind::Unreachable(detail),
         _ => ErrorKind::Rejected(detail),
@@ -202,7 +203,7 @@ mod tests {
         assert!(matches!(problem("stale-generation", 409), ErrorKind::StaleGeneration(_)));
         assert!(matches!(problem("unknown-job", 404), ErrorKind::Unknown(_)));
         assert!(matches!(problem("busy", 429), ErrorKind::Unreachable(_)));
-        assert!(matches!(problem("infeasible", 422), ErrorKind::Rejected(_)));
+        assert!(matches!(problem("infeasible", 422), ErrorKind::Infeasible(_)));
         assert!(matches!(problem("paused", 503), ErrorKind::Unreachable(_)));
         assert!(matches!(rejection(&response(404, "not found")), ErrorKind::Rejected(_)));
         assert!(matches!(rejection(&response(502, "<html>")), ErrorKind::Unreachable(_)));

@@ -194,12 +194,14 @@ impl Connection {
             Err(error) => error,
         };
         match error.kind {
-            ErrorKind::Rejected(_) => {
+            ErrorKind::Rejected(_) | ErrorKind::Infeasible(_) => {
                 self.rejections += 1;
-                if self.rejections < REJECTIONS_MAX {
-                    self.backlog.put_back(taken);
-                } else {
-                    self.backlog.count_lost(request.reports.len());
+                if let ErrorKind::Rejected(_) = error.kind {
+                    if self.rejections < REJECTIONS_MAX {
+                        self.backlog.put_back(taken);
+                    } else {
+                        self.backlog.count_lost(request.reports.len());
+                    }
                 }
                 if self.rejections % REJECTIONS_PER_EVENT == 1 {
                     self.events.handle(&Event::Rejected { error, in_a_row: self.rejections });

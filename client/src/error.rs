@@ -53,6 +53,9 @@ pub enum ErrorKind {
     /// The predictor rejected the request.
     #[error("the predictor rejected the request: {0}")]
     Rejected(String),
+    /// No allocation fits the bounds of the workers. The predictor has stored the reports of the request.
+    #[error("the predictor cannot allocate: {0}")]
+    Infeasible(String),
     /// The job id belongs to another run.
     #[error("{0}")]
     JobInUse(String),
@@ -67,7 +70,7 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// Whether the same request will never succeed: repeating it is pointless.
     pub fn is_permanent(&self) -> bool {
-        matches!(self, Self::Rejected(_) | Self::JobInUse(_) | Self::Superseded)
+        matches!(self, Self::Rejected(_) | Self::Infeasible(_) | Self::JobInUse(_) | Self::Superseded)
     }
 
     pub(crate) fn in_operation(self, operation: Operation) -> Error {

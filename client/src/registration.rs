@@ -139,7 +139,7 @@ impl Registration {
             };
             let request = self.request(generation, newest + 1, None, &taken);
             match self.client.allocate(&request) {
-                Ok(_) => {}
+                Ok(_) | Err(Error { kind: ErrorKind::Infeasible(_), .. }) => {}
                 Err(Error { kind: ErrorKind::Rejected(_), .. }) => backlog.count_lost(request.reports.len()),
                 Err(error) => {
                     backlog.put_back(taken);

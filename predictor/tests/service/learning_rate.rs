@@ -1,6 +1,6 @@
 //! The learning rate follows the global batch.
 
-use evenstep_protocol::{AllocateAnswer, JobSpec, LearningRateRule, LearningRateSettings};
+use evenstep_protocol::{AllocateAnswer, JobSpec, LearningRateRule, LearningRateSettings, WorkerReport};
 
 use crate::support::{Service, ask, join_all, report};
 
@@ -108,6 +108,29 @@ fn gradients_of_an_answered_iteration_are_not_lost() {
     assert_eq!(answer.optimizer.lr_multiplier, 1.0, "the answer that was given stays");
     service.kill_and_restart();
     assert!((multiplier(&service, 2, 2) - 2.0).abs() < 1e-9);
+}
+
+/// Reports of a job that cannot be planned are stored. They do not fix the rule: its settings may change until the first allocation.
+#[test]
+fn the_rule_may_change_until_the_first_allocation_also_after_a_crash() {
+    let mut service = Service::start();
+    let adascale = JobSpec { rule: LearningRateRule::Adascale, max_local_batch: Some(8), ..JobSpec::new(64) };
+    service.client.put_job("job", &adascale);
+    join_all(&service.client, "job", 2);
+    let mut request = ask("job", 2, 1);
+    request.reports = (0..2)
+        .map(|worker| WorkerReport {
+            gradient_sqr: Some(1.0),
+            global_gradient_sqr: Some(0.5),
+            ..report(worker, 0, 8, 100.0)
+        })
+        .collect();
+    service.client.allocate(&request).problem(422, "infeasible");
+    let linear = JobSpec { rule: LearningRateRule::Linear, max_local_batch: Some(8), ..JobSpec::new(16) };
+    service.client.put_job("job", &linear);
+    service.kill_and_restart();
+    let answer: AllocateAnswer = service.client.allocate(&ask("job", 2, 1)).json();
+    assert_eq!((answer.optimizer.rule, answer.optimizer.lr_multiplier), (LearningRateRule::Linear, 1.0));
 }
 
 #[test]
