@@ -240,7 +240,7 @@ pub struct Decision {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionKind {
-    /// Some worker is unmeasured: it gets a small share. If all are unmeasured, the shares are even.
+    /// Some worker is unmeasured: it gets at most an even share. If all are unmeasured, the shares are even.
     ColdStart,
     /// Profiling at the start: shares are unequal on purpose to measure batch curves.
     Profiling,
