@@ -182,8 +182,8 @@ pub struct Allocation {
     pub rank: u64,
     /// Number of samples to compute.
     pub local_batch: u64,
-    /// Offset of its samples within the iteration's global batch: it computes `offset .. offset +
-    /// local_batch`.
+    /// Offset of its samples within the iteration's global batch: it computes
+    /// `offset .. offset + local_batch`.
     pub offset: u64,
     /// Weight of the mean gradient over these samples in the global mean: `local_batch / global_batch`. The
     /// weight of a chunk of the tail is `samples / global_batch`.

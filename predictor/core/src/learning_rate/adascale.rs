@@ -2,8 +2,8 @@
 //!
 //! Gradients of local batches differ only by noise. Their spread gives the noise of one sample, `tr Sigma`,
 //! and the remaining part of the mean's norm gives the signal, `|G|^2`. Let `sigma2 = tr Sigma / B_0` be the
-//! noise at the base batch, and `mu2 = |G|^2`. The gain of a batch of scale `k` is `r = (sigma2 + mu2) /
-//! (sigma2 / k + mu2)`: `k` with only noise, 1 without noise.
+//! noise at the base batch, and `mu2 = |G|^2`. The gain of a batch of scale `k` is
+//! `r = (sigma2 + mu2) / (sigma2 / k + mu2)`: `k` with only noise, 1 without noise.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,8 +43,8 @@ pub struct Estimate {
 
 impl GradientNorms {
     /// Returns unbiased estimates, also for unequal local batches. Let `g = sum (b_i / B) g_i`, `A` the mean
-    /// of `|g_i|^2` and `h` the mean of `1 / b_i`. Then `tr Sigma = (A - |g|^2) / (h - 1/B)` and `|G|^2 =
-    /// |g|^2 - tr Sigma / B`.
+    /// of `|g_i|^2` and `h` the mean of `1 / b_i`. Then `tr Sigma = (A - |g|^2) / (h - 1/B)` and
+    /// `|G|^2 = |g|^2 - tr Sigma / B`.
     ///
     /// # Errors
     /// [`LearningRateError`] if there are fewer than 2 local batches, one has no samples, or a norm is

@@ -61,8 +61,8 @@ impl RampLength {
     }
 }
 
-/// Returns the LEGW multiplier in closed form: `sqrt(scale) min(1, progress / (warmup_epochs scale dataset /
-/// batch))`. The unit of `progress` is iterations of `batch` samples, the base batch.
+/// Returns the LEGW multiplier in closed form:
+/// `sqrt(scale) min(1, progress / (warmup_epochs scale dataset / batch))`. The unit of `progress` is iterations of `batch` samples, the base batch.
 pub fn legw_multiplier(
     scale: f64,
     progress: f64,
