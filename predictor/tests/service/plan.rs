@@ -108,7 +108,7 @@ fn what_breaks_a_rule_is_refused_by_value_and_rule() {
     refused(toy(&json!({"profile": {"layers": []}})), "invalid", "0 layers");
     refused(toy(&json!({"profile": {"layers": [{"name": "a"}]}})), "invalid", "layer a: it has neither");
     refused(toy(&json!({"job_id": "empty", "gpus": null})), "invalid", "job empty has no live workers");
-    refused(toy(&json!({"job_id": "empty", "speeds": [1]})), "invalid", "speeds: must be left out");
+    refused(toy(&json!({"job_id": "empty", "speeds": [1]})), "invalid", "speeds: must be omitted");
     refused(
         linear(&json!({"gpus": 65536, "counts": (1..=40).collect::<Vec<_>>()})),
         "invalid",

@@ -72,11 +72,11 @@ fn what_cannot_be_shown_is_said() {
         assert!(!output.status.success() && output.stdout.is_empty());
         assert!(named.iter().all(|named| said.contains(named)), "{named:?} in {said}");
     };
-    refused(&service.predictor.url, &["--job=none"], &["there is no job none"]);
+    refused(&service.predictor.url, &["--job=none"], &["unknown job none"]);
     refused(&service.predictor.url, &["--job=a b"], &["a b"]);
     refused("ftp://host", &[], &["ftp://host", "http://host:port"]);
     let nobody = Gate::shut();
-    refused(&nobody.url(), &[], &["no predictor answers"]);
+    refused(&nobody.url(), &[], &["no predictor responds"]);
 }
 
 /// A terminal of 140 by 40 that the program runs in, by `script` of util-linux.
@@ -143,7 +143,7 @@ fn in_a_terminal_it_follows_keys_and_steps_and_lives_through_an_outage() {
     };
     terminal.shows("night-run");
     terminal.press("\r");
-    terminal.shows("what happened");
+    terminal.shows(" log ");
     terminal.shows("node/1 joined");
     gate.cut();
     terminal.shows("! lost");
