@@ -98,7 +98,7 @@ fn a_resumed_run_is_the_undisturbed_run_bit_for_bit() {
     let checkpoints = format!("--checkpoint-dir={}", folder.path().join("resumed").display());
     let other = launch(&["--workers=2", "--policy=even", "--resume", "--seed=2", &checkpoints]);
     assert!(!other.status.success());
-    assert!(String::from_utf8_lossy(&other.stderr).contains("seed was 1 there and is 2 now"));
+    assert!(String::from_utf8_lossy(&other.stderr).contains("its seed is 1, this run's is 2"));
 }
 
 #[test]
