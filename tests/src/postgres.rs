@@ -160,7 +160,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // Fails where its server is gone already, and the database with it.
+        // Fails if the server, and so the database, no longer exists.
         let _ = execute(&self.server, &format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name));
     }
 }
@@ -173,15 +173,15 @@ fn execute(url: &str, statement: &str) -> Result<(), sqlx::Error> {
     })
 }
 
-/// The rows of a query whose columns are all text.
+/// Returns the rows of a query whose columns are all text.
 pub fn rows(url: &str, query: &str) -> Vec<Vec<Option<String>>> {
     try_rows(url, query).unwrap_or_else(|error| panic!("{query}: {error}"))
 }
 
-/// The rows of a query whose columns are all text.
+/// Returns the rows of a query whose columns are all text.
 ///
 /// # Errors
-/// The database refuses it.
+/// The database rejects the query.
 pub fn try_rows(url: &str, query: &str) -> Result<Vec<Vec<Option<String>>>, sqlx::Error> {
     let rows = block_on(async {
         let mut connection = connect(url).await?;
@@ -197,7 +197,7 @@ async fn connect(url: &str) -> Result<PgConnection, sqlx::Error> {
     options.disable_statement_logging().connect().await
 }
 
-/// Runs to the end on a thread of its own, so that it may be called on any, also on one of another runtime.
+/// Runs a future to the end on a separate thread, so that any thread may call this, even one of another runtime.
 pub(crate) fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> T {
     thread::scope(|scope| {
         let run = || {
