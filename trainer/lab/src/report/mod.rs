@@ -92,8 +92,8 @@ const DEFINITIONS: [(&str, &str); 15] = [
     ("claiming", "time that workers waited for responses to claims on a shared tail, as the same share"),
     (
         "chunking",
-        "compute time of chunks beyond the time of their samples at the worker's speed on its base batch in the same \
-                step, as the same share; a speed change within the step adds to it or reduces it",
+        "extra compute time of chunks, as the same share, compared with the worker's speed on its base batch in the \
+                same step. A speed change within the step adds to it or reduces it",
     ),
     ("chunks", "mean number of chunks of the shared tail that all workers together claimed in a step"),
     ("final loss", "loss of the network at the end of the run, on held-out samples"),
