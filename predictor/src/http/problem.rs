@@ -196,7 +196,7 @@ pub async fn timed_out(limit: Duration) -> Refusal {
 }
 
 /// The response to a panic: 500. Other requests are not affected.
-#[expect(clippy::needless_pass_by_value, reason = "the signature that CatchPanicLayer asks for")]
+#[expect(clippy::needless_pass_by_value, reason = "the signature that CatchPanicLayer requires")]
 pub fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let said =
         panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
