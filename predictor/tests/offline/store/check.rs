@@ -34,7 +34,7 @@ fn a_store_is_checked_beside_the_predictor_that_serves_it() {
         assert_eq!(table(&found, "job")["rows"], 2);
         assert!(!found.to_string().contains("\"predictor\""), "who serves is no history: {found}");
         let text = prints(&folder, &["check", "--store", &store.address()]);
-        assert!(text.ends_with("all is well\n") && text.contains("node_sample"), "{text}");
+        assert!(text.ends_with("no faults\n") && text.contains("node_sample"), "{text}");
         assert_eq!(predictor.client().get("/readyz").status, 200);
     }
 }
@@ -64,8 +64,8 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
         });
         let first = quoted(|answer| answer["allocations"][1]["offset"] = 1.into());
         let broken = [
-            (put(last), "allocation", third, "its parts sum to"),
-            (put(first), "allocation", third, "begins at 1, and those before it end at"),
+            (put(last), "allocation", third, "its shares and tail sum to"),
+            (put(first), "allocation", third, "begins at 1, but the shares before it end at"),
             (put(quoted(|answer| answer["iteration"] = 4.into())), "allocation", third, "iteration 4 in generation 3"),
             (put("'{}'".into()), "allocation", third, "its answer cannot be read: missing field `job_id`"),
             ("UPDATE job SET spec = '{\"global_batch\": \"x\"}' WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "its spec cannot be read"),
@@ -76,7 +76,7 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
                 "UPDATE worker SET request = '{\"worker\": \"other\"}' WHERE job_id = 'job-a' AND worker = 'node/0'".into(),
                 "worker",
                 "job_id=job-a worker=node/0",
-                "its request is that of other",
+                "its request names worker other",
             ),
             (
                 "UPDATE worker SET operator_override = '7' WHERE job_id = 'job-a' AND worker = 'node/1'".into(),
@@ -101,7 +101,7 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
                 "UPDATE node_sample SET at_unix_ms = 5 WHERE sequence = 7".into(),
                 "node_sample",
                 "node=node-a boot_id=boot sequence=7",
-                "filed under 5",
+                "stored under 5",
             ),
             ("UPDATE node SET samples = 1".into(), "node", "node=node-a", "more samples"),
             ("DELETE FROM node".into(), "node_sample", "node=node-a", "not among the nodes"),
@@ -244,7 +244,7 @@ fn a_later_schema_is_refused_by_every_command() {
             "INSERT INTO _sqlx_migrations VALUES (9999, 'later', {when}, true, {checksum}, 0)"
         ));
         let address = store.address();
-        let newer = format!("schema is 9999, and {found} is the newest");
+        let newer = format!("schema 9999 is newer than {found}");
         let jobs = rows(&store, "SELECT 1 FROM job");
         for words in [
             &["check", "--store", &address] as &[&str],
