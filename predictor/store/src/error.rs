@@ -14,7 +14,9 @@ pub enum StoreError {
     #[error("store postgres://..: {0}; must be postgres://USER@HOST/DATABASE")]
     Url(String),
     /// Another process serves this SQLite file.
-    #[error("{0} is held by another evenstep-predictor; stop it first: only one process can serve an SQLite store")]
+    #[error(
+        "{0} is held by another evenstep-predictor; stop it first: only one process can serve an SQLite store"
+    )]
     InUse(PathBuf),
     /// The lock file cannot be created.
     #[error("{path}: {source}")]
@@ -26,7 +28,7 @@ pub enum StoreError {
     },
     /// A newer evenstep-predictor wrote the schema.
     #[error(
-                "schema {found} is newer than {known}, the newest that this evenstep-predictor supports; use a newer version"
+        "schema {found} is newer than {known}, the newest that this evenstep-predictor supports; use a newer version"
     )]
     Newer {
         /// Version of the schema.
@@ -73,7 +75,9 @@ pub enum StoreError {
     #[error("another change came first; retry the request")]
     Taken,
     /// This predictor could not renew its lease in time, so it may no longer serve its jobs.
-    #[error("this predictor's lease has expired, and another predictor may own its jobs now; retry the request")]
+    #[error(
+        "this predictor's lease has expired, and another predictor may own its jobs now; retry the request"
+    )]
     Fenced,
     /// The job is changing its owner.
     #[error("the job is changing its owner; retry the request")]

@@ -53,8 +53,8 @@ pub struct NodeStep {
 pub struct NodeSums {
     /// Number of samples.
     pub samples: u64,
-    /// Summaries by reading; those of a GPU are named `gpu<index>/<reading>`. Readings of processes are not
-    /// kept, as processes are short-lived.
+    /// Summaries by reading. A GPU's readings are named `gpu<index>/<reading>`. Readings of processes are not kept, as
+    /// processes are short-lived.
     pub readings: BTreeMap<String, Reading>,
 }
 

@@ -21,7 +21,7 @@ pub(super) async fn run(args: &ImportArgs) -> anyhow::Result<()> {
     let (found, known) = source.schema();
     anyhow::ensure!(
         found == known,
-                "store {from}: schema {found} is not {known}, the one that import requires; serve the store once to upgrade it"
+        "store {from}: schema {found} is not {known}, the one that import requires; serve the store once to upgrade it"
     );
     let mut target = of_store(&to, Target::open(&to).await)?;
     let tables = source.tables().to_vec();

@@ -71,7 +71,7 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
             ("UPDATE job SET spec = '{\"global_batch\": \"x\"}' WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "its spec cannot be read"),
             ("UPDATE job SET learning_rate = '{' WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "its learning_rate"),
             ("UPDATE job SET departed_generation = 999 WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "generation 999"),
-            ("UPDATE job SET generation = 2, departed_generation = 0 WHERE job_id = 'job-a'".into(), "allocation", third, "not reached"),
+            ("UPDATE job SET generation = 2, departed_generation = 0 WHERE job_id = 'job-a'".into(), "allocation", third, "exceeds the job's generation"),
             (
                 "UPDATE worker SET request = '{\"worker\": \"other\"}' WHERE job_id = 'job-a' AND worker = 'node/0'".into(),
                 "worker",
@@ -103,8 +103,8 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
                 "node=node-a boot_id=boot sequence=7",
                 "stored under 5",
             ),
-            ("UPDATE node SET samples = 1".into(), "node", "node=node-a", "more samples"),
-            ("DELETE FROM node".into(), "node_sample", "node=node-a", "not among the nodes"),
+            ("UPDATE node SET samples = 1".into(), "node", "node=node-a", "more stored samples"),
+            ("DELETE FROM node".into(), "node_sample", "node=node-a", "missing from table node"),
         ];
         for (sql, table, key, rule) in &broken {
             let name = table_of(sql);
@@ -206,7 +206,7 @@ fn a_damaged_file_is_found_and_read_as_far_as_it_can_be() {
     filled(&orphans);
     orphans.rows("PRAGMA foreign_keys = off; DELETE FROM job WHERE job_id = 'job-b'");
     let said = refuses(&folder, 1, &["check", "--store", &orphans.address()], &["fault"]);
-    assert!(said.contains("fault: report ") && said.contains("refer to a job that is not there"), "{said}");
+    assert!(said.contains("fault: report ") && said.contains("refer to a job that does not exist"), "{said}");
 }
 
 #[test]

@@ -88,8 +88,11 @@ fn only_an_empty_store_is_filled_and_only_from_one_that_nobody_serves() {
         let (from, to) = (store.address(), empty.address());
         let predictor = serve(&store);
         fill(&predictor.client());
-        let named =
-            if store.file().is_some() { "held by another" } else { "the store is served by http://127.0.0.1:" };
+        let named = if store.file().is_some() {
+            "held by another"
+        } else {
+            "the store is served by http://127.0.0.1:"
+        };
         refuses(&folder, 1, &["import", "--from", &from, "--store", &to], &[named, "store "]);
         let elsewhere = Store::sqlite();
         filled(&elsewhere);

@@ -14,10 +14,7 @@ pub fn of(checked: &Checked) -> String {
     let schema = &checked.schema;
     line(&mut text, format_args!("{}: {backend}, {}", checked.store, size(checked.size_bytes)));
     let older = if schema.found < schema.known { "; serving the store upgrades it" } else { "" };
-    line(
-        &mut text,
-        format_args!("schema {}, newest supported {}{older}", schema.found, schema.known),
-    );
+    line(&mut text, format_args!("schema {}, newest supported {}{older}", schema.found, schema.known));
     let mut rows = vec![["table", "rows", "faults"].map(str::to_owned).to_vec()];
     rows.extend(
         checked
