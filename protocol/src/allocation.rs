@@ -226,7 +226,8 @@ pub struct Decision {
     pub kind: DecisionKind,
     /// The reason in words.
     pub reason: String,
-    /// Expected time of the slowest worker under this allocation, in seconds; absent while any worker is unmeasured.
+    /// Expected time of the slowest worker with this allocation, in seconds; absent while any worker is
+    /// unmeasured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_step_time_s: Option<f64>,
     /// Expected time of the slowest worker under an even split, in seconds.
@@ -239,7 +240,7 @@ pub struct Decision {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionKind {
-    /// Some worker is unmeasured: it gets a small share. If all are unmeasured, the shares are even.
+    /// Some worker is unmeasured: it gets at most an even share. If all are unmeasured, the shares are even.
     ColdStart,
     /// Profiling at the start: shares are unequal on purpose to measure batch curves.
     Profiling,
