@@ -122,7 +122,7 @@ fn costs_are_made_of_measured_profiles() {
     let slow = planned(&folder, "--gpus 2 --global-batch 16 --bandwidth 4e4 --latency-us 0");
     assert_eq!((gpus(&slow), slow.iteration_us), (vec![1, 1], 520.0));
     // Of 19 samples the slower GPU gets 9: 190 us divided by its speed, and the faster one waits.
-    let unequal = planned(&folder, "--speeds .9,1 --global-batch 19 --all-reduce tree --amplification 9");
+    let unequal = planned(&folder, "--speeds 0.9,1 --global-batch 19 --all-reduce tree --amplification 9");
     assert_eq!((unequal.gpus, &unequal.gpu_order), (2, &vec![1, 0]));
     assert_eq!((&unequal.layers[1].samples, unequal.layers[0].sync_us), (&vec![10, 9], Some(30.0)));
     assert!((unequal.layers[1].compute_us - 190.0 / 0.9).abs() < 1e-6, "{unequal:?}");

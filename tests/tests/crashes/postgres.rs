@@ -109,7 +109,7 @@ fn a_lease_that_ends_meanwhile_hides_no_fault() {
     };
     read_only(true);
     let path = format!("/v1/jobs/{}", JOBS[0]);
-    until("the lease has expired", || client.get(&path).body.contains("lease is over").then_some(()));
+    until("the lease has expired", || client.get(&path).body.contains("lease has expired").then_some(()));
     // At first it may report cut connections, which is also true.
     until("/readyz reports the cause", || not_ready(&client).detail.contains("read-only").then_some(()));
     read_only(false);

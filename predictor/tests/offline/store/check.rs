@@ -37,7 +37,7 @@ fn a_store_is_checked_beside_the_predictor_that_serves_it() {
             "the table of predictors is not history: {found}"
         );
         let text = prints(&folder, &["check", "--store", &store.address()]);
-        assert!(text.ends_with("all is well\n") && text.contains("node_sample"), "{text}");
+        assert!(text.ends_with("no faults\n") && text.contains("node_sample"), "{text}");
         assert_eq!(predictor.client().get("/readyz").status, 200);
     }
 }
@@ -68,19 +68,19 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
         });
         let first = quoted(|answer| answer["allocations"][1]["offset"] = 1.into());
         let broken = [
-            (put(last), "allocation", third, "its parts sum to"),
-            (put(first), "allocation", third, "begins at 1, and those before it end at"),
+            (put(last), "allocation", third, "its shares and tail sum to"),
+            (put(first), "allocation", third, "begins at 1, but the shares before it end at"),
             (put(quoted(|answer| answer["iteration"] = 4.into())), "allocation", third, "iteration 4 in generation 3"),
             (put("'{}'".into()), "allocation", third, "its answer cannot be read: missing field `job_id`"),
             ("UPDATE job SET spec = '{\"global_batch\": \"x\"}' WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "its spec cannot be read"),
             ("UPDATE job SET learning_rate = '{' WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "its learning_rate"),
             ("UPDATE job SET departed_generation = 999 WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "generation 999"),
-            ("UPDATE job SET generation = 2, departed_generation = 0 WHERE job_id = 'job-a'".into(), "allocation", third, "not reached"),
+            ("UPDATE job SET generation = 2, departed_generation = 0 WHERE job_id = 'job-a'".into(), "allocation", third, "exceeds the job's generation"),
             (
                 "UPDATE worker SET request = '{\"worker\": \"other\"}' WHERE job_id = 'job-a' AND worker = 'node/0'".into(),
                 "worker",
                 "job_id=job-a worker=node/0",
-                "its request is that of other",
+                "its request names worker other",
             ),
             (
                 "UPDATE worker SET operator_override = '7' WHERE job_id = 'job-a' AND worker = 'node/1'".into(),
@@ -105,10 +105,10 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
                 "UPDATE node_sample SET at_unix_ms = 5 WHERE sequence = 7".into(),
                 "node_sample",
                 "node=node-a boot_id=boot sequence=7",
-                "filed under 5",
+                "stored under 5",
             ),
-            ("UPDATE node SET samples = 1".into(), "node", "node=node-a", "more samples"),
-            ("DELETE FROM node".into(), "node_sample", "node=node-a", "not among the nodes"),
+            ("UPDATE node SET samples = 1".into(), "node", "node=node-a", "more stored samples"),
+            ("DELETE FROM node".into(), "node_sample", "node=node-a", "missing from table node"),
         ];
         for (sql, table, key, rule) in &broken {
             let name = table_of(sql);
@@ -210,7 +210,7 @@ fn a_damaged_file_is_found_and_read_as_far_as_it_can_be() {
     filled(&orphans);
     orphans.rows("PRAGMA foreign_keys = off; DELETE FROM job WHERE job_id = 'job-b'");
     let said = refuses(&folder, 1, &["check", "--store", &orphans.address()], &["fault"]);
-    assert!(said.contains("fault: report ") && said.contains("refer to a job that is not there"), "{said}");
+    assert!(said.contains("fault: report ") && said.contains("refer to a job that does not exist"), "{said}");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn a_later_schema_is_refused_by_every_command() {
             "INSERT INTO _sqlx_migrations VALUES (9999, 'later', {when}, true, {checksum}, 0)"
         ));
         let address = store.address();
-        let newer = format!("schema is 9999, and {found} is the newest");
+        let newer = format!("schema 9999 is newer than {found}");
         let jobs = rows(&store, "SELECT 1 FROM job");
         for words in [
             &["check", "--store", &address] as &[&str],

@@ -79,7 +79,7 @@ fn what_is_there_is_replaced_only_where_that_is_wanted() {
     prints(&folder, &words);
     let before = folder.read("out/job.csv");
     store.rows("DELETE FROM job WHERE job_id = 'job-b'");
-    refuses(&folder, 1, &words, &["out/", ".csv: there is such a file", "--force"]);
+    refuses(&folder, 1, &words, &["out/", ".csv: file exists", "--force"]);
     assert_eq!(folder.read("out/job.csv"), before);
     prints(&folder, &[&words as &[&str], &["--force"]].concat());
     assert_eq!((folder.read("out/job.csv").lines().count(), rows(&store, "SELECT 1 FROM job")), (2, 1));

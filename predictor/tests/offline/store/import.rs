@@ -57,7 +57,7 @@ fn there_and_back_is_the_same_row_by_row() {
     let Some(database) = Database::shared(name) else { return };
     let postgres = Store::Postgres(database);
     moved(&folder, &source, &postgres);
-    assert!(prints(&folder, &["check", "--store", &postgres.address()]).ends_with("all is well\n"));
+    assert!(prints(&folder, &["check", "--store", &postgres.address()]).ends_with("no faults\n"));
     let other = Store::Postgres(Database::shared(name).unwrap());
     moved(&folder, &postgres, &other);
     let back = Store::sqlite();
@@ -90,8 +90,11 @@ fn only_an_empty_store_is_filled_and_only_from_one_that_nobody_serves() {
         let (from, to) = (store.address(), empty.address());
         let predictor = serve(&store);
         fill(&predictor.client());
-        let named =
-            if store.file().is_some() { "held by another" } else { "it is served by http://127.0.0.1:" };
+        let named = if store.file().is_some() {
+            "held by another"
+        } else {
+            "the store is served by http://127.0.0.1:"
+        };
         refuses(&folder, 1, &["import", "--from", &from, "--store", &to], &[named, "store "]);
         let elsewhere = Store::sqlite();
         filled(&elsewhere);
@@ -107,11 +110,11 @@ fn only_an_empty_store_is_filled_and_only_from_one_that_nobody_serves() {
             &folder,
             1,
             &["import", "--from", &elsewhere.address(), "--store", &from],
-            &["it is not empty", "job (2)", "node_sample (300)"],
+            &["the target must be empty", "job (2)", "node_sample (300)"],
         );
         refuses(&folder, 2, &["import", "--from", &from, "--store", &from], &["moved into itself"]);
         moved(&folder, &store, &empty);
-        refuses(&folder, 1, &["import", "--from", &from, "--store", &to], &["it is not empty"]);
+        refuses(&folder, 1, &["import", "--from", &from, "--store", &to], &["the target must be empty"]);
     }
     refuses(
         &folder,
@@ -186,7 +189,7 @@ fn killed_in_the_middle_nothing_is_moved() {
         }
         assert!(killed > 0, "it was never interrupted");
         assert_eq!(rows(&target, "SELECT 1 FROM node_sample"), all_of_it);
-        assert!(prints(&folder, &["check", "--store", &target.address()]).ends_with("all is well\n"));
+        assert!(prints(&folder, &["check", "--store", &target.address()]).ends_with("no faults\n"));
     }
 }
 

@@ -34,7 +34,7 @@ const LOAD: [&str; 2] = ["truth_load_start", "truth_load_mean"];
 const PACE: &str = "truth_pace";
 const POLICY: &str = "truth_policy";
 
-/// A table that is being written.
+/// Writes a table.
 #[derive(Debug)]
 pub struct Table<W: Write> {
     file: csv::Writer<W>,
