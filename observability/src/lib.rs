@@ -1,8 +1,11 @@
-//! How the programs of evenstep show themselves: [`logs`] on standard error, [`metrics`] for Prometheus ([`serve`] is a listener
-//! for it alone), and both spans and metrics to a collector over [`otlp`]. What is measured is the matter of each program;
-//! `docs/metrics.md` names it.
+//! Observability of the evenstep programs:
 //!
-//! There is one truth: the families of a [`Gather`] are what `/metrics` says and what goes out over OTLP.
+//! - [`logs`] on standard error
+//! - [`metrics`] for Prometheus; [`serve`] is an HTTP listener for metrics only
+//! - export of spans and metrics to a collector over [`otlp`]
+//!
+//! Each program defines its own metrics; `docs/metrics.md` lists them. `/metrics` and the OTLP export read
+//! the same families from the same [`Gather`].
 
 pub mod logs;
 

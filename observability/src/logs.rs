@@ -1,4 +1,5 @@
-//! Logs: to standard error, filtered by level, for people or for machines; and spans to a collector where there is one.
+//! Logs on standard error, filtered by level, in a human-readable or structured format. Optional export of
+//! spans to a collector.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -11,23 +12,23 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-/// The name under which spans are made.
+/// Name of the instrumentation scope of spans.
 const SCOPE: &str = "evenstep";
 
-/// How a line of the log is written.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// For people.
+    /// Human-readable text.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
-    /// `key=value` pairs, a line for each event.
+    /// One line of `key=value` pairs per event.
     Logfmt,
 }
 
-/// The names of the formats.
+/// Names of the formats.
 const NAMES: [(&str, Format); 3] =
     [("text", Format::Text), ("json", Format::Json), ("logfmt", Format::Logfmt)];
 
@@ -47,27 +48,27 @@ impl fmt::Display for Format {
     }
 }
 
-/// Why logging cannot start.
+/// The reason why logging cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The filter cannot be understood.
+    /// The filter is invalid.
     #[error("log {filter:?}: {source}")]
     Filter {
-        /// What was given.
+        /// The given filter.
         filter: String,
-        /// What is wrong with it.
+        /// The parse error.
         source: tracing_subscriber::filter::ParseError,
     },
-    /// It was started before.
+    /// Logging was started before.
     #[error("logging: {0}")]
     Started(#[from] tracing_subscriber::util::TryInitError),
 }
 
-/// Starts logging. `filter` is a level or a list of `target=level`; it holds for the log. Spans of ours go to `traces`,
-/// whatever the log shows.
+/// Starts logging. `filter` is a level or a list of `target=level` and applies to the log only. All spans of
+/// evenstep are exported through `traces`, independent of the filter.
 ///
 /// # Errors
-/// Where the filter cannot be understood, or logging was started before.
+/// [`LogError::Filter`] if the filter is invalid, [`LogError::Started`] if logging was started before.
 pub fn start(filter: &str, format: Format, traces: Option<&SdkTracerProvider>) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(filter)
         .map_err(|source| LogError::Filter { filter: filter.to_owned(), source })?;

@@ -1,7 +1,7 @@
-//! Metrics: families of series, gathered when somebody asks.
+//! Metrics: families of series, gathered on request.
 //!
-//! What happens is counted in instruments of [`prometheus`]; what is, is put together as [`Family`] when it is asked for: so no
-//! series outlives what it tells of.
+//! Events are counted in [`prometheus`] instruments. Current values are collected into a [`Family`] on each
+//! request, so a series disappears together with the object that it describes.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use prometheus::{Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec,
 
 pub use prometheus;
 
-/// What gathers all families of a program, sorted by name.
+/// Gathers all families of a program, sorted by name.
 pub type Gather = Arc<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
 
 /// The content type of [`text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A family of gauges or counters whose series are said one by one.
+/// A family of gauges or counters whose series are added one by one.
 #[derive(Debug)]
 pub struct Family {
     name: &'static str,
@@ -27,17 +27,17 @@ pub struct Family {
 }
 
 impl Family {
-    /// A family of gauges.
+    /// Returns a family of gauges without series.
     pub fn gauge(name: &'static str, help: &'static str) -> Self {
         Self { name, help, kind: MetricType::GAUGE, series: Vec::new() }
     }
 
-    /// A family of counters; the name ends in `_total`.
+    /// Returns a family of counters without series; the name ends in `_total`.
     pub fn counter(name: &'static str, help: &'static str) -> Self {
         Self { name, help, kind: MetricType::COUNTER, series: Vec::new() }
     }
 
-    /// A series. Labels are pairs of name and value.
+    /// Adds a series. Labels are pairs of name and value.
     pub fn say<'a>(&mut self, labels: impl IntoIterator<Item = (&'a str, &'a str)>, value: f64) {
         let mut metric = Metric::from_label(labels.into_iter().map(pair).collect());
         if self.kind == MetricType::COUNTER {
@@ -52,7 +52,7 @@ impl Family {
         self.series.push(metric);
     }
 
-    /// The family, where it has any series: one without would be a name that says nothing.
+    /// Returns the finished family, or `None` if it has no series.
     pub fn done(self) -> Option<MetricFamily> {
         if self.series.is_empty() {
             return None;
@@ -66,21 +66,16 @@ impl Family {
     }
 }
 
-/// A histogram over `bounds`, which rise. Its series are shown by [`collect`].
-#[expect(
-    clippy::expect_used,
-    reason = "names and bounds are constants of ours: wrong ones fail in every test"
-)]
+/// Creates a histogram with these `bounds` in ascending order. Add it to the families with [`collect`].
+#[expect(clippy::expect_used, reason = "names and bounds are constants: an invalid one fails in every test")]
 pub fn histogram(name: &'static str, help: &'static str, bounds: &'static [f64]) -> Histogram {
     let options = HistogramOpts::new(name, help).buckets(bounds.to_vec());
     Histogram::with_opts(options).expect("a valid histogram")
 }
 
-/// A histogram over `bounds` for each combination of these labels that occurs; they must be few.
-#[expect(
-    clippy::expect_used,
-    reason = "names and bounds are constants of ours: wrong ones fail in every test"
-)]
+/// Creates a histogram with these `bounds` for each combination of labels that occurs. Keep the number of
+/// combinations small.
+#[expect(clippy::expect_used, reason = "names and bounds are constants: an invalid one fails in every test")]
 pub fn histograms(
     name: &'static str,
     help: &'static str,
@@ -91,13 +86,14 @@ pub fn histograms(
     HistogramVec::new(options, labels).expect("a valid histogram")
 }
 
-/// A counter for each combination of these labels that occurs; they must be few.
-#[expect(clippy::expect_used, reason = "names are constants of ours: wrong ones fail in every test")]
+/// Creates a counter for each combination of labels that occurs. Keep the number of combinations small.
+#[expect(clippy::expect_used, reason = "names are constants: an invalid one fails in every test")]
 pub fn counters(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> IntCounterVec {
     IntCounterVec::new(Opts::new(name, help), labels).expect("a valid counter")
 }
 
-/// Adds what an instrument counted to `families`, with more labels; series of one name are put into one family.
+/// Adds the series of an instrument to `families`, with additional labels. Series of the same name go into
+/// one family.
 pub fn collect<'a>(
     families: &mut Vec<MetricFamily>,
     instrument: &impl Collector,
@@ -124,10 +120,10 @@ fn pair((name, value): (&str, &str)) -> LabelPair {
     pair
 }
 
-/// Families in the text format of Prometheus, version 0.0.4.
+/// Encodes families in the Prometheus text format, version 0.0.4.
 ///
 /// # Errors
-/// A family without a name or without series.
+/// If a family has no name or no series.
 pub fn text(families: &[MetricFamily]) -> Result<String, prometheus::Error> {
     let mut text = Vec::new();
     TextEncoder::new().encode(families, &mut text)?;

@@ -1,7 +1,7 @@
-//! Spans and metrics to a collector, over OTLP (HTTP, protobuf).
+//! Export of spans and metrics to a collector, over OTLP (HTTP, protobuf).
 //!
-//! Spans go through the SDK. Its metrics cannot take over what was counted elsewhere, histograms least of all; so ours are
-//! translated into the messages of the protocol themselves, from the families that `/metrics` shows.
+//! Spans are exported through the OpenTelemetry SDK. Metrics are not, because the SDK cannot import existing
+//! counts and histograms. The families of `/metrics` are translated directly into OTLP messages.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -20,20 +20,20 @@ use prost::Message;
 use crate::Gather;
 use crate::translate::{Origin, request};
 
-/// The time from export to export of metrics.
+/// Interval between exports of metrics.
 const EVERY: Duration = Duration::from_secs(10);
-/// What one export may take.
+/// Timeout of one export.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest answer of a collector that is read, in bytes.
+/// Maximum size of a collector's response in bytes; the rest is not read.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
-/// Why nothing can be exported.
+/// The reason why nothing can be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
-    /// The endpoint is none.
+    /// The endpoint is not a valid URL.
     #[error("otlp {0:?} must be http:// or https:// and a host, such as http://127.0.0.1:4318")]
     Endpoint(String),
-    /// The exporter of spans cannot be made.
+    /// The span exporter cannot be created.
     #[error("otlp: {0}")]
     Spans(#[from] opentelemetry_otlp::ExporterBuildError),
     /// The thread that exports metrics cannot be started.
@@ -41,7 +41,7 @@ pub enum OtlpError {
     Thread(#[from] std::io::Error),
 }
 
-/// A collector, by its base address: spans go to `/v1/traces` under it, metrics to `/v1/metrics`.
+/// A collector, given by its base URL: spans go to `/v1/traces`, metrics to `/v1/metrics`.
 #[derive(Debug)]
 pub struct Otlp {
     endpoint: String,
@@ -51,10 +51,12 @@ pub struct Otlp {
 }
 
 impl Otlp {
-    /// Prepares the export of spans. `service` is the program's name, `instance` tells this process from others of it.
+    /// Prepares the export of spans. `service` is the name of the program. `instance` distinguishes this
+    /// process from other processes of the same program.
     ///
     /// # Errors
-    /// Where the endpoint is no address.
+    /// [`OtlpError::Endpoint`] if the endpoint is not a valid URL, [`OtlpError::Spans`] if the exporter
+    /// cannot be created.
     pub fn new(
         endpoint: &str,
         service: &'static str,
@@ -82,16 +84,16 @@ impl Otlp {
         Ok(Self { endpoint, origin, spans, metrics: None })
     }
 
-    /// What spans are given to.
+    /// Returns the provider that receives spans.
     pub fn spans(&self) -> &SdkTracerProvider {
         &self.spans
     }
 
-    /// Exports metrics from now on, on a thread of its own: every ten seconds, and once more at the end. `now_unix_ms` is the clock, in
-    /// milliseconds since 1970.
+    /// Starts exporting metrics on a separate thread: every 10 seconds, and a last time on [`Self::end`].
+    /// `now_unix_ms` is the clock, in milliseconds since 1970.
     ///
     /// # Errors
-    /// Where the thread cannot be started.
+    /// [`OtlpError::Thread`] if the thread cannot be started.
     pub fn export(
         &mut self,
         gather: Gather,
@@ -108,10 +110,11 @@ impl Otlp {
                 let body = request(&gather(), &origin, times).encode_to_vec();
                 match client.post(&endpoint, &body) {
                     Ok(()) => failing = false,
-                    // Said once: a collector that is away is away for long.
+                    // Logged once per outage: an unreachable collector often stays unreachable for a long
+                    // time.
                     Err(error) if !failing => {
                         failing = true;
-                        tracing::warn!(%endpoint, %error, "metrics were not exported");
+                        tracing::warn!(%endpoint, %error, "cannot export metrics");
                     }
                     Err(_) => {}
                 }
@@ -125,21 +128,21 @@ impl Otlp {
         Ok(())
     }
 
-    /// Exports what is left, and ends; takes no longer than the timeouts of two exports.
+    /// Exports the remaining spans and metrics and stops. Takes at most the timeouts of two exports.
     pub fn end(self) {
         if let Some((stop, thread)) = self.metrics {
             drop(stop);
             if thread.join().is_err() {
-                tracing::warn!("the export of metrics had ended by itself");
+                tracing::warn!("the thread that exports metrics panicked");
             }
         }
         if let Err(error) = self.spans.shutdown() {
-            tracing::warn!(%error, "the last spans were not exported");
+            tracing::warn!(%error, "cannot export the last spans");
         }
     }
 }
 
-/// HTTP without a runtime: exports run on threads of their own.
+/// A blocking HTTP client: exports run on separate threads without an async runtime.
 #[derive(Debug, Clone)]
 struct Client(ureq::Agent);
 
@@ -152,7 +155,7 @@ impl Client {
     fn post(&self, url: &str, body: &[u8]) -> Result<(), String> {
         let answer = self.0.post(url).content_type("application/x-protobuf").send(body);
         let status = answer.map_err(|error| error.to_string())?.status();
-        if status.is_success() { Ok(()) } else { Err(format!("the collector said {status}")) }
+        if status.is_success() { Ok(()) } else { Err(format!("the collector responded with {status}")) }
     }
 }
 

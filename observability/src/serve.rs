@@ -1,4 +1,4 @@
-//! A listener for scrapers on other machines: it answers `/metrics` and `/healthz`, and nothing else.
+//! An HTTP listener for scrapers on other machines. It serves only `/metrics` and `/healthz`.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -18,27 +18,27 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::Gather;
 use crate::metrics;
 
-/// Connections at once, at most: whoever is beyond waits. A scraper has one.
+/// Maximum number of concurrent connections; more connections wait. A scraper uses one.
 const CONNECTIONS_MAX: usize = 32;
 
-/// What says whether the program does its work, and if not, why.
+/// Health check of the program. The error is the reason why it is unhealthy.
 pub type Healthy = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// The answer of `/metrics`.
+/// Returns the response of `/metrics`.
 pub fn answer(gather: &Gather) -> Response {
     match metrics::text(&gather()) {
         Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(error) => {
-            tracing::error!(%error, "metrics could not be written");
-            (StatusCode::INTERNAL_SERVER_ERROR, "metrics could not be written\n").into_response()
+            tracing::error!(%error, "cannot encode metrics");
+            (StatusCode::INTERNAL_SERVER_ERROR, "cannot encode metrics\n").into_response()
         }
     }
 }
 
-/// Answers on `listener` for ever.
+/// Serves requests on `listener` without end.
 ///
 /// # Errors
-/// The listener cannot be used.
+/// If the listener cannot be used.
 pub async fn serve(listener: TcpListener, gather: Gather, healthy: Healthy) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -54,10 +54,11 @@ fn router(gather: Gather, healthy: Healthy) -> Router {
     Router::new()
         .route("/metrics", get(async move || answer(&gather)))
         .route("/healthz", get(health))
-        .fallback(async || (StatusCode::NOT_FOUND, "there are /metrics and /healthz\n"))
+        .fallback(async || (StatusCode::NOT_FOUND, "not found; available paths: /metrics, /healthz\n"))
 }
 
-/// The same for a program without a runtime, on a thread of its own; it ends when this goes out of scope.
+/// The same listener for a program without an async runtime, on a separate thread. It stops when it is
+/// dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -66,10 +67,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on `address`; port 0 takes a free one.
+    /// Listens on `address`; port 0 picks a free port.
     ///
     /// # Errors
-    /// The address cannot be listened on, or the system gives no thread.
+    /// If the address is not available, or the runtime or the thread cannot be started.
     pub fn start(address: SocketAddr, gather: Gather, healthy: Healthy) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
@@ -79,7 +80,7 @@ impl Server {
             runtime.block_on(async {
                 tokio::select! {
                     served = serve(listener, gather, healthy) => if let Err(error) = served {
-                        tracing::error!(%error, "metrics are served no longer");
+                        tracing::error!(%error, "cannot serve metrics any longer");
                     },
                     _ = stopped => {}
                 }
@@ -89,7 +90,7 @@ impl Server {
         Ok(Self { address, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -104,7 +105,7 @@ impl Drop for Server {
     }
 }
 
-/// A listener that has so many connections at once.
+/// A listener with a maximum number of concurrent connections.
 struct Bounded {
     listener: tokio::net::TcpListener,
     room: Arc<Semaphore>,
@@ -115,7 +116,7 @@ impl axum::serve::Listener for Bounded {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        // Never closed: where it were, nothing would be bounded, and nothing lost.
+        // The semaphore is never closed. If it were, connections would be unlimited.
         let permit = self.room.clone().acquire_owned().await.ok();
         let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
         (Connection { stream, _permit: permit }, address)
@@ -126,7 +127,7 @@ impl axum::serve::Listener for Bounded {
     }
 }
 
-/// A connection that gives its place back when it ends.
+/// A connection that releases its permit when it is dropped.
 struct Connection {
     stream: TcpStream,
     _permit: Option<OwnedSemaphorePermit>,
@@ -186,13 +187,13 @@ mod tests {
         assert_eq!((status, text.lines().last()), (200, Some("evenstep_workers 4")));
         assert_eq!(get(&server, "/healthz"), (503, "asleep\n".into()));
         assert_eq!(get(&server, "/sample").0, 404);
-        // Those that say nothing keep nobody from being answered, as long as there is room.
+        // Idle connections do not block others while permits are available.
         let silent: Vec<_> =
             (1..CONNECTIONS_MAX).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
         assert_eq!(get(&server, "/metrics").0, 200);
         let address = server.address();
         drop(server);
-        assert!(TcpStream::connect(address).is_err(), "it ends with its owner");
+        assert!(TcpStream::connect(address).is_err(), "the listener closes when the server is dropped");
         drop(silent);
     }
 }

@@ -1,4 +1,4 @@
-//! Families of Prometheus in the messages of OTLP: the same names, labels and values.
+//! Translates Prometheus families into OTLP messages with the same names, labels and values.
 
 use std::ops::Range;
 
@@ -11,18 +11,19 @@ use opentelemetry_proto::tonic::metrics::v1::{
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prometheus::proto::{Metric as Series, MetricFamily, MetricType};
 
-/// Whose metrics they are.
+/// The process that the metrics come from.
 #[derive(Debug, Clone)]
 pub struct Origin {
-    /// The program.
+    /// Name of the program.
     pub service: &'static str,
-    /// Its version.
+    /// Version of the program.
     pub version: &'static str,
-    /// What tells this process from others.
+    /// Id that distinguishes this process from other processes of the program.
     pub instance: String,
 }
 
-/// All families as one request. Counters count from the begin of `unix_ms`, milliseconds since 1970; now is its end.
+/// Translates all families into one request. `unix_ms` is in milliseconds since 1970: counters count from its
+/// start, and its end is the time of the values.
 pub fn request(
     families: &[MetricFamily],
     origin: &Origin,
@@ -95,7 +96,8 @@ fn number(series: &Series, value: f64, times: Times) -> NumberDataPoint {
     }
 }
 
-/// Prometheus counts up to a bound, OTLP between bounds; the last bucket, above all bounds, has none.
+/// Prometheus buckets are cumulative, OTLP buckets are not; the last OTLP bucket, above all bounds, has no
+/// bound.
 fn histogram(series: &Series, times: Times) -> HistogramDataPoint {
     let histogram = series.get_histogram();
     let bounded = histogram.get_bucket().iter().filter(|bucket| bucket.upper_bound().is_finite());

@@ -1,35 +1,38 @@
-//! `/allocate`: what a trainer asks before each iteration, and what it is told.
+//! `/allocate`: the request that a trainer sends before each iteration, and the response.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{BackgroundBudget, JobId, OptimizerInstruction, Readings, WorkerId};
 
-/// `POST /allocate`: the batches of an iteration, please, and here is how earlier ones went.
+/// Body of `POST /allocate`: requests the batches of an iteration and reports on earlier ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AllocateRequest {
     /// The job.
     pub job_id: JobId,
-    /// The generation the asker trains in; a stale one is refused with 409 and the current one.
+    /// Generation in which the requester trains. A stale generation gets 409 with the current one.
     pub generation: u64,
-    /// The iteration asked for, from 0; at most 64 ahead of the first that nobody has asked for.
+    /// The requested iteration, from 0; at most 64 after the first iteration that has no allocation yet.
     pub iteration: u64,
-    /// Samples in this iteration, where fewer than the job's global batch are left (the ragged end of an epoch). Where the
-    /// job has a `per_worker_batch`: samples that are left in the epoch, as a bound.
+    /// Number of samples in this iteration, if less than the job's global batch is left (the ragged end of an
+    /// epoch). If the job has a `per_worker_batch`: the number of samples left in the epoch, as an upper
+    /// bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_batch: Option<u64>,
-    /// What each coming sample costs, in their order (tokens of a sequence): ranges are then cut so that costs are balanced
-    /// and not counts. As many as the iteration has samples, at most 65,536, each positive. Reports must then carry `cost`.
+    /// Cost of each sample of the iteration, in order (for example the tokens of a sequence). Ranges are then
+    /// cut so that costs are balanced instead of counts. One positive entry per sample, at most 65,536.
+    /// Reports must then contain `cost`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cost_per_sample: Vec<f64>,
-    /// How iterations before this one went, one entry for each worker and iteration. Reporting again changes nothing.
+    /// Measurements of earlier iterations, one entry per worker and iteration. Reporting again changes
+    /// nothing.
     #[serde(default)]
     pub reports: Vec<WorkerReport>,
 }
 
 impl AllocateRequest {
-    /// A whole iteration, without reports.
+    /// Returns a request for a full iteration without reports.
     pub fn new(job_id: JobId, generation: u64, iteration: u64) -> Self {
         Self {
             job_id,
@@ -42,56 +45,58 @@ impl AllocateRequest {
     }
 }
 
-/// How one iteration went for one worker.
+/// Measurements of one worker in one iteration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WorkerReport {
-    /// Whose report it is.
+    /// The worker that was measured.
     pub worker: WorkerId,
-    /// Which iteration it tells of.
+    /// The iteration that was measured.
     pub iteration: u64,
-    /// Samples it computed, those of the tail among them.
+    /// Number of samples computed, including samples from the tail.
     pub local_batch: u64,
-    /// Forward and backward time in seconds over all of them, without any waiting and without claiming.
+    /// Forward and backward time over all these samples in seconds, without waiting and claiming.
     pub compute_time_s: f64,
-    /// In how many forward and backward passes it computed them.
+    /// Number of forward and backward passes (micro-batches).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro_batches: Option<u64>,
-    /// What of this it claimed from the iteration's tail; absent where it claimed nothing.
+    /// The share of this that was claimed from the iteration's tail; absent if no chunk was claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<TailReport>,
-    /// Time it waited at the barrier for the last worker, in seconds.
+    /// Barrier wait for the slowest worker, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub barrier_wait_s: Option<f64>,
-    /// Time it waited for its data, in seconds.
+    /// Wait for the data loader, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loader_wait_s: Option<f64>,
-    /// Its highest memory use so far, in bytes.
+    /// Peak memory use so far, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
-    /// What its samples cost together, where the job counts by `cost_per_sample`.
+    /// Total cost of the samples, if requests contain `cost_per_sample`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
-    /// Communication that its compute could not hide, in seconds, without waiting for others: where links are unequal.
+    /// Communication that does not overlap with compute, in seconds, without waiting for others; for unequal
+    /// links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub communication_s: Option<f64>,
-    /// Communication that could run beside its compute, in seconds: longer than what it may hide behind, it rules the step.
+    /// Communication that can overlap with compute, in seconds. It determines the step time if it takes
+    /// longer than the compute that it can overlap with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlapped_communication_s: Option<f64>,
-    /// Squared norm of its own mean gradient (`adascale`).
+    /// Squared norm of the worker's mean gradient (`adascale`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_sqr: Option<f64>,
     /// Squared norm of the iteration's global mean gradient (`adascale`); the same in every worker's report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_gradient_sqr: Option<f64>,
-    /// Drivers read at the end of that iteration's compute: what forecasts the next. At most 64.
+    /// Drivers read at the end of the iteration's compute; they forecast the next iteration. At most 64.
     #[serde(default)]
     pub drivers: Readings,
 }
 
 impl WorkerReport {
-    /// A report of the least there is to say.
+    /// Returns a report with only the required fields.
     pub fn new(worker: WorkerId, iteration: u64, local_batch: u64, compute_time_s: f64) -> Self {
         Self {
             worker,
@@ -113,84 +118,87 @@ impl WorkerReport {
     }
 }
 
-/// What one worker did of an iteration's tail.
+/// One worker's work on an iteration's tail.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TailReport {
-    /// Chunks it claimed, and computed.
+    /// Number of chunks claimed and computed.
     pub chunks: u64,
-    /// Samples in them.
+    /// Number of samples in these chunks.
     pub samples: u64,
-    /// Forward and backward time over them, in seconds.
+    /// Forward and backward time over these samples, in seconds.
     pub compute_time_s: f64,
-    /// Time in which it waited for the answers to its claims and computed nothing, in seconds.
+    /// Time spent waiting for claims without computing, in seconds.
     pub claim_time_s: f64,
 }
 
-/// The answer to `/allocate`; for one (job, iteration) always the same bytes.
+/// Response of `/allocate`. The response for a given (job, iteration) never changes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AllocateAnswer {
     /// The job.
     pub job_id: JobId,
-    /// The generation it was planned in.
+    /// Generation in which the iteration was planned.
     pub generation: u64,
     /// The iteration.
     pub iteration: u64,
-    /// Samples over all workers: exactly the sum of the local batches and of the tail's chunks.
+    /// Number of samples over all workers: exactly the sum of all local batches and all chunks of the tail.
     pub global_batch: u64,
-    /// One for each live worker, in rank order.
+    /// One entry per live worker, in rank order.
     pub allocations: Vec<Allocation>,
-    /// What nobody was given: whoever has done its local batch claims from it. Absent where everything was given.
+    /// The shared tail: samples that belong to no local batch. Workers claim them after their local batches.
+    /// Absent if there is no tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<Tail>,
-    /// What the learning rate does.
+    /// Instruction for the learning rate.
     pub optimizer: OptimizerInstruction,
-    /// What was decided, and why.
+    /// The decision and its reason.
     pub decision: Decision,
 }
 
-/// The part of an iteration that is claimed chunk by chunk, in this order, by workers that have done their local batches. A
-/// chunk is claimed by one atomic addition on a counter that the workers share; the service takes no part in it.
+/// The part of an iteration that workers claim chunk by chunk, in order, after their local batches. A chunk
+/// is claimed by one atomic addition on a counter that the workers share; the predictor is not involved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Tail {
-    /// Where it begins within the iteration's global batch; it is the last part of it.
+    /// Offset of the tail within the iteration's global batch. The tail is the last part of the global batch.
     pub offset: u64,
-    /// Samples of each chunk, in their order.
+    /// Number of samples of each chunk, in order.
     pub chunks: Vec<u64>,
-    /// Where so many workers claim that one counter would be too slow: how many of the chunks, in their order, each pool has.
-    /// Absent: all chunks are in pool 0.
+    /// Number of chunks of each pool, in order. Pools are used if one counter would be too slow for the
+    /// number of workers. Absent: all chunks are in pool 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<u64>,
 }
 
-/// The share of one worker in one iteration.
+/// The allocation of one worker in one iteration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Allocation {
-    /// Whose share.
+    /// The worker.
     pub worker: WorkerId,
-    /// Its position among the live workers, by order of joining.
+    /// Its rank: the position among the live workers in order of joining.
     pub rank: u64,
-    /// Samples it computes.
+    /// Number of samples to compute.
     pub local_batch: u64,
-    /// Where its samples begin within the iteration's global batch: it takes `offset .. offset + local_batch`.
+    /// Offset of its samples within the iteration's global batch: it computes `offset .. offset +
+    /// local_batch`.
     pub offset: u64,
-    /// Weight of the mean gradient over these samples in the global mean: `local_batch / global_batch`. A chunk of the tail
-    /// weighs `samples / global_batch`.
+    /// Weight of the mean gradient over these samples in the global mean: `local_batch / global_batch`. The
+    /// weight of a chunk of the tail is `samples / global_batch`.
     pub gradient_weight: f64,
-    /// Where there is a tail: what it would compute in all without one.
+    /// Number of samples that it would get without the tail; absent if there is no tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned_batch: Option<u64>,
-    /// The pool of the tail that it claims from; absent where it claims nothing.
+    /// The pool of the tail that it claims from; absent if it claims nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<u64>,
-    /// Where it accumulates: the most that it computes at once; its local batch takes several of these, the last may be less.
+    /// Maximum number of samples per forward and backward pass, if the worker accumulates. The last
+    /// micro-batch may be smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro_batch: Option<u64>,
-    /// What its samples cost together, where the request said so.
+    /// Total cost of its samples, if the request contains costs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
     /// Expected compute time in seconds; absent while the worker is unmeasured.
@@ -205,12 +213,12 @@ pub struct Allocation {
     /// Upper end of the 90 % interval of the speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed_upper_samples_per_s: Option<f64>,
-    /// What it may spend on background work, where the job runs some; absent while any worker is unmeasured.
+    /// Budget for background work, if the job has background work; absent while any worker is unmeasured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<BackgroundBudget>,
 }
 
-/// What was decided for an iteration, and why.
+/// The decision for an iteration, and its reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Decision {
@@ -218,7 +226,8 @@ pub struct Decision {
     pub kind: DecisionKind,
     /// The reason in words.
     pub reason: String,
-    /// Expected time of the slowest worker under this allocation, in seconds; absent while any worker is unmeasured.
+    /// Expected time of the slowest worker with this allocation, in seconds; absent while any worker is
+    /// unmeasured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_step_time_s: Option<f64>,
     /// Expected time of the slowest worker under an even split, in seconds.
@@ -231,9 +240,9 @@ pub struct Decision {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionKind {
-    /// Some worker is unmeasured: it gets a careful share, or all get even ones where nobody is measured.
+    /// Some worker is unmeasured: it gets at most an even share. If all are unmeasured, the shares are even.
     ColdStart,
-    /// A short profile at the start: shares are unequal on purpose, so that batch curves become known.
+    /// Profiling at the start: shares are unequal on purpose to measure batch curves.
     Profiling,
     /// The shares changed to follow the forecast.
     Rebalanced,

@@ -1,13 +1,14 @@
-//! Background work beside a job: what is asked for, and what each iteration bears.
+//! Background work next to a job: its limit, and the budget of each iteration.
 
 use serde::{Deserialize, Serialize};
 
-/// A job beside which background work runs.
+/// Settings for background work that runs next to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BackgroundSettings {
-    /// With it an iteration takes at most so many times as long as alone. 1 to 10, default 1.1.
+    /// Maximum iteration time with background work, as a multiple of the time without it. 1 to 10, default
+    /// 1.1.
     #[serde(default = "default_slow_down_limit")]
     pub slow_down_limit: f64,
 }
@@ -22,13 +23,14 @@ fn default_slow_down_limit() -> f64 {
     1.1
 }
 
-/// What one worker may spend on background work in one iteration.
+/// Budget of one worker for background work in one iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BackgroundBudget {
-    /// It would wait so long for the slowest worker, in seconds; 0 where it would claim from the tail instead.
+    /// Expected wait for the slowest worker, in seconds; 0 if the worker would claim from the tail instead.
     pub slack_s: f64,
-    /// So much background work may delay it in the whole iteration, in seconds: its slack, and what the limit adds. If all
-    /// workers spend everything, the expected step is `slow_down_limit` times as long.
+    /// Maximum delay of the worker by background work in the whole iteration, in seconds: its slack plus the
+    /// time that the limit adds. If all workers spend their whole budgets, the expected step is
+    /// `slow_down_limit` times as long.
     pub budget_s: f64,
 }

@@ -1,4 +1,5 @@
-//! Profiles for burst-parallel plans: what the layers of a model cost. Profilers write them, the planner reads them.
+//! Profiles for burst-parallel plans: the costs of the layers of a model. Profilers write them, the planner
+//! reads them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,21 +7,20 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What the layers of a model cost, as profilers measure it. Keys that are not known are let be: a profile is a file that others
-/// write too.
+/// The measured costs of the layers of a model. Unknown keys are ignored: other programs write profiles too.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BurstProfile {
-    /// Which model, in words.
+    /// Description of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// What it was measured on, in words.
+    /// Description of the device that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// What connects the GPUs; needed where transfers or gradient sums come from sizes.
+    /// The network between the GPUs. Required if transfers or gradient sums are computed from sizes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<BurstNetwork>,
-    /// In the order in which they run.
+    /// The layers in the order in which they run.
     pub layers: Vec<BurstLayer>,
 }
 
@@ -28,17 +28,17 @@ pub struct BurstProfile {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BurstLayer {
-    /// For people, in errors, and in `inputs` of other layers.
+    /// Name of the layer, used in errors and in `inputs` of other layers.
     pub name: String,
-    /// Names of the layers that it reads, all of them before it; none: the samples. Left out: the layer before, of the first layer
-    /// the samples.
+    /// Names of the layers whose outputs it reads; all of them precede it. An empty list means the samples.
+    /// Default: the previous layer; for the first layer, the samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<Vec<String>>,
-    /// Forward and backward on one GPU in microseconds, by local batch; without the gradient sum.
+    /// Forward and backward time on one GPU in microseconds, by local batch; without the gradient sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<BTreeMap<String, f64>>))]
     pub compute_us: Option<BTreeMap<u64, f64>>,
-    /// What of `compute_us` is forward, at the same local batches; for pictures.
+    /// The forward part of `compute_us`, at the same local batches; for charts only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<BTreeMap<String, f64>>))]
     pub forward_us: Option<BTreeMap<u64, f64>>,
@@ -46,34 +46,34 @@ pub struct BurstLayer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<BTreeMap<String, f64>>))]
     pub cost_us: Option<BTreeMap<u64, f64>>,
-    /// Transfers from the one layer that it reads in microseconds, by change of the GPU count: `"1->2"`. Left out: made from the
-    /// outputs of the layers that it reads, and the network.
+    /// Transfer time from the one layer that it reads in microseconds, by change of the GPU count: `"1->2"`.
+    /// Default: computed from the outputs of the layers that it reads and the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<BTreeMap<String, f64>>))]
     pub edge_us: Option<BTreeMap<CountChange, f64>>,
-    /// How many parameters it has, of four bytes.
+    /// Number of parameters, each of four bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<u64>,
-    /// How many values of four bytes it hands on for each sample.
+    /// Number of output values per sample, each of four bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<u64>,
-    /// Bytes that it keeps for its backward pass, by local batch.
+    /// Number of bytes kept for the backward pass, by local batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<BTreeMap<String, u64>>))]
     pub activation_bytes: Option<BTreeMap<u64, u64>>,
 }
 
-/// A change of the GPU count between two layers; written `from->to`.
+/// A change of the GPU count between two layers, written `from->to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CountChange {
-    /// GPUs of the layer that is read.
+    /// GPU count of the layer that is read.
     pub from: u64,
-    /// GPUs of the layer that reads it.
+    /// GPU count of the layer that reads it.
     pub to: u64,
 }
 
-/// What is not `from->to`; the message names the value and the rule.
+/// A text that is not `from->to`; the message contains the value and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} must be two GPU counts, as in \"1->2\"")]
 pub struct InvalidChange(String);
@@ -111,31 +111,32 @@ impl From<CountChange> for String {
     }
 }
 
-/// What connects the GPUs.
+/// The network between the GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BurstNetwork {
-    /// Of one GPU, in each direction; positive. Needed, unless it is that of the profile that a request changes.
+    /// Bandwidth of one GPU in each direction; positive. Required, unless a request changes the network of a
+    /// profile that has a bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth_bytes_per_s: Option<f64>,
-    /// Of one message, in microseconds. Default 0.
+    /// Latency of one message in microseconds. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<f64>,
-    /// How gradients are summed. Default `ring`.
+    /// All-reduce algorithm for gradients. Default `ring`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all_reduce: Option<BurstAllReduce>,
 }
 
-/// How gradients are summed.
+/// All-reduce algorithms for gradients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BurstAllReduce {
-    /// Around a ring, in parts.
+    /// Ring all-reduce, in parts.
     #[default]
     Ring,
-    /// Up and down two trees, each for half of the bytes.
+    /// Two trees, each for half of the bytes; up and down.
     Tree,
 }
 

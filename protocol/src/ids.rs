@@ -1,4 +1,4 @@
-//! Names that outlive processes: of jobs, workers and nodes. A copy of an id shares its text.
+//! Stable ids of jobs, workers and nodes. Clones of an id share its text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest id, in bytes.
+/// Maximum length of an id in bytes.
 const ID_BYTES_MAX: usize = 128;
 
-/// An id that breaks the rule for ids; the message names the value and the rule.
+/// An invalid id; the message contains the value and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{kind} {value:?}: must be 1 to 128 characters of A-Z a-z 0-9 . _ : @ -{extra}, beginning with a letter or digit"
@@ -41,10 +41,10 @@ macro_rules! id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Checks the rule for ids.
+            /// Creates an id after checking the rule for ids.
             ///
             /// # Errors
-            /// [`InvalidId`] names the value and the rule.
+            /// [`InvalidId`] if the value breaks the rule.
             pub fn new(value: impl Into<String>) -> Result<Self, InvalidId> {
                 Self::checked(&value.into())
             }
@@ -54,7 +54,7 @@ macro_rules! id {
                 Ok(Self(value.into()))
             }
 
-            /// The id as text.
+            /// Returns the id as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -115,11 +115,12 @@ macro_rules! id {
 }
 
 id! {
-    /// One training run. A new run takes a new id (or the old one is deleted): iterations of a job are answered once.
+    /// One training run. A new run needs a new id, or the old job must be deleted first: the allocation of an
+    /// iteration never changes.
     JobId, "job id", slash: false
 }
 id! {
-    /// A worker process that keeps its id over restarts and changes of rank; by custom `node/slot`.
+    /// A worker process. It keeps its id over restarts and changes of rank; by convention `node/slot`.
     WorkerId, "worker id", slash: true
 }
 id! {

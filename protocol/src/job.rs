@@ -1,94 +1,103 @@
-//! Jobs and their workers: what is asked for, and who takes part.
+//! Jobs and their workers: job options and membership.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{BackgroundSettings, JobId, LearningRateRule, LearningRateSettings, WorkerId};
 
-/// `PUT /v1/jobs/{id}`: what a job wants. Putting the same again changes nothing.
+/// Body of `PUT /v1/jobs/{id}`: the job options. Sending the same options again changes nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct JobSpec {
-    /// Samples per iteration over all workers, 1 to 2^31; a multiple of `quantum`. Where it changes later, from the next
-    /// unanswered iteration on, the learning rate follows by `rule`: what the job began with is its base.
+    /// Number of samples per iteration over all workers, 1 to 2^31; a multiple of `quantum`. A later change
+    /// takes effect with the first iteration that has no allocation yet. The learning rate then follows by
+    /// `rule`; its base is the first global batch of the job.
     pub global_batch: u64,
-    /// The global batch grows and shrinks with the job: so many samples for each live worker, a multiple of `quantum`. Then
-    /// `global_batch` is the base that the learning rate was chosen for. Default: the global batch stays and is shared again.
+    /// Number of samples per live worker, a multiple of `quantum`. If set, the global batch grows and shrinks
+    /// with the number of live workers, and `global_batch` is the base that the learning rate was tuned for.
+    /// Default: the global batch is constant and is divided among the live workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_worker_batch: Option<u64>,
-    /// Every local batch is a multiple of this (compilers and tensor cores like few distinct sizes). The ragged end
-    /// of an epoch is the exception: one worker takes the remainder. Default 1.
+    /// Every local batch is a multiple of this number, since compilers and tensor cores work best with few
+    /// distinct sizes. Exception: in the ragged end of an epoch, one worker takes the remainder. Default 1.
     #[serde(default = "one")]
     pub quantum: u64,
-    /// No worker gets less (its floor). Default: one quantum.
+    /// Minimum local batch of every worker (its floor). Default: one quantum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_local_batch: Option<u64>,
-    /// No worker gets more (its cap). Default: no cap.
+    /// Maximum local batch of every worker (its cap). Default: no cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_local_batch: Option<u64>,
-    /// Every local batch is one of these (0 where a worker may be left out), instead of multiples of `quantum`. Up to 64,
-    /// rising. The ragged end of an epoch is the exception.
+    /// Allowed local batches, instead of multiples of `quantum`: up to 64, ascending. 0 means that a worker
+    /// may get no samples. The ragged end of an epoch is an exception.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_sizes: Vec<u64>,
-    /// At most so many distinct local batches in an iteration, for compilers. At least 2.
+    /// Maximum number of distinct local batches in an iteration, for compilers. At least 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distinct_sizes: Option<u64>,
-    /// Workers may compute their local batch in several micro-batches, each within their cap: caps then bound memory and not
-    /// the share. Default false: caps that cannot hold the batch are an error.
+    /// Whether workers may compute their local batch in several micro-batches, each within their cap. Caps
+    /// then bound memory, not the local batch. Default false: an error if the caps cannot hold the global
+    /// batch.
     #[serde(default)]
     pub accumulation: bool,
-    /// The first iterations measure every worker at powers of two up to its cap, so that its batch curve is known from the
-    /// start. Costs a few slower steps. Default false: curves are learned on the way.
+    /// Whether the first iterations measure every worker at powers of two up to its cap, so that its batch
+    /// curve is known from the start. Costs a few slower steps. Default false: curves are learned during
+    /// training.
     #[serde(default)]
     pub profile: bool,
-    /// Share of a worker's compute after which its first gradients are ready to travel, 0 to 1, for reports that carry
-    /// `overlapped_communication_s`. Default .4: forward is about a third.
+    /// Share of a worker's compute after which its first gradients are ready to send, 0 to 1. Used with
+    /// reports that contain `overlapped_communication_s`. Default 0.4: the forward pass takes about a third.
     #[serde(default = "default_overlap_begins")]
     pub overlap_begins: f64,
-    /// Share of a worker's memory that caps learned from its peaks leave free. 0 to .9, default .1.
+    /// Share of a worker's memory that stays free under caps learned from its peak memory. 0 to 0.9, default
+    /// 0.1.
     #[serde(default = "default_memory_headroom")]
     pub memory_headroom: f64,
-    /// How the learning rate follows when the global batch changes. Default `dynamic_sgd`.
+    /// Rule by which the learning rate follows the global batch. Default `dynamic_sgd`.
     #[serde(default)]
     pub rule: LearningRateRule,
-    /// Settings of that rule.
+    /// Settings of the learning-rate rule.
     #[serde(default)]
     pub learning_rate: LearningRateSettings,
-    /// Whether part of a batch may be left to a shared tail, where that is worth it and workers can claim. Default `auto`.
+    /// Whether part of a batch may go to a shared tail, if that shortens the step and workers can claim.
+    /// Default `auto`.
     #[serde(default)]
     pub hedge: Hedge,
-    /// No chunk of a tail has fewer samples: what the device still computes well. A multiple of `quantum`. Default: one quantum,
-    /// and the costs that were measured decide.
+    /// Minimum number of samples in a chunk of the tail: the smallest batch that the device computes
+    /// efficiently. A multiple of `quantum`. Default: one quantum; the measured costs then decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_chunk: Option<u64>,
-    /// Background work runs beside this job: answers say how much each worker may spend on it. Default: none, and answers say
-    /// nothing of it.
+    /// Settings for background work that runs next to this job. If set, each allocation has a budget for
+    /// background work. Default: no background work and no budgets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<BackgroundSettings>,
-    /// With fewer live workers the job is paused. Default 1.
+    /// Minimum number of live workers; with fewer, the job is paused. Default 1.
     #[serde(default = "one")]
     pub min_workers: u64,
-    /// A worker that is silent for this long has left. Seconds, 1 to 86,400. Default 120.
+    /// Lease of a worker in seconds: without a message for this long, it has left. 1 to 86,400, default 120.
     #[serde(default = "default_lease_s")]
     pub lease_s: f64,
-    /// Hold an allocation while a new one would shorten the predicted step by less than this share. 0 to 1, default .02.
+    /// Minimum relative gain: the allocation stays while a new one would shorten the predicted step by less
+    /// than this share. 0 to 1, default 0.02.
     #[serde(default = "default_min_gain")]
     pub min_gain: f64,
-    /// No local batch exceeds this many times the largest batch that its worker was measured at, or an even share if that is more:
-    /// beyond it the worker's speed is a guess. 1 to 10^9, default 2.
+    /// Maximum local batch as a multiple of the largest batch that the worker was measured at, or an even
+    /// share if that is larger. Beyond this bound, the speed is extrapolated. 1 to 10^9, default 2.
     #[serde(default = "default_max_batch_growth")]
     pub max_batch_growth: f64,
-    /// A worker that departed 10 times within 10 minutes may come back after this many seconds only. 0 to 86,400, default 60.
+    /// Cooldown in seconds for a worker that departed 10 times within 10 minutes: it can rejoin only after
+    /// this time. 0 to 86,400, default 60.
     #[serde(default = "default_flap_cooldown_s")]
     pub flap_cooldown_s: f64,
-    /// Reports and answers older than so many seconds become minutes and hours, but for the last 1,024 iterations; those that
-    /// went are never answered again. 60 to 10^10. Default: as the service says.
+    /// Retention of reports and allocations in seconds. Older ones are rolled up into minutes and hours,
+    /// except for the last 1,024 iterations. An allocation that was rolled up can no longer be requested. 60
+    /// to 10^10. Default: the service's retention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_s: Option<u64>,
 }
 
 impl JobSpec {
-    /// A job with this global batch and every other choice at its default.
+    /// Returns job options with this global batch and defaults for all others.
     pub fn new(global_batch: u64) -> Self {
         Self {
             global_batch,
@@ -117,15 +126,15 @@ impl JobSpec {
     }
 }
 
-/// Whether part of a batch may be left to a shared tail.
+/// Whether part of a batch may go to a shared tail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Hedge {
-    /// Where the step is expected to be shorter for it.
+    /// Use a tail if it is expected to shorten the step.
     #[default]
     Auto,
-    /// Never: every sample is given to a worker.
+    /// Never: every sample is allocated to a worker.
     Off,
 }
 
@@ -151,32 +160,33 @@ fn default_flap_cooldown_s() -> f64 {
     60.0
 }
 
-/// `POST /v1/jobs/{id}/workers`: a worker takes part. Joining again renews the lease and changes nothing else.
+/// Body of `POST /v1/jobs/{id}/workers`: a worker joins. Joining again renews the lease and changes nothing
+/// else.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
-    /// Its stable id.
+    /// Stable id of the worker.
     pub worker: WorkerId,
-    /// What it computes on, in words ("cpu: AMD EPYC", "NVIDIA H200").
+    /// Description of the device ("cpu: AMD EPYC", "NVIDIA H200").
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Its own floor, where it is above the job's.
+    /// Floor of this worker, if higher than the job's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_local_batch: Option<u64>,
-    /// Its own cap, where it is under the job's (memory).
+    /// Cap of this worker, if lower than the job's (memory).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_local_batch: Option<u64>,
-    /// Memory of what it computes on, in bytes: with the peaks that it reports, this gives its cap.
+    /// Memory of the device in bytes. Together with the reported peak memory, it determines the worker's cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// It can claim chunks of a shared tail. Default false: it gets all its samples in its local batch.
+    /// Whether it can claim chunks of a shared tail. Default false: its local batch contains all its samples.
     #[serde(default)]
     pub claims: bool,
 }
 
 impl JoinRequest {
-    /// A worker that says nothing but its name.
+    /// Returns a request with only the worker's id.
     pub fn new(worker: WorkerId) -> Self {
         Self {
             worker,
@@ -189,7 +199,7 @@ impl JoinRequest {
     }
 }
 
-/// The answer to a join or a leave: who takes part from the next unanswered iteration on.
+/// Response to a join or a leave: the members from the first iteration on that has no allocation yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JoinAnswer {
@@ -197,27 +207,27 @@ pub struct JoinAnswer {
     pub job_id: JobId,
     /// The worker that joined or left.
     pub worker: WorkerId,
-    /// Rises by one with every change of the set of workers.
+    /// Generation: rises by one with every change of the set of workers.
     pub generation: u64,
-    /// Live workers in rank order: the position is the rank.
+    /// Live workers in rank order: the index is the rank.
     pub workers: Vec<WorkerId>,
-    /// The first iteration that nobody has asked for yet.
+    /// The first iteration that has no allocation yet.
     pub next_iteration: u64,
 }
 
-/// `POST /v1/jobs/{id}/workers/{worker}/oom`: a worker ran out of memory. It is capped below that batch from now on, and the
-/// iteration, which nobody can have finished, is planned again in a new generation.
+/// Body of `POST /v1/jobs/{id}/workers/{worker}/oom`: a worker ran out of memory. From now on, its cap is
+/// below that batch. The iteration, which no worker can have finished, is planned again in a new generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OomReport {
     /// The iteration that failed.
     pub iteration: u64,
-    /// Samples that did not fit: of a micro-batch, where the worker accumulates; at least 2.
+    /// Number of samples that did not fit; of a micro-batch, if the worker accumulates. At least 2.
     pub local_batch: u64,
 }
 
-/// The answer to an out-of-memory report.
+/// Response to an out-of-memory report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OomAnswer {
@@ -225,28 +235,29 @@ pub struct OomAnswer {
     pub job_id: JobId,
     /// The worker.
     pub worker: WorkerId,
-    /// The most that it will get at once from now on.
+    /// New maximum number of samples that the worker gets at once.
     pub max_local_batch: u64,
-    /// The generation in which to ask again. Reporting the same twice raises it once.
+    /// Generation in which to request the iteration again. Reporting the same failure twice raises it once.
     pub generation: u64,
 }
 
-/// `PUT /v1/jobs/{id}/workers/{worker}/override`: what an operator wants of one worker, from the next unanswered iteration on,
-/// until it is deleted. It stands above what the worker itself said.
+/// Body of `PUT /v1/jobs/{id}/workers/{worker}/override`: an operator's override for one worker. It holds
+/// from the first iteration on that has no allocation yet, until it is deleted. It takes precedence over the
+/// worker's own settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WorkerOverride {
-    /// It gets no samples, and stays a member.
+    /// Whether the worker gets no samples; it remains a member.
     #[serde(default)]
     pub paused: bool,
-    /// It gets exactly so many samples.
+    /// Exact local batch of the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned_local_batch: Option<u64>,
-    /// Its floor.
+    /// Floor of the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_local_batch: Option<u64>,
-    /// Its cap.
+    /// Cap of the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_local_batch: Option<u64>,
 }

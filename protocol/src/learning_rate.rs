@@ -1,57 +1,64 @@
-//! How the learning rate follows the global batch: rules, and what a client is told to do.
+//! Learning-rate rules for a changing global batch, and the instruction to the client.
 
 use serde::{Deserialize, Serialize};
 
-/// Rules by which the learning rate follows the global batch. With `k` the global batch over the one that the job began with:
+/// Rules by which the learning rate follows the global batch. `k` is the global batch over the first global
+/// batch of the job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LearningRateRule {
     /// The learning rate never changes.
     None,
-    /// Times `k`, at once.
+    /// Multiplies the learning rate by `k`, at once.
     Linear,
-    /// Times the root of `k`, at once (for Adam).
+    /// Multiplies the learning rate by the square root of `k`, at once (for Adam).
     Sqrt,
-    /// Dynamic Mini-batch SGD (arXiv 1904.12043): times `k`, ramped up, snapped down.
+    /// Dynamic Mini-batch SGD (arXiv 1904.12043): multiplies by `k`; increases are ramped, decreases are
+    /// immediate.
     #[default]
     DynamicSgd,
-    /// LEGW (arXiv 1901.08256): times the root of `k`, after a warm-up whose epochs grow with `k`.
+    /// LEGW (arXiv 1901.08256): multiplies by the square root of `k`, after a warm-up whose epochs grow with
+    /// `k`.
     Legw,
-    /// AdaScale SGD (arXiv 2007.05105): by the gain that the gradients' noise allows; reports must carry their norms.
+    /// AdaScale SGD (arXiv 2007.05105): multiplies by the gain computed from the gradient noise. Reports must
+    /// contain the gradient norms.
     Adascale,
 }
 
-/// Settings of the rules.
+/// Settings of the learning-rate rules.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LearningRateSettings {
-    /// `dynamic_sgd`: iterations of a ramp; 0 jumps. Default 8 max(1, k).
+    /// `dynamic_sgd`: number of iterations of a ramp; 0 changes the learning rate at once. Default 8 max(1,
+    /// k).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ramp_iterations: Option<u64>,
-    /// `legw`: epochs of warm-up at the base batch. Needed by it.
+    /// `legw`: number of warm-up epochs at the base batch. Required by `legw`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup_epochs: Option<f64>,
-    /// `legw`: samples of an epoch. Needed by it.
+    /// `legw`: number of samples in an epoch. Required by `legw`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset_samples: Option<u64>,
 }
 
-/// What the learning rate does in this iteration.
+/// Instruction for the learning rate in this iteration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OptimizerInstruction {
-    /// The job's rule.
+    /// The job's learning-rate rule.
     pub rule: LearningRateRule,
-    /// Multiply the schedule's learning rate by this.
+    /// Factor for the schedule's learning rate.
     pub lr_multiplier: f64,
-    /// For optimizers that keep the learning rate inside the momentum buffer (`v = mu v + eta g`): multiply the buffer by this
-    /// before the step. Others (PyTorch's form) leave theirs alone.
+    /// Factor for the momentum buffer, applied before the step, for optimizers that keep the learning rate
+    /// inside the buffer (`v = mu v + eta g`). Other optimizers, such as PyTorch's, leave their buffers
+    /// unchanged.
     pub momentum_buffer_scale: f64,
-    /// The ramp under way, so that a client can finish it alone.
+    /// The ramp in progress, so that a client can finish it without the predictor.
     pub ramp: Option<Ramp>,
-    /// `adascale`: how far the schedule has come, in iterations of the base batch: read the schedule's learning rate there.
+    /// `adascale`: progress of the schedule in iterations of the base batch. Evaluate the schedule at this
+    /// iteration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule_iteration: Option<f64>,
 }
@@ -64,8 +71,8 @@ pub struct Ramp {
     pub from: f64,
     /// Multiplier at its end.
     pub to: f64,
-    /// Iteration it starts at.
+    /// First iteration of the ramp.
     pub start_iteration: u64,
-    /// How many iterations it takes.
+    /// Number of iterations of the ramp.
     pub iterations: u64,
 }

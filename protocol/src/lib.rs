@@ -1,8 +1,9 @@
-//! What agents, the predictor and trainers say to each other: wire types, in the order of the way of the data.
+//! Wire types that agents, the predictor and trainers exchange.
 //!
-//! Requests are strict: an unknown field is an error that names it, so that a misspelt option is never silently
-//! dropped. Answers may grow: clients ignore fields they do not know. Units stand last in names (`_s`, `_bytes`,
-//! `_unix_ms`, `_samples_per_s`). A missing reading is absent from its map and named in `missing`; it is never 0.
+//! The predictor rejects a request with an unknown field and names the field, so a misspelt option is never
+//! ignored. Responses may gain fields: clients ignore fields that they do not know. Names end in their unit
+//! (`_s`, `_bytes`, `_unix_ms`, `_samples_per_s`). A missing reading is absent from its map and listed in
+//! `missing`; it is never 0.
 
 mod allocation;
 mod background;
@@ -41,5 +42,5 @@ pub use view::{
     WorkerForecastView, WorkerState, WorkerView, WorkersView,
 };
 
-/// Where the predictor listens unless told otherwise: loopback only.
+/// Default URL of the predictor: loopback only.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7117";

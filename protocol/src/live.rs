@@ -1,129 +1,130 @@
-//! What is seen of a job while it runs: server-sent events, and history in columns for charts.
+//! Live views of a job: server-sent events, and history in columns for charts.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{DecisionKind, JobId, JobState, NodeId, WorkerId};
 
-/// An event `step` of `GET /v1/jobs/{id}/live`: an iteration whose workers have reported.
+/// Event `step` of `GET /v1/jobs/{id}/live`: an iteration whose workers have reported.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StepView {
     /// The iteration.
     pub iteration: u64,
-    /// When the last of its reports came, in milliseconds since 1970.
+    /// Arrival time of its last report, in milliseconds since 1970.
     pub at_unix_ms: i64,
-    /// The generation that it was planned in.
+    /// Generation in which it was planned.
     pub generation: u64,
-    /// Samples over all workers.
+    /// Number of samples over all workers.
     pub global_batch: u64,
-    /// Time from the first sample to the end of the barrier, in seconds: the longest that any worker took.
+    /// Time from the first sample to the end of the barrier, in seconds: the maximum over the workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_time_s: Option<f64>,
-    /// What had been expected of the slowest worker, in seconds.
+    /// Predicted time of the slowest worker, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_step_time_s: Option<f64>,
-    /// The same under even shares.
+    /// Predicted time of the slowest worker with even shares, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub even_step_time_s: Option<f64>,
-    /// What was decided for it.
+    /// The kind of decision.
     pub decision: DecisionKind,
-    /// Why, in words.
+    /// The reason for the decision, in words.
     pub reason: String,
-    /// What the learning rate was multiplied by.
+    /// Factor for the learning rate.
     pub lr_multiplier: f64,
-    /// Samples that were left to a tail.
+    /// Number of samples in the shared tail.
     pub tail_samples: u64,
-    /// Its workers, in rank order.
+    /// The workers, in rank order.
     pub workers: Vec<StepWorker>,
 }
 
-/// One worker in one iteration. What it has not reported is absent.
+/// One worker in one iteration. Values that it has not reported are absent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StepWorker {
     /// The worker.
     pub worker: WorkerId,
-    /// Its position among the live workers.
+    /// Its rank: the position among the live workers.
     pub rank: u64,
-    /// Samples that it was given.
+    /// Number of samples allocated to it.
     pub local_batch: u64,
-    /// Samples that it computed, those of the tail among them.
+    /// Number of samples computed, including samples from the tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
     /// Expected speed in samples per second of compute time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_samples_per_s: Option<f64>,
-    /// Lower end of its 90 % interval.
+    /// Lower end of the 90 % interval of the speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower_samples_per_s: Option<f64>,
-    /// Upper end of its 90 % interval.
+    /// Upper end of the 90 % interval of the speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upper_samples_per_s: Option<f64>,
-    /// Measured speed.
+    /// Measured speed in samples per second of compute time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actual_samples_per_s: Option<f64>,
-    /// When it was expected to finish what it was given, in seconds after the start.
+    /// Predicted compute time of its local batch, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_compute_time_s: Option<f64>,
     /// Forward and backward time, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_time_s: Option<f64>,
-    /// Wait at the barrier, in seconds.
+    /// Barrier wait, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub barrier_wait_s: Option<f64>,
 }
 
-/// An event `jobs` of `GET /v1/live`: everything at a glance.
+/// Event `jobs` of `GET /v1/live`: a summary of all jobs and nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LiveView {
-    /// The service's time, in milliseconds since 1970: what is stale is so by this clock.
+    /// Time of the service's clock, in milliseconds since 1970. Use it to decide what is stale.
     pub now_unix_ms: i64,
     /// All jobs, by id.
     pub jobs: Vec<JobLine>,
-    /// All nodes heard of in the last day, by id.
+    /// All nodes that sent telemetry in the last day, by id.
     pub nodes: Vec<NodeLine>,
 }
 
-/// A job at a glance.
+/// Summary of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobLine {
     /// The job.
     pub job_id: JobId,
-    /// Whether it can be allocated to; absent while nothing of it was read from the store yet.
+    /// State of the job; absent until the job is read from the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<JobState>,
-    /// Where the predictor that owns it is reached; absent where it is this one, or nobody owns it.
+    /// URL of the predictor that owns the job; absent if it is this predictor, or if no predictor owns the
+    /// job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Live workers.
+    /// Number of live workers.
     pub live_workers: u64,
-    /// The latest iteration that was reported.
+    /// The latest reported iteration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iteration: Option<u64>,
-    /// When that was, in milliseconds since 1970.
+    /// Time of that report, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_unix_ms: Option<i64>,
-    /// Mean of the latest step times (up to 64), in seconds.
+    /// Mean step time of the latest steps (up to 64), in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_time_s: Option<f64>,
-    /// Over the same steps: samples per second over all workers.
+    /// Samples per second over all workers, over the same steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples_per_s: Option<f64>,
-    /// Over the same steps: share of the workers' time that they waited for the slowest, 0 to 1.
+    /// Share of the workers' time spent waiting for the slowest worker, over the same steps, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_share: Option<f64>,
-    /// Over the same steps: mean of |actual - predicted| / predicted speed.
+    /// Mean of |actual - predicted| / predicted speed, over the same steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_ratio: Option<f64>,
-    /// The latest decision's reason, in words.
+    /// Reason of the latest decision, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl JobLine {
-    /// A job of which only the name is known, and where the predictor is that owns it.
+    /// Returns a summary with only the id of the job and the URL of its owner.
     pub fn named(job_id: JobId, url: Option<String>) -> Self {
         Self {
             job_id,
@@ -141,92 +142,93 @@ impl JobLine {
     }
 }
 
-/// A node at a glance.
+/// Summary of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeLine {
     /// The node.
     pub node: NodeId,
-    /// When its latest sample was taken, in milliseconds since 1970, by its own clock.
+    /// Time of its latest sample by the node's clock, in milliseconds since 1970.
     pub at_unix_ms: i64,
 }
 
-/// `GET /v1/jobs/{id}/history?since_s=&points=`: iterations of a stretch of time, evenly picked, in columns. Each column has
-/// as many entries as `iterations`; what is not known is null.
+/// `GET /v1/jobs/{id}/history?since_s=&points=`: iterations in a range of time, evenly sampled, in columns.
+/// Each column has as many entries as `iterations`; unknown values are null.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HistoryView {
     /// The job.
     pub job_id: JobId,
-    /// One of so many iterations is there: 1 means all.
+    /// Sampling interval: every n-th iteration is included. 1 means all.
     pub every: u64,
     /// The iterations.
     pub iterations: Vec<u64>,
-    /// When they were answered, in milliseconds since 1970.
+    /// Times of the allocations, in milliseconds since 1970.
     pub at_unix_ms: Vec<i64>,
-    /// The longest that any worker took, in seconds.
+    /// Step times, in seconds: the maximum over the workers.
     pub step_time_s: Vec<Option<f64>>,
-    /// What had been expected, in seconds.
+    /// Predicted step times, in seconds.
     pub predicted_step_time_s: Vec<Option<f64>>,
-    /// The same under even shares.
+    /// Predicted step times with even shares, in seconds.
     pub even_step_time_s: Vec<Option<f64>>,
-    /// What the learning rate was multiplied by.
+    /// Factors for the learning rate.
     pub lr_multiplier: Vec<Option<f64>>,
-    /// The workers that took part, in order of their ids.
+    /// The workers that took part, by id.
     pub workers: Vec<WorkerHistory>,
 }
 
-/// One worker's columns; four significant digits.
+/// One worker's columns, rounded to four significant digits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WorkerHistory {
     /// The worker.
     pub worker: WorkerId,
-    /// Samples that it was given.
+    /// Number of samples allocated to it.
     pub local_batch: Vec<Option<u64>>,
-    /// Expected speed, samples per second of compute time.
+    /// Expected speed in samples per second of compute time.
     pub predicted_samples_per_s: Vec<Option<f64>>,
-    /// Lower end of its 90 % interval.
+    /// Lower end of the 90 % interval of the speed.
     pub lower_samples_per_s: Vec<Option<f64>>,
-    /// Upper end of its 90 % interval.
+    /// Upper end of the 90 % interval of the speed.
     pub upper_samples_per_s: Vec<Option<f64>>,
-    /// Measured speed.
+    /// Measured speed in samples per second of compute time.
     pub actual_samples_per_s: Vec<Option<f64>>,
     /// Forward and backward time, in seconds.
     pub compute_time_s: Vec<Option<f64>>,
-    /// Wait at the barrier, in seconds.
+    /// Barrier wait, in seconds.
     pub barrier_wait_s: Vec<Option<f64>>,
 }
 
-/// `GET /v1/jobs/{id}/log`, and an event `log` of its live stream: what happened, in plain words.
+/// `GET /v1/jobs/{id}/log`, and event `log` of its live stream: a log of the job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogView {
     /// The job.
     pub job_id: JobId,
-    /// The latest 500 entries, the oldest first: changes of the plan since this predictor has the job, and comings and goings.
+    /// The latest 500 entries, oldest first: changes of the allocation since this predictor took over the
+    /// job, and changes of membership.
     pub entries: Vec<LogEntry>,
 }
 
-/// Something that happened to a job. Steps that changed nothing are not in the log.
+/// An entry of the job's log. Steps that changed nothing are not logged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogEntry {
-    /// When, in milliseconds since 1970.
+    /// Time of the entry, in milliseconds since 1970.
     pub at_unix_ms: i64,
-    /// What kind of thing.
+    /// The kind of entry.
     pub kind: LogKind,
-    /// The iteration whose plan changed.
+    /// The iteration whose allocation changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iteration: Option<u64>,
-    /// The worker that came or went.
+    /// The worker that joined, left or was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerId>,
-    /// In words.
+    /// The message.
     pub text: String,
 }
 
-/// Kinds of entries.
+/// Kinds of log entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -237,25 +239,25 @@ pub enum LogKind {
     Joined,
     /// A worker left.
     Left,
-    /// A worker's lease ran out.
+    /// A worker's lease expired.
     Expired,
     /// A worker ran out of memory.
     OutOfMemory,
-    /// An operator pinned, paused or bounded a worker, or lifted that.
+    /// An operator pinned, paused or bounded a worker, or removed an override.
     Override,
-    /// The job's wishes changed.
+    /// The job options changed.
     Changed,
-    /// Networks were fitted anew.
+    /// Networks were fitted again.
     Refitted,
 }
 
-/// `GET /v1/operator`: whether whoever asks may change what workers get.
+/// `GET /v1/operator`: whether the caller may change overrides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OperatorView {
-    /// Whether the service was given an operator token. Without one overrides are open to whoever reaches it, and the page
-    /// offers none.
+    /// Whether the service has an operator token. Without a token, any client can change overrides, but the
+    /// page has no controls for them.
     pub token_set: bool,
-    /// Whether the request carried it (`Authorization: Bearer TOKEN`), or none is needed.
+    /// Whether the request contains the token (`Authorization: Bearer TOKEN`), or no token is required.
     pub allowed: bool,
 }

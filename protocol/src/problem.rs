@@ -5,42 +5,43 @@ use serde::{Deserialize, Serialize};
 /// The media type of a problem.
 pub const PROBLEM_CONTENT_TYPE: &str = "application/problem+json";
 
-/// Why a request was refused. Programs branch on `type`, people read `title` and `detail`.
+/// The reason why a request was rejected. Programs branch on `type`, people read `title` and `detail`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
-    /// Stable name of the kind of problem: `urn:evenstep:problem:` and `unknown-job`, `stale-generation`, `infeasible`,
-    /// `paused`, `too-large`, `malformed`, `invalid`, ..
+    /// Stable identifier of the kind of problem: `urn:evenstep:problem:` and `unknown-job`,
+    /// `stale-generation`, `infeasible`, `paused`, `too-large`, `malformed`, `invalid`, ..
     #[serde(rename = "type")]
     pub kind: String,
-    /// The kind in words.
+    /// The kind of problem in words.
     pub title: String,
     /// The HTTP status.
     pub status: u16,
-    /// What was wrong here, with the value and the rule.
+    /// The error in this request, with the offending value and the rule.
     pub detail: String,
-    /// With `stale-generation`: the current one.
+    /// With `stale-generation`: the current generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_generation: Option<u64>,
-    /// With `infeasible`: the samples to be shared out.
+    /// With `infeasible`: the number of samples to allocate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_batch: Option<u64>,
-    /// With `infeasible`: the least that the floors take together.
+    /// With `infeasible`: the sum of all floors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sum_of_floors: Option<u64>,
-    /// With `infeasible`: the most that the caps hold together; absent where some worker has no cap.
+    /// With `infeasible`: the sum of all caps; absent if some worker has no cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sum_of_caps: Option<u64>,
-    /// With `paused` and other 503: ask again after this many seconds (as in the Retry-After header).
+    /// With `paused` and other 503 responses: seconds to wait before the next try (as in the Retry-After
+    /// header).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u64>,
 }
 
 impl Problem {
-    /// The prefix of every `type`.
+    /// Prefix of every `type`.
     pub const TYPE_PREFIX: &'static str = "urn:evenstep:problem:";
 
-    /// The last part of `type`.
+    /// Returns the last part of `type`.
     pub fn slug(&self) -> &str {
         self.kind.strip_prefix(Self::TYPE_PREFIX).unwrap_or(&self.kind)
     }

@@ -1,4 +1,4 @@
-//! Pages that can be opened from the service's own.
+//! Reports that can be opened from the service's pages.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReportsView {
-    /// The newest 500, the newest first; absent where the service was given no folder.
+    /// The newest 500 reports, newest first; absent if the service has no report directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports: Option<Vec<ReportLine>>,
 }
 
-/// A page that a backtest, a simulation or a training wrote. It is read at `/reports/{name}`.
+/// A page written by a backtest, a simulation or a training run. It is served at `/reports/{name}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReportLine {
-    /// Its file's name.
+    /// File name.
     pub name: String,
-    /// Its size.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// When it was written, in milliseconds since 1970.
+    /// Time of the last modification, in milliseconds since 1970.
     pub modified_unix_ms: i64,
 }

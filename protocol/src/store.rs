@@ -1,4 +1,4 @@
-//! The store at a glance: what is kept, and for how long.
+//! Summary of the store: its rows and their retention.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,56 +8,58 @@ use serde::{Deserialize, Serialize};
 pub struct StoreView {
     /// `sqlite` or `postgres`.
     pub backend: String,
-    /// Version of its schema.
+    /// Version of the store's schema.
     pub schema: i64,
-    /// Bytes that it takes on disk. SQLite's file does not shrink: room that was let go is used again.
+    /// Size on disk in bytes. SQLite's file does not shrink: the space of deleted rows is reused.
     pub disk_bytes: u64,
-    /// Bytes of that which hold something; of PostgreSQL, which does not say, an estimate.
+    /// Number of these bytes that are in use; an estimate for PostgreSQL, which does not report it.
     pub used_bytes: u64,
-    /// Above this the oldest raw rows are rolled up early; absent where there is no bound.
+    /// Maximum size in bytes: above it, the oldest raw rows are rolled up early. Absent if there is no
+    /// maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_bytes: Option<u64>,
-    /// What is kept, the rawest first.
+    /// The levels of the store, raw rows first.
     pub levels: Vec<LevelView>,
-    /// What retention does.
+    /// Retention settings and counters.
     pub retention: RetentionView,
 }
 
-/// Rows of one kind.
+/// Rows of one level.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LevelView {
     /// `samples`, `reports`, `answers`, `node_minutes`, `node_hours`, `worker_minutes` or `worker_hours`.
     pub level: String,
-    /// How many there are; of PostgreSQL an estimate.
+    /// Number of rows; an estimate for PostgreSQL.
     pub rows: u64,
-    /// When the oldest is from, in milliseconds since 1970; absent where there is none, and where that is not known quickly.
+    /// Time of the oldest row, in milliseconds since 1970. Absent if the level is empty or the time cannot be
+    /// found quickly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_unix_ms: Option<i64>,
 }
 
-/// How long things are kept, and what was let go since the service started.
+/// Retention times, and the rows rolled up and deleted since the service started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RetentionView {
-    /// Samples, reports and answers are kept for so many seconds, unless a job says otherwise.
+    /// Retention of samples, reports and allocations in seconds, unless a job sets its own.
     pub keep_raw_s: u64,
-    /// Minutes are kept for so many seconds.
+    /// Retention of minutes in seconds.
     pub keep_minutes_s: u64,
-    /// Hours are kept for so many seconds.
+    /// Retention of hours in seconds.
     pub keep_hours_s: u64,
-    /// When old rows were looked for last, in milliseconds since 1970.
+    /// Time of the last retention run, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looked_unix_ms: Option<i64>,
-    /// Samples, reports and answers that became minutes.
+    /// Number of samples, reports and allocations rolled up into minutes.
     pub rolled_up_rows: u64,
-    /// Of these, rows that had to go early because the store was above its bound.
+    /// Number of these rows that were rolled up early because the store exceeded its maximum size.
     pub rolled_up_early_rows: u64,
-    /// Minutes that became hours.
+    /// Number of minutes rolled up into hours.
     pub rolled_up_minutes: u64,
-    /// Hours that went.
+    /// Number of hours deleted.
     pub deleted_hours: u64,
-    /// Why the last look broke off; absent where it did not.
+    /// Error of the last retention run; absent if it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<String>,
 }

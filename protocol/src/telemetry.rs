@@ -1,4 +1,4 @@
-//! What an agent measures and how it travels: at least once on the wire, exactly once in the store.
+//! Telemetry samples and their transport: delivered at least once, stored exactly once.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +6,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::{NodeId, WorkerId};
 
-/// Readings by name, all finite. A name is 1 to 64 characters of `a-z 0-9 _`; units stand last in it.
+/// Readings by name, all finite. A name is 1 to 64 characters of `a-z 0-9 _` and ends in its unit.
 pub type Readings = BTreeMap<String, f64>;
 
-/// Names of the drivers that forecasts use as exogenous inputs. Shares are of one core unless said otherwise.
+/// Names of the drivers that forecasts use as exogenous inputs. CPU shares are of one core unless stated
+/// otherwise.
 pub mod driver {
-    /// Share of the window in which some task of the machine waited for a core (`/proc/pressure/cpu`), 0 to 1.
+    /// Share of the window in which at least one task of the machine waited for a core
+    /// (`/proc/pressure/cpu`), 0 to 1.
     pub const PSI_CPU_SOME: &str = "psi_cpu_some";
-    /// Share of the window in which some task waited for memory, 0 to 1.
+    /// Share of the window in which at least one task waited for memory, 0 to 1.
     pub const PSI_MEMORY_SOME: &str = "psi_memory_some";
-    /// Share of the window in which some task waited for disks, 0 to 1.
+    /// Share of the window in which at least one task waited for disks, 0 to 1.
     pub const PSI_IO_SOME: &str = "psi_io_some";
-    /// Time that this process's threads waited, runnable, for a core, over the window; may pass 1 with many threads.
+    /// Time that this process's runnable threads waited for a core, per second of the window; may exceed 1
+    /// with many threads.
     pub const RUN_QUEUE_WAIT: &str = "run_queue_wait";
     /// CPU time of this process over the window, in cores.
     pub const OWN_CPU: &str = "own_cpu";
-    /// CPU time of everything else on the machine over the window, in cores.
+    /// CPU time of all other processes on the machine over the window, in cores.
     pub const OTHER_CPU: &str = "other_cpu";
-    /// Runnable tasks at the moment of reading.
+    /// Number of runnable tasks at the time of reading.
     pub const PROCS_RUNNING: &str = "procs_running";
     /// Voluntary context switches of this process, per second of the window.
     pub const VOLUNTARY_SWITCHES: &str = "voluntary_switches_per_s";
@@ -33,27 +36,29 @@ pub mod driver {
     pub const CPU_BUSY: &str = "cpu_busy";
     /// Share of memory in use, 0 to 1.
     pub const MEMORY_USED: &str = "memory_used";
-    /// Tasks blocked on I/O at the moment of reading.
+    /// Number of tasks blocked on I/O at the time of reading.
     pub const PROCS_BLOCKED: &str = "procs_blocked";
     /// SM clock of the worker's GPU in MHz.
     pub const SM_CLOCK_MHZ: &str = "sm_clock_mhz";
-    /// Power that the worker's GPU draws, in watts: at its limit the clocks give way.
+    /// Power draw of the worker's GPU in watts. At its power limit, the GPU lowers its clocks.
     pub const GPU_POWER_W: &str = "gpu_power_w";
     /// Temperature of the worker's GPU in degrees Celsius.
     pub const GPU_TEMPERATURE_CELSIUS: &str = "gpu_temperature_celsius";
-    /// Share of time in which a kernel ran on the worker's GPU, 0 to 1. Says nothing about how much of it was used.
+    /// Share of time in which a kernel ran on the worker's GPU, 0 to 1. It does not measure how much of the
+    /// GPU was used.
     pub const GPU_BUSY: &str = "gpu_busy";
 
-    /// How long the worker waited for the others at the end of the iteration, in seconds. Forecasts take it beside the
-    /// readings, from the report itself: a long wait is time in which the machine may have changed.
+    /// Barrier wait of the worker at the end of the iteration, in seconds. Forecasts take it from the report
+    /// instead of the readings: during a long wait, the machine may have changed.
     pub const BARRIER_WAIT_S: &str = "barrier_wait_s";
 
-    /// How much faster the worker was at the end of the iteration, in its tail: the log of its pace (seconds for a sample)
-    /// before over its pace there. Forecasts take it beside the readings, from the report itself.
+    /// Speed-up of the worker in the tail of the iteration: the logarithm of its seconds per sample before
+    /// the tail over its seconds per sample in the tail. Forecasts take it from the report instead of the
+    /// readings.
     pub const TAIL_SPEEDUP: &str = "tail_speedup";
 
-    /// All readings, in the order in which forecasts take them. Fixed, so that ranks and models agree without a word; a
-    /// reading outside this list is kept, and enters no forecast.
+    /// All readings, in the order in which forecasts use them. The order is fixed, so all ranks and models
+    /// agree. Readings outside this list are stored but not used in forecasts.
     pub const ALL: [&str; 16] = [
         PSI_CPU_SOME,
         PSI_MEMORY_SOME,
@@ -74,17 +79,18 @@ pub mod driver {
     ];
 }
 
-/// `POST /v1/telemetry`: samples of one node in the order they were taken.
+/// Body of `POST /v1/telemetry`: samples of one node in the order in which they were taken.
 ///
-/// Sample `i` of the batch has the sequence number `sequence + i`. `(node, boot_id, sequence number)` names a sample
-/// for ever, so a batch may be sent again, whole or overlapping, and is stored once.
+/// Sample `i` of the batch has the sequence number `sequence + i`. `(node, boot_id, sequence number)`
+/// identifies a sample permanently. A batch may therefore be sent again, in whole or in part; each sample is
+/// stored once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TelemetryBatch {
-    /// The machine the samples were taken on.
+    /// The node that the samples were taken on.
     pub node: NodeId,
-    /// Names one life of the agent's sequence counter; a counter that starts again takes a new one.
+    /// Id of one run of the agent's sequence counter; a counter that restarts gets a new one.
     pub boot_id: String,
     /// Sequence number of the first sample, from 0.
     pub sequence: u64,
@@ -92,29 +98,29 @@ pub struct TelemetryBatch {
     pub samples: Vec<NodeSample>,
 }
 
-/// The state of a node at one moment, with shares taken over the window since the sample before.
+/// The state of a node at one moment. Shares are over the window since the previous sample.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NodeSample {
-    /// When it was taken, in milliseconds since 1970.
+    /// Time of the sample, in milliseconds since 1970.
     pub at_unix_ms: i64,
-    /// How long the window was, in seconds; absent in the first sample of a source.
+    /// Length of the window in seconds; absent in the first sample of a source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_s: Option<f64>,
-    /// True for made-up readings (the demo source), which are never used to forecast.
+    /// True for synthetic readings (the demo source), which are never used to forecast.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub synthetic: bool,
     /// Readings of the machine.
     #[serde(default)]
     pub readings: Readings,
-    /// What could not be read, by name, and why.
+    /// Readings that failed, by name, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missing: BTreeMap<String, String>,
     /// Readings of watched processes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessSample>,
-    /// Readings of GPUs; empty on a host without.
+    /// Readings of GPUs; empty on a host without GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuSample>,
 }
@@ -124,15 +130,15 @@ pub struct NodeSample {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ProcessSample {
-    /// Its process id on the node.
+    /// Process id on the node.
     pub pid: u32,
-    /// The worker it is, where known.
+    /// The worker that runs in this process, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerId>,
-    /// What was read.
+    /// Readings of the process.
     #[serde(default)]
     pub readings: Readings,
-    /// What could not be read, by name, and why.
+    /// Readings that failed, by name, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missing: BTreeMap<String, String>,
 }
@@ -142,40 +148,41 @@ pub struct ProcessSample {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GpuSample {
-    /// Its index in NVML's order.
+    /// Index of the GPU in NVML's order.
     pub index: u32,
-    /// Its UUID, stable over restarts.
+    /// UUID of the GPU, stable over restarts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Its model name.
+    /// Model name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What was read.
+    /// Readings of the GPU.
     #[serde(default)]
     pub readings: Readings,
-    /// Reasons for lowered clocks that are active, in NVML's words (`sw_thermal_slowdown`, ..).
+    /// Active reasons for lowered clocks, by NVML's names (`sw_thermal_slowdown`, ..).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub throttle_reasons: Vec<String>,
-    /// What could not be read, by name, and why.
+    /// Readings that failed, by name, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missing: BTreeMap<String, String>,
-    /// Processes on the GPU, with `gpu_memory_bytes` and `gpu_busy` where the driver says them.
+    /// Processes on the GPU, with `gpu_memory_bytes` and `gpu_busy` if the GPU's driver reports them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessSample>,
 }
 
-/// The answer to a batch, sent once every sample of it is durable.
+/// Response to a batch, sent when every sample in it is durable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TelemetryAnswer {
-    /// Whose batch it was.
+    /// The node that sent the batch.
     pub node: NodeId,
-    /// Which life of the sequence counter.
+    /// Id of the run of the sequence counter.
     pub boot_id: String,
-    /// The sequence number after the last of the batch: everything below it in this batch is durable.
+    /// The sequence number after the last sample of the batch. All samples of this batch below it are
+    /// durable.
     pub next_sequence: u64,
-    /// Samples that were new.
+    /// Number of samples that were new.
     pub stored: u64,
-    /// Samples that had been stored before.
+    /// Number of samples that had been stored before.
     pub duplicates: u64,
 }

@@ -1,4 +1,4 @@
-//! What people and dashboards read: views of jobs, workers, forecasts and nodes.
+//! Views of jobs, workers, forecasts and nodes, for people and dashboards.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,38 +18,39 @@ pub struct JobsView {
 pub struct JobView {
     /// The job.
     pub job_id: JobId,
-    /// What it asked for.
+    /// The job options.
     pub spec: JobSpec,
-    /// Whether it can be allocated to.
+    /// Whether the job can get allocations.
     pub state: JobState,
-    /// The global batch in force.
+    /// The current global batch.
     pub global_batch: u64,
     /// The current generation.
     pub generation: u64,
-    /// The first iteration that nobody has asked for yet.
+    /// The first iteration that has no allocation yet.
     pub next_iteration: u64,
-    /// Live workers.
+    /// Number of live workers.
     pub live_workers: u64,
-    /// The latest decision, where there was one.
+    /// The latest decision, if any.
     pub last_decision: Option<Decision>,
-    /// How steps are hedged; absent where the job does not want it, or fewer than two live workers can claim.
+    /// Statistics of hedged steps. Absent if the job turned hedging off, or fewer than two live workers can
+    /// claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hedge: Option<HedgeView>,
 }
 
-/// How steps are hedged.
+/// Statistics of hedged steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HedgeView {
-    /// Share of the latest answer's samples that is in its tail; 0 where it has none.
+    /// Share of the latest allocation's samples in its tail; 0 if it has no tail.
     pub tail_share: f64,
-    /// Chunks of that tail.
+    /// Number of chunks in that tail.
     pub chunks: u64,
-    /// What a claim costs, in seconds: the mean of recent reports, or what is assumed before the first.
+    /// Time of a claim in seconds: the mean of recent reports, or an assumed value before the first report.
     pub claim_time_s: f64,
 }
 
-/// Whether a job can be allocated to.
+/// Whether a job can get allocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -68,7 +69,7 @@ pub struct WorkersView {
     pub job_id: JobId,
     /// The current generation.
     pub generation: u64,
-    /// All workers that ever joined, in order of joining.
+    /// All workers that have ever joined, in order of joining.
     pub workers: Vec<WorkerView>,
 }
 
@@ -78,91 +79,91 @@ pub struct WorkersView {
 pub struct WorkerView {
     /// The worker.
     pub worker: WorkerId,
-    /// Live or departed.
+    /// Membership state of the worker.
     pub state: WorkerState,
-    /// Its rank, while live.
+    /// Its rank, while it is live.
     pub rank: Option<u64>,
-    /// What it computes on.
+    /// Description of the device.
     pub device: Option<String>,
-    /// Its own floor.
+    /// Floor set by the worker.
     pub min_local_batch: Option<u64>,
-    /// Its own cap.
+    /// Cap set by the worker.
     pub max_local_batch: Option<u64>,
-    /// When it was last heard of, in milliseconds since 1970.
+    /// Time of its last message, in milliseconds since 1970.
     pub last_seen_unix_ms: i64,
-    /// Reports taken from it.
+    /// Number of reports received from it.
     pub reports: u64,
     /// Its latest measured speed, in samples per second of compute time.
     pub speed_samples_per_s: Option<f64>,
     /// Whether it can claim chunks of a shared tail.
     pub claims: bool,
-    /// The pool of the latest answer's tail that it claims from.
+    /// Pool of the latest allocation's tail that it claims from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<u64>,
-    /// The cap in force, and where it comes from.
+    /// The current cap and its origin.
     pub cap: Option<CapView>,
-    /// How its time grows with its batch, as far as that is known.
+    /// Its curve (time over batch size), as far as known.
     pub curve: Option<CurveView>,
-    /// Set while it is slower than it should be, for long.
+    /// Present while it is a straggler: slower than expected for a long time.
     pub straggler: Option<StragglerView>,
-    /// What an operator wants of it.
+    /// Operator's override.
     #[serde(rename = "override")]
     pub operator_override: Option<WorkerOverride>,
 }
 
-/// A cap and where it comes from.
+/// A cap and its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CapView {
-    /// Samples at once, at most.
+    /// Maximum number of samples at once.
     pub max_local_batch: u64,
-    /// The tightest of all bounds.
+    /// The origin of the tightest bound.
     pub because: CapReason,
 }
 
-/// Where a cap comes from.
+/// Origin of a cap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CapReason {
-    /// The job asked for it.
+    /// The job options.
     Job,
-    /// The worker said so when it joined.
+    /// The worker's join request.
     Worker,
-    /// An operator wants it.
+    /// An operator's override.
     Operator,
-    /// The peaks that it reported against the memory that it has.
+    /// The reported peak memory relative to the worker's memory.
     PeakMemory,
-    /// It ran out of memory above.
+    /// The worker ran out of memory with a larger batch.
     OutOfMemory,
 }
 
-/// How a worker's time grows with its batch: `time = fixed + per sample * batch`, or flat up to a saturation point.
+/// A worker's curve: `time = fixed + per sample * batch`, or constant up to a saturation point.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CurveView {
-    /// Whether sizes have varied enough: at one size, slope and fixed cost cannot be told apart, and time is taken as
-    /// proportional to the batch.
+    /// Whether batch sizes have varied enough to separate the slope from the fixed cost. If not, time is
+    /// assumed to be proportional to the batch.
     pub identified: bool,
     /// Share of the fixed cost in the time at the reference batch, 0 to 1.
     pub fixed_share: f64,
-    /// The batch up to which time does not grow, where there is such a point.
+    /// The batch up to which time does not grow, if there is such a point.
     pub saturation_batch: Option<u64>,
-    /// The largest batch it was measured at.
+    /// The largest batch that the worker was measured at.
     pub largest_batch: u64,
 }
 
-/// A worker that is slower than it should be, for long. It is never evicted by us.
+/// A straggler: a worker that is slower than expected for a long time. The predictor never evicts it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StragglerView {
     /// The likely reason.
     pub reason: StragglerReason,
-    /// Its speed over what it should be.
+    /// Actual speed over expected speed.
     pub speed_ratio: f64,
-    /// The iteration it began with.
+    /// The first iteration in which it was slow.
     pub since_iteration: u64,
-    /// What speaks for the reason, in words.
+    /// The evidence for the reason, in words.
     pub detail: String,
 }
 
@@ -171,54 +172,54 @@ pub struct StragglerView {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StragglerReason {
-    /// Its GPU has lowered its clocks.
+    /// The GPU has lowered its clocks.
     ThermalThrottling,
-    /// Others use its cores.
+    /// Other processes use its cores.
     CpuContention,
-    /// Its data comes late.
+    /// The worker waits for its data loader.
     LoaderWait,
-    /// Its machine is short of memory.
+    /// The node is short of memory.
     MemoryPressure,
-    /// No driver tells.
+    /// No driver explains it.
     Unknown,
 }
 
-/// Whether a worker takes part.
+/// Membership state of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerState {
-    /// It takes part.
+    /// The worker takes part.
     Live,
-    /// It said that it leaves.
+    /// The worker left.
     Left,
-    /// Its lease ran out.
+    /// The worker's lease expired.
     Expired,
 }
 
-/// `GET /v1/jobs/{id}/forecast`: what each worker is expected to do next, and which models say so.
+/// `GET /v1/jobs/{id}/forecast`: the forecast of each worker, and the models behind it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ForecastView {
     /// The job.
     pub job_id: JobId,
-    /// One for each live worker, in rank order.
+    /// One entry per live worker, in rank order.
     pub workers: Vec<WorkerForecastView>,
-    /// What went on in the background, since the service started.
+    /// Background fits since the service started.
     pub refits: RefitView,
 }
 
-/// Fits of models in the background.
+/// Background fits of models.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RefitView {
-    /// Networks fitted.
+    /// Number of networks fitted.
     pub fitted: u64,
-    /// Fits that failed; the models before them went on.
+    /// Number of failed fits; the previous models remain in use.
     pub failed: u64,
-    /// Time spent on fits, on threads of their own.
+    /// Time spent on fits, on separate threads, in seconds.
     pub fit_time_s: f64,
-    /// Observations behind the models that are in the store: a restart replays only what came after.
+    /// Number of observations in the models in the store. A restart replays only later observations.
     pub stored_observations: u64,
 }
 
@@ -228,45 +229,46 @@ pub struct RefitView {
 pub struct WorkerForecastView {
     /// The worker.
     pub worker: WorkerId,
-    /// Expected speed in the coming iteration; absent while unmeasured.
+    /// Expected speed in the next iteration, in samples per second of compute time; absent while the worker
+    /// is unmeasured.
     pub speed_samples_per_s: Option<f64>,
-    /// Lower end of the 90 % interval.
+    /// Lower end of the 90 % interval of the speed.
     pub speed_lower_samples_per_s: Option<f64>,
-    /// Upper end of the 90 % interval.
+    /// Upper end of the 90 % interval of the speed.
     pub speed_upper_samples_per_s: Option<f64>,
-    /// Observations that its models have learned from.
+    /// Number of observations that its models have learned from.
     pub observations: u64,
-    /// Each model's part in it.
+    /// The models and their weights.
     pub models: Vec<ModelView>,
-    /// How often each driver was missing from its reports.
+    /// Number of reports that each driver was missing from.
     pub missing_drivers: std::collections::BTreeMap<String, u64>,
 }
 
-/// One model's part in a forecast.
+/// One model of a forecast.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModelView {
-    /// Its name: `last`, `ema_0.3`, `arx`, ..
+    /// Name of the model: `last`, `ema_0.3`, `arx`, ..
     pub model: String,
-    /// What it expects.
+    /// Speed that the model predicts.
     pub speed_samples_per_s: f64,
-    /// Its weight in the mix, 0 to 1.
+    /// Weight in the mix, 0 to 1.
     pub weight: f64,
-    /// Root of its mean squared error in log speed, over its recent record.
+    /// Root mean squared error in log speed, over the recent record.
     pub log_rmse: Option<f64>,
 }
 
-/// `GET /v1/jobs/{id}/speeds?worker=&from=&limit=`: predicted against actual speed.
+/// `GET /v1/jobs/{id}/speeds?worker=&from=&limit=`: predicted and actual speeds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SpeedsView {
     /// The job.
     pub job_id: JobId,
-    /// By iteration, then rank.
+    /// Points ordered by iteration, then by rank.
     pub speeds: Vec<SpeedPoint>,
 }
 
-/// Predicted against actual speed of one worker in one iteration.
+/// Predicted and actual speed of one worker in one iteration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SpeedPoint {
@@ -274,19 +276,19 @@ pub struct SpeedPoint {
     pub iteration: u64,
     /// The worker.
     pub worker: WorkerId,
-    /// Samples it computed.
+    /// Number of samples computed.
     pub local_batch: u64,
     /// Measured speed in samples per second of compute time.
     pub actual_samples_per_s: Option<f64>,
-    /// What had been expected.
+    /// Predicted speed.
     pub predicted_samples_per_s: Option<f64>,
-    /// Lower end of the 90 % interval.
+    /// Lower end of the 90 % interval of the predicted speed.
     pub lower_samples_per_s: Option<f64>,
-    /// Upper end of the 90 % interval.
+    /// Upper end of the 90 % interval of the predicted speed.
     pub upper_samples_per_s: Option<f64>,
     /// Forward and backward time in seconds.
     pub compute_time_s: f64,
-    /// Wait at the barrier in seconds.
+    /// Barrier wait in seconds.
     pub barrier_wait_s: Option<f64>,
 }
 
@@ -294,7 +296,7 @@ pub struct SpeedPoint {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodesView {
-    /// All nodes that ever sent telemetry, by id.
+    /// All nodes that have ever sent telemetry, by id.
     pub nodes: Vec<NodeView>,
 }
 
@@ -304,13 +306,13 @@ pub struct NodesView {
 pub struct NodeView {
     /// The node.
     pub node: NodeId,
-    /// Samples stored of it.
+    /// Number of stored samples.
     pub samples: u64,
-    /// The latest.
+    /// The latest sample.
     pub latest: NodeSample,
 }
 
-/// `GET /v1/nodes/{node}/samples?limit=`: the latest samples, the oldest first.
+/// `GET /v1/nodes/{node}/samples?limit=`: the latest samples, oldest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SamplesView {

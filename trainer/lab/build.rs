@@ -1,4 +1,5 @@
-//! Lets the binary and the tests find libtorch where torch-sys found it: link arguments do not reach dependents.
+//! Adds the libtorch folder that torch-sys found to the rpath of the binary and the tests. Link arguments of
+//! a dependency do not apply to its dependents.
 
 fn main() {
     if let Ok(lib) = std::env::var("DEP_EVENSTEP_C10D_LIBTORCH_LIB") {

@@ -1,19 +1,19 @@
-//! The pure core of evenstep: how fast will each worker be, and who takes how many samples.
+//! The pure core of evenstep: forecasts of the workers' speeds, and allocations of samples to workers.
 //!
-//! It does no I/O, reads no clock, draws no unseeded number and never waits; the same input gives the same answer.
-//! Modules in reading order:
-//! - [`series`]: what was seen of a worker, and the drivers beside it
-//! - [`forecast`]: the speed of the coming iteration, with an interval
-//! - [`curve`]: how a worker's time grows with its batch
+//! The core is deterministic. It does no I/O, reads no clock, uses no unseeded random numbers and never
+//! blocks. Modules in reading order:
+//! - [`series`]: observations of a worker, and its drivers
+//! - [`forecast`]: the speed of the next iteration, with an interval
+//! - [`curve`]: a worker's time over its batch size
 //! - [`allocate`]: the exact min-max split of a global batch
-//! - [`hedge`]: what cannot be foreseen is shared: bases and a tail that is claimed
+//! - [`hedge`]: base batches and a shared tail that workers claim, against forecast errors
 //! - [`plan`]: from forecasts to an allocation with its reason: cold start, hold, rebalance
-//! - [`memory`]: how large a batch fits
-//! - [`straggler`]: who is slow for long, and why
-//! - [`membership`]: who takes part: leases and generations
-//! - [`learning_rate`]: how the learning rate follows the global batch
-//! - [`gate`]: when background work may run beside a job, and how much
-//! - [`job`]: what is known of one job: `observe(reports)` and `decide(iteration)`
+//! - [`memory`]: the largest batch that fits into memory
+//! - [`straggler`]: workers that are slow for a long time, and the reason
+//! - [`membership`]: members, leases and generations
+//! - [`learning_rate`]: learning-rate rules for a changing global batch
+//! - [`gate`]: when and how much background work may run next to a job
+//! - [`job`]: the state of one job: `observe(reports)` and `decide(iteration)`
 
 pub mod series;
 

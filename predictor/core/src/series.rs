@@ -1,32 +1,32 @@
-//! What was seen of a worker: its iterations, and the drivers read between them.
+//! Observations of a worker: its iterations, and the drivers read between them.
 
 use serde::{Deserialize, Serialize};
 
-/// What a driver says, where that is known. Forecasts use some drivers by their meaning (a share of CPU time divides
-/// speed into share and efficiency); any other driver enters as it is.
+/// The known meaning of a driver. Forecasts use some drivers by their meaning; for example, a share of CPU
+/// time divides speed into share and efficiency. Drivers without a role are used as plain numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// Share of time in which some task waited for a core.
+    /// Share of time in which at least one task waited for a core.
     CpuStall,
     /// Time that the worker's threads waited for a core, per second.
     RunQueueWait,
     /// CPU time of the worker, in cores.
     OwnCpu,
-    /// CPU time of everybody else, in cores.
+    /// CPU time of all other processes, in cores.
     OtherCpu,
     /// Voluntary context switches of the worker, per second.
     VoluntarySwitches,
-    /// Runnable tasks at the moment of reading.
+    /// Number of runnable tasks at the time of reading.
     ProcsRunning,
-    /// Tasks blocked on I/O at the moment of reading.
+    /// Number of tasks blocked on I/O at the time of reading.
     ProcsBlocked,
-    /// SM clock of the worker's GPU: shows throttling.
+    /// SM clock of the worker's GPU; shows throttling.
     SmClock,
-    /// How long the worker waited for the others at the end of its iteration before, in seconds.
+    /// Barrier wait at the end of the worker's previous iteration, in seconds.
     BarrierWait,
 }
 
-/// Names of drivers that have a role, with those of older traces beside ours.
+/// Names of drivers that have a role: current names, and names in older traces.
 const ROLES: [(&str, Role); 13] = [
     ("psi_cpu_some", Role::CpuStall),
     ("psi_cpu_d", Role::CpuStall),
@@ -43,7 +43,7 @@ const ROLES: [(&str, Role); 13] = [
     ("barrier_wait_s", Role::BarrierWait),
 ];
 
-/// Drivers that forecasts can take at most; more would make each update slow and each coefficient weak.
+/// Maximum number of drivers in forecasts. More drivers would slow down updates and weaken each coefficient.
 pub const DRIVERS_MAX: usize = 64;
 
 /// The drivers of a job, in the order of its readings.
@@ -53,27 +53,28 @@ pub struct DriverSet {
 }
 
 impl DriverSet {
-    /// Drivers by name; those past [`DRIVERS_MAX`] are left out.
+    /// Creates a set of drivers by name. Drivers beyond [`DRIVERS_MAX`] are ignored.
     pub fn new(names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { names: names.into_iter().map(Into::into).take(DRIVERS_MAX).collect() }
     }
 
-    /// Their names.
+    /// Returns the names of the drivers.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// How many there are.
+    /// Returns the number of drivers.
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// What each driver says, by position; of two with one role the first has it.
+    /// Returns the role of each driver, by position. If two drivers have the same role, the first one gets
+    /// it.
     pub fn roles(&self) -> Vec<Option<Role>> {
         let mut roles: Vec<Option<Role>> = Vec::with_capacity(self.len());
         for name in &self.names {
@@ -83,7 +84,7 @@ impl DriverSet {
         roles
     }
 
-    /// Readings by name, in the order of the set: `None` where one is missing or is not finite.
+    /// Returns readings in the order of the set: `None` if a reading is missing or not finite.
     pub fn readings<'a>(&self, readings: impl IntoIterator<Item = (&'a str, f64)>) -> Vec<Option<f64>> {
         let mut ordered = vec![None; self.len()];
         for (name, value) in readings {
@@ -98,21 +99,21 @@ impl DriverSet {
 /// One iteration of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
-    /// Samples computed; positive and finite.
+    /// Number of samples computed; positive and finite.
     pub batch: f64,
-    /// Time to compute them in seconds, without any waiting; positive and finite.
+    /// Compute time in seconds, without any waiting; positive and finite.
     pub compute_time_s: f64,
 }
 
 impl Observation {
-    /// An observation, or `None` where it says nothing about speed (no samples, or a time that is not positive and
-    /// finite).
+    /// Returns an observation, or `None` if the values determine no speed: no samples, or a time that is not
+    /// positive and finite.
     pub fn new(batch: f64, compute_time_s: f64) -> Option<Self> {
         let speed = batch / compute_time_s;
         (batch > 0.0 && speed.is_finite() && speed > 0.0).then_some(Self { batch, compute_time_s })
     }
 
-    /// Samples per second of compute time.
+    /// Returns the speed in samples per second of compute time.
     pub fn speed(&self) -> f64 {
         self.batch / self.compute_time_s
     }

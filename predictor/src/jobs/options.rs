@@ -4,6 +4,7 @@ use evenstep_core::job::{controller, rule};
 use evenstep_protocol::{JobSpec, JobView};
 use evenstep_store::Change;
 
+use super::allocate::store_learning_rate;
 use super::describe;
 use super::error::JobError;
 use super::job::Job;
@@ -16,7 +17,7 @@ impl Job {
         let state = guard.state();
         if state.next_iteration > 0 && rule(&spec) != rule(&state.spec) {
             return Err(JobError::Conflict(format!(
-                "rule: job {} was answered by {:?} with its settings already; take a new job id",
+                "rule: job {} has allocations by {:?} with its settings; take a new job ID",
                 self.id(),
                 state.spec.rule
             )));
@@ -25,11 +26,15 @@ impl Job {
             let begins = controller(&spec).map_err(|error| JobError::Invalid(error.to_string()))?;
             let now_unix_ms = guard.now_unix_ms;
             let held = guard.change();
-            let change = Change::PutJob { job_id: self.id().clone(), spec: spec.clone().into() };
-            self.store().write(vec![change], now_unix_ms).await?;
+            let mut changes = vec![Change::PutJob { job_id: self.id().clone(), spec: spec.clone().into() }];
+            // Before the first iteration is planned, the rule and its base batch may still change.
+            let begins = Some(begins).filter(|_| held.state.next_iteration == 0);
+            if let Some(begins) = &begins {
+                changes.push(store_learning_rate(self.id(), begins)?);
+            }
+            self.store().write(changes, now_unix_ms).await?;
             held.state.spec = spec;
-            if held.state.next_iteration == 0 {
-                // No iteration was planned: the base batch of the learning rate is still open.
+            if let Some(begins) = begins {
                 held.state.learning_rate = begins;
             }
             guard.settle();
@@ -39,11 +44,12 @@ impl Job {
         Ok(describe::job(guard.state(), self.id()))
     }
 
-    /// Deletes the job. If this is interrupted, none of its iterations is planned again, and another request continues.
+    /// Deletes the job. If this is interrupted, none of its iterations is planned again, and the next request
+    /// continues the deletion.
     pub(super) async fn delete(&self) -> Result<(), JobError> {
         let mut guard = self.lock().await?;
         let now_unix_ms = guard.now_unix_ms;
-        // Never settled: the next request finds no job.
+        // Never settled, so that the next request finds no job.
         guard.change();
         let trim = || vec![Change::TrimJob { job_id: self.id().clone() }];
         while self.store().write(trim(), now_unix_ms).await? > 0 {}

@@ -109,7 +109,7 @@ fn a_lease_that_ends_meanwhile_hides_no_fault() {
     };
     read_only(true);
     let path = format!("/v1/jobs/{}", JOBS[0]);
-    until("the lease is over", || client.get(&path).body.contains("lease is over").then_some(()));
+    until("the lease is over", || client.get(&path).body.contains("lease has expired").then_some(()));
     // At first it may say that connections were cut, which is as true.
     until("it says why", || not_ready(&client).detail.contains("read-only").then_some(()));
     read_only(false);

@@ -29,7 +29,7 @@ pub fn kill(training: &Training, slot: usize) {
 
 /// Waits until `workers` have gone on for the `times`-th time.
 pub fn go_on(training: &Training, workers: usize, times: usize) {
-    let words = format!("{workers} go on in round");
+    let words = format!("{workers} workers continue in round");
     training.until(&words, || training.process.said().matches(&words).count() >= times);
 }
 
@@ -81,7 +81,7 @@ fn a_run_loses_a_worker_and_gets_it_back_twenty_times() {
         let killed = Instant::now();
         kill(&training, random.random_range(0..4));
         training.until("the others go on", || {
-            training.process.said().matches("go on in round").count() >= 2 * times - 1
+            training.process.said().matches("workers continue in round").count() >= 2 * times - 1
         });
         noticed.push(killed.elapsed());
         go_on(&training, 4, times);
@@ -177,12 +177,15 @@ fn workers_leave_too_few_pause_and_nobody_is_the_end() {
     send(training.worker(0), Signal::TERM);
     go_on(&training, 2, 1);
     let said = training.process.said();
-    assert!(said.contains("w/0: left as told") && said.contains("w/1 is rank 0 now"), "{said}");
+    assert!(
+        said.contains("w/0: left the run after a signal") && said.contains("w/1 is rank 0 now"),
+        "{said}"
+    );
 
     kill(&training, 2);
     go_on(&training, 2, 2);
     let said = training.process.said();
-    assert!(said.contains("paused: 1 live, and --min-workers is 2"), "{said}");
+    assert!(said.contains("paused: live workers 1, --min-workers 2"), "{said}");
 
     let more = training.record_bytes() + 10_000;
     training.until("it trains on", || training.record_bytes() >= more);
@@ -193,7 +196,7 @@ fn workers_leave_too_few_pause_and_nobody_is_the_end() {
     }
     assert_eq!(training.process.wait().code(), Some(1));
     let said = training.process.said();
-    assert!(said.contains("launch: error: every worker that held the parameters is gone"), "{said}");
+    assert!(said.contains("launch: error: no worker with the parameters is left"), "{said}");
 
     let other = tempfile::tempdir().unwrap();
     let mut resumed =
@@ -225,7 +228,7 @@ fn workers_that_join_by_hand_come_and_go() {
     let mut namesake = join(1);
     assert_eq!(namesake.process.wait().code(), Some(1));
     let said = namesake.process.said();
-    assert!(said.contains("another live worker calls itself w/1"), "{said}");
+    assert!(said.contains("another live worker has the id w/1"), "{said}");
     go_on(&first, 3, 2);
 
     first.process.kill();

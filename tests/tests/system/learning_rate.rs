@@ -43,7 +43,7 @@ fn multiplier(iteration: &Value) -> f64 {
 
 /// Waits until so many workers have trained on through so many iterations, the last of which with an answer where `answered`.
 fn train_on(training: &Training, policy: &str, count: u64, iterations: usize, answered: bool) {
-    let words = format!("{count} go on in round");
+    let words = format!("{count} workers continue in round");
     training.until(&words, || training.process.said().contains(&words));
     training.until("it trains on", || {
         let lines = training.iterations_so_far(policy);

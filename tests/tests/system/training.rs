@@ -51,7 +51,7 @@ fn uneven_shares_train_what_even_shares_train() {
                 |line: &serde_json::Value| line["gradient_difference"].as_f64().expect("verified");
             let worst = iterations.iter().map(difference).fold(0.0, f64::max);
             println!(
-                "{dtype}, {policy}: gradient within {worst:.1e} of that of one process (allowed {tolerance:.0e})"
+                "{dtype}, {policy}: gradient within {worst:.1e} of the one-process gradient (allowed {tolerance:.0e})"
             );
             assert!(0.0 < worst && worst <= tolerance, "{worst:e}");
             losses.push(training.end(policy)["final_loss"].as_f64().unwrap());

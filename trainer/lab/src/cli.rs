@@ -10,33 +10,33 @@ use crate::profile::ProfileArgs;
 use crate::report::ReportArgs;
 use crate::store::StoreArgs;
 
-/// Data-parallel training that asks the evenstep predictor for its batches.
+/// Data-parallel training with batch sizes allocated by the evenstep predictor.
 #[derive(Debug, Parser)]
 #[command(name = "evenstep-trainer", version)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands of `evenstep-trainer`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Train with several workers on this machine
     Launch(LaunchArgs),
-    /// Take part in a training as one worker, on this or another machine
+    /// Join a training run as one worker, on this or another machine
     Join(JoinArgs),
-    /// Measure the layers of a network, and the network between workers, for burst-parallel plans
+    /// Measure the layers of a model and the network between workers, as input for burst-parallel plans
     Profile(ProfileArgs),
-    /// Run a burst-parallel plan, and compare it with what was planned
+    /// Run a burst-parallel plan and compare its times with the prediction
     Burst(BurstArgs),
-    /// Measure what background jobs make of the gaps of a burst-parallel training, and what they cost it
+    /// Measure the throughput and the cost of background jobs in the gaps of burst-parallel training
     Gaps(GapsArgs),
-    /// Draw up records of runs: a table, a page with charts, figures as JSON
+    /// Summarize records of runs as a table, a page with charts, or JSON
     Report(ReportArgs),
-    /// Host the store through which workers that join by hand find each other
+    /// Host the store for workers that are started with `join`
     Store(StoreArgs),
-    /// Load a core as other tenants of a machine would; runs until its standard input closes
+    /// Load a core like other tenants of a machine would, until standard input closes
     Contend(ContendArgs),
 }
 

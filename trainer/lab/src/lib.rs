@@ -1,16 +1,16 @@
 //! Experiments with evenstep's trainer, and its command line `evenstep-trainer`.
 //!
-//! - [`cli`]: the commands
-//! - [`launch`]: `launch` and `join`: training the built-in networks, observed and under loads on purpose
-//! - [`network`], [`dataset`], [`task`]: what is trained
+//! - [`cli`]: the commands of the binary
+//! - [`launch`]: `launch` and `join`: train the built-in networks, record the run, and impose loads
+//! - [`network`], [`dataset`], [`task`]: the built-in networks and data sets
 //! - [`load`]: competing loads and imposed speeds
-//! - [`record`]: records, sample logs and timelines of a run; [`report`] draws them up
-//! - [`background`]: a second training in the gaps of the first
+//! - [`record`]: records, sample logs and timelines of a run; [`report`] makes tables and charts of them
+//! - [`background`]: background training in the idle gaps of the main training
 //! - [`processes`]: the worker processes of an experiment
-//! - [`burst`]: running burst-parallel plans, compared with what was planned
-//! - [`profile`]: measuring layers and the network, for such plans
-//! - [`gaps`]: background work in the gaps of such a plan
-//! - [`store`]: hosting the store for workers that are started by hand
+//! - [`burst`]: runs burst-parallel plans and compares them with the prediction
+//! - [`profile`]: measures layers and the network, as input for burst-parallel plans
+//! - [`gaps`]: measures background work in the gaps of a burst-parallel plan
+//! - [`store`]: hosts the store for workers that are started manually
 
 pub mod background;
 pub mod burst;

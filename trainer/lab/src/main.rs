@@ -1,4 +1,4 @@
-//! `evenstep-trainer`: see the library.
+//! The binary `evenstep-trainer`; the library `evenstep_trainer_lab` implements its commands.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -30,9 +30,10 @@ fn main() -> ExitCode {
     match run(&cli.command) {
         Ok(code) => code,
         Err(error) => {
-            // One write, so that the last words of several workers on one terminal stay whole.
+            // One write per message, so that messages of several workers on one terminal do not
+            // mix.
             let line = format!("{speaker}: error: {error:#}\n");
-            // Nobody can be told that standard error is closed.
+            // If standard error is closed, the error cannot be reported anywhere.
             let _ = std::io::stderr().write_all(line.as_bytes());
             ExitCode::FAILURE
         }
@@ -59,7 +60,7 @@ fn run(command: &Command) -> Result<ExitCode> {
 fn code(ended: Ended) -> ExitCode {
     match ended {
         Ended::Finished => ExitCode::SUCCESS,
-        // As a shell reports a process that a signal ended.
+        // The exit status that a shell reports for a process terminated by a signal.
         Ended::Stopped(signal) => ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)),
     }
 }

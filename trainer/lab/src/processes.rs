@@ -1,4 +1,5 @@
-//! The worker processes of an experiment: started on this machine by one command, or one by one on several machines.
+//! The worker processes of an experiment: one command starts all of them on this machine, or you start each
+//! one on several machines.
 
 use std::time::Duration;
 
@@ -15,34 +16,36 @@ use tch::Device;
 
 use crate::task::TaskArgs;
 
-/// Worker processes on this machine, or one worker of a group that spans machines.
+/// Arguments for the worker processes: all on this machine, or one worker of a group that spans several
+/// machines.
 #[derive(Debug, Clone, Args)]
 pub struct ProcessArgs {
-    /// Pin worker r to the r-th of these cores [default: to the r-th there is, where each worker can have one]
+    /// Cores to pin the workers to, in rank order [default: the first available cores, if there are
+    /// enough for all workers]
     #[arg(long, value_delimiter = ',', env = "EVENSTEP_PIN")]
     pub pin: Option<Vec<usize>>,
-    /// Take part as this worker, counted from 0, and start none: for several machines
+    /// Run only the worker with this rank, from 0, instead of starting all: for several machines
     #[arg(long, requires = "store")]
     pub rank: Option<usize>,
-    /// With --rank: where the store is, host:port
+    /// Address of the store, host:port (with --rank)
     #[arg(long, requires = "rank")]
     pub store: Option<HostPort>,
-    /// With --rank: this machine's address that the other workers can reach
+    /// Address of this machine that the other workers can reach (with --rank)
     #[arg(long, default_value = "127.0.0.1", env = "EVENSTEP_INTERFACE")]
     pub interface: String,
-    /// With --rank: pin this worker to a core
+    /// Core to pin this worker to (with --rank)
     #[arg(long, requires = "rank")]
     pub core: Option<usize>,
-    /// A worker that stalls for longer is an error on all others
+    /// Timeout for a stalled worker, in seconds; the other workers then fail with an error
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout_s: u64,
 }
 
-/// Runs `work` as one of `workers` processes; in the process that a person starts, starts the others and waits for them, after
-/// `check`. Each is pinned to a core if there is a core for each.
+/// Runs `work` in each of `workers` processes. The process that you start runs `check`, starts the workers
+/// and waits for them. Each worker is pinned to a core if there are enough cores.
 ///
 /// # Errors
-/// What `check` or `work` says, cores that cannot be had, or a worker that failed.
+/// Returns the errors of `check` and `work`. Fails if a requested core is not available or a worker fails.
 pub fn run(
     (args, task): (&ProcessArgs, &TaskArgs),
     workers: usize,
@@ -57,7 +60,7 @@ pub fn run(
     if let Some(rank) = args.rank {
         anyhow::ensure!(rank < workers, "--rank {rank}: must be below the number of workers, {workers}");
         let store = args.store.clone();
-        let store = store.context("--rank: needs --store, through which workers find each other")?;
+        let store = store.context("--rank requires --store, the address of the store of this run")?;
         let interface = args.interface.clone();
         let process = WorkerProcess { store, interface, ..WorkerProcess::local(rank, workers, 0, args.core) };
         enter(process.core)?;
@@ -72,13 +75,13 @@ pub fn run(
         None => {
             let few = allowed.len();
             output.say(&format!(
-                "{workers} workers on {few} cores are not pinned, and get in each other's way"
+                "{workers} workers are not pinned and slow each other down: only {few} cores are available"
             ));
             Vec::new()
         }
     };
     let signals = signals()?;
-    // Hosted here and not in a worker, so that it outlives whichever worker is lost.
+    // The launcher hosts the store, so that it survives the loss of any worker.
     let store = Store::host(LOOPBACK, 0, Duration::from_secs(args.timeout_s))?;
     let mut processes = WorkerProcesses::default();
     for rank in 0..workers {
@@ -88,14 +91,14 @@ pub fn run(
     processes.watch(&signals, &output, &RunMetrics::default())
 }
 
-/// One worker process among the others.
+/// A worker process of an experiment.
 #[derive(Debug)]
 pub struct Process {
-    /// Its position, from 0.
+    /// Rank of the process, from 0.
     pub rank: usize,
-    /// How many there are.
+    /// Number of worker processes.
     pub world_size: usize,
-    /// Where it computes.
+    /// Device on which the process computes.
     pub device: Device,
     store: Store,
     interface: String,
@@ -103,10 +106,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Joins the others.
+    /// Connects to the store of the worker processes.
     ///
     /// # Errors
-    /// A device that is not there, or a store that does not answer.
+    /// Fails if the device is not available or the store does not respond.
     fn join(args: &ProcessArgs, process: &WorkerProcess, task: &TaskArgs) -> Result<Self> {
         let WorkerProcess { rank, world_size, store, interface, .. } = process;
         let timeout = Duration::from_secs(args.timeout_s);
@@ -120,34 +123,35 @@ impl Process {
         })
     }
 
-    /// Publishes a value to all ranks, under a name that is used once.
+    /// Publishes a value to all ranks. Each name can be used once.
     ///
     /// # Errors
-    /// It is too long, or the store is gone.
+    /// Fails if the value is too long or the store is unreachable.
     pub fn publish(&self, name: &str, value: &[u8]) -> Result<()> {
         Ok(self.store.set(&format!("{name}/{}", self.rank), value)?)
     }
 
-    /// The value that a rank published under this name.
+    /// Waits for the value that a rank publishes under this name, and returns it.
     ///
     /// # Errors
-    /// It publishes nothing in time, or the store is gone.
+    /// Fails if the rank publishes no value within the timeout or the store is unreachable.
     pub fn published(&self, name: &str, rank: usize) -> Result<Vec<u8>> {
         Ok(self.store.get(&format!("{name}/{rank}"), self.timeout)?)
     }
 
-    /// A group of the first `size` ranks, this one among them; one for each name.
+    /// Creates a group of the first `size` ranks, which must include this one. Each name can be used for
+    /// one group.
     ///
     /// # Errors
-    /// Some rank does not come in time.
+    /// Fails if a rank does not join within the timeout.
     pub fn group(&self, name: &str, size: usize) -> Result<Group> {
         self.connect(name, self.rank, size)
     }
 
-    /// A group of this rank alone.
+    /// Creates a group of this rank only.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// Fails if the group cannot be created.
     pub fn alone(&self, name: &str) -> Result<Group> {
         self.connect(&format!("{name}-{}", self.rank), 0, 1)
     }
@@ -155,6 +159,6 @@ impl Process {
     fn connect(&self, name: &str, rank: usize, size: usize) -> Result<Group> {
         let group =
             connect(&self.interface, self.device, &self.store.prefix(name)?, rank, size, self.timeout);
-        group.with_context(|| format!("finding the other {} workers", size.saturating_sub(1)))
+        group.with_context(|| format!("connecting to the other {} workers", size.saturating_sub(1)))
     }
 }

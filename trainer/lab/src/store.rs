@@ -1,4 +1,4 @@
-//! Hosting the store for workers that join by hand.
+//! `store`: hosts the store for workers that are started manually.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -10,22 +10,22 @@ use evenstep_trainer::collective::HostPort;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// `store`
+/// Arguments of `store`.
 #[derive(Debug, Args)]
 pub struct StoreArgs {
-    /// Where to listen: host:port; port 0 takes a free one, which is printed
+    /// Address to listen on: host:port; port 0 picks a free port and prints it
     #[arg(long, default_value = "127.0.0.1:29500")]
     pub bind: HostPort,
 }
 
-/// Hosts the store until told to stop.
+/// Hosts the store until it receives SIGINT or SIGTERM.
 ///
 /// # Errors
-/// The address cannot be bound.
+/// Fails if the address cannot be bound.
 pub fn run(args: &StoreArgs) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("listening for signals")?;
     let store = Store::host(&args.bind.host, args.bind.port, Duration::from_secs(30))?;
-    // The one line that a script may wait for and read.
+    // Scripts wait for this line and parse it.
     writeln!(io::stdout().lock(), "store {}:{}", args.bind.host, store.port())?;
     signals.forever().next();
     Ok(())

@@ -11,13 +11,13 @@ use tch::{Device, Kind};
 use crate::dataset::{DataError, DataSet, TeacherTask};
 use crate::network::{Architecture, Network};
 
-/// What is trained.
+/// A built-in network, its data set, and the options of the optimizer step.
 #[derive(Debug, Clone, Args)]
 pub struct TaskArgs {
-    /// The network and its data.
+    /// The network and its data set.
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// The optimizer step.
+    /// Options of the optimizer step.
     #[command(flatten)]
     pub step: StepOptions,
 }
@@ -25,16 +25,16 @@ pub struct TaskArgs {
 /// A built-in network and data set.
 #[derive(Debug, Clone, Args)]
 pub struct NetworkArgs {
-    /// The network
+    /// Network to train
     #[arg(long, value_enum, default_value_t = ModelKind::Mlp, env = "EVENSTEP_MODEL")]
     pub model: ModelKind,
-    /// Widths of the hidden layers of the mlp
+    /// Widths of the hidden layers of the MLP, comma-separated
     #[arg(long, value_delimiter = ',', default_value = "128,64", value_parser = clap::value_parser!(i64).range(1..=65_536))]
     pub hidden: Vec<i64>,
-    /// A folder with MNIST, Fashion-MNIST or CIFAR-10 files [default: a generated teacher task]
+    /// Folder with MNIST, Fashion-MNIST or CIFAR-10 files [default: a generated teacher task]
     #[arg(long, env = "EVENSTEP_DATA")]
     pub data: Option<PathBuf>,
-    /// Samples of the generated task
+    /// Number of training samples of the generated task
     #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub samples: u64,
     /// Element type of parameters and gradients
@@ -42,7 +42,7 @@ pub struct NetworkArgs {
     pub dtype: Dtype,
 }
 
-/// The network.
+/// The built-in networks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ModelKind {
     /// Fully connected.
@@ -61,7 +61,7 @@ pub enum Dtype {
 }
 
 impl NetworkArgs {
-    /// The network's architecture.
+    /// Returns the network's architecture.
     pub fn architecture(&self) -> Architecture {
         match self.model {
             ModelKind::Mlp => Architecture::Mlp { hidden: self.hidden.clone() },
@@ -69,7 +69,7 @@ impl NetworkArgs {
         }
     }
 
-    /// The network in words.
+    /// Returns the network's name and hidden widths, for people.
     pub fn model_name(&self) -> String {
         match self.architecture() {
             Architecture::Mlp { hidden } => {
@@ -80,10 +80,10 @@ impl NetworkArgs {
         }
     }
 
-    /// The data set; `seed` decides a generated one.
+    /// Reads the data set, or generates it from `seed` if no folder is given.
     ///
     /// # Errors
-    /// The folder holds nothing that can be used.
+    /// Fails if the folder has no data set in a known format.
     pub fn dataset(&self, seed: u64) -> Result<DataSet, DataError> {
         match &self.data {
             Some(folder) => DataSet::open(folder),
@@ -93,44 +93,44 @@ impl NetworkArgs {
 }
 
 impl TaskArgs {
-    /// Checks the values of the optimizer step.
+    /// Checks the options of the optimizer step.
     ///
     /// # Errors
-    /// The rule that is broken, with the value.
+    /// Returns the first violated rule with the offending value.
     pub fn check(&self) -> Result<(), InvalidArgs> {
         self.step.wrong().map_or(Ok(()), |wrong| Err(InvalidArgs(wrong)))
     }
 
-    /// The network in words.
+    /// Returns the network's name and hidden widths, for people.
     pub fn model_name(&self) -> String {
         self.network.model_name()
     }
 
-    /// The data set.
+    /// Reads or generates the data set.
     ///
     /// # Errors
-    /// The folder holds nothing that can be used.
+    /// Fails if the folder has no data set in a known format.
     pub fn dataset(&self) -> Result<DataSet, DataError> {
         self.network.dataset(self.step.seed)
     }
 
-    /// The network at its first parameters.
+    /// Returns the network with its initial parameters.
     pub fn network(&self, data: &DataSet, device: Device) -> Network {
         let (architecture, kind) = (self.network.architecture(), self.network.dtype.kind());
         Network::new(&architecture, data.shape, data.classes, self.step.seed, kind, device)
     }
 
-    /// The device on which a rank computes.
+    /// Returns the device on which a rank computes.
     ///
     /// # Errors
-    /// CUDA is required and not there.
+    /// Fails if CUDA is required but not available.
     pub fn device_of(&self, rank: usize) -> Result<Device> {
         model::choose(self.step.device, rank)
     }
 }
 
 impl Dtype {
-    /// The number of four-byte values, as plans count, in one of its values.
+    /// Returns the size of one value in units of four bytes, the unit of burst-parallel plans.
     pub fn words(self) -> u64 {
         match self {
             Self::Float32 => 1,
@@ -138,7 +138,7 @@ impl Dtype {
         }
     }
 
-    /// The element type in libtorch.
+    /// Returns the element type in libtorch.
     pub fn kind(self) -> Kind {
         match self {
             Self::Float32 => Kind::Float,

@@ -1,8 +1,8 @@
 //! ARX by recursive least squares: log speed from its own lags and the drivers read at the boundary.
 //!
-//! `y(k+1) = m + theta . x + c`, with `m` the log of an EMA of speed and `x` the inputs of [`super::inputs`]. The target
-//! is a deviation from the EMA, so that the prior (all coefficients 0) is the EMA itself: a model without data is a good
-//! model already.
+//! `y(k+1) = m + theta . x + c`, with `m` the log of an EMA of speed and `x` the inputs of [`super::inputs`].
+//! The target is the deviation from the EMA. A model without data (all coefficients 0) therefore forecasts
+//! the EMA, which is a good forecast already.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,27 +12,27 @@ use super::missing_readings::Scaler;
 use super::recursive_least_squares::RecursiveLeastSquares;
 use crate::series::DriverSet;
 
-/// What a model takes and how fast it forgets.
+/// Inputs and memory of an ARX model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ArxSettings {
     /// Groups of inputs.
     pub groups: InputGroups,
-    /// EMA that the target deviates from.
+    /// Factor of the EMA that the target deviates from.
     pub base_alpha: f64,
-    /// Weight that one iteration leaves of those before. .9985: about 670 iterations of memory.
+    /// Forgetting factor per iteration. 0.9985 is a memory of about 670 iterations.
     pub forgetting: f64,
-    /// How much evidence a coefficient needs before it moves.
+    /// Ridge: the amount of evidence needed to move a coefficient away from 0.
     pub ridge: f64,
 }
 
 impl ArxSettings {
-    /// The setting that did best on recorded traces, for these inputs.
+    /// Returns the settings with the smallest error on recorded traces, for these inputs.
     pub fn of(groups: InputGroups) -> Self {
         Self { groups, base_alpha: BASE_ALPHA, forgetting: 0.9985, ridge: 10.0 }
     }
 }
 
-/// An ARX model of one worker, ready to forecast from its first value on.
+/// An ARX model of one worker. It can forecast after the first value.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Arx {
     layout: Layout,
@@ -42,7 +42,7 @@ pub struct Arx {
 }
 
 impl Arx {
-    /// A model that has seen one value of log speed.
+    /// Creates a model with one observed log speed.
     pub fn new(settings: ArxSettings, drivers: &DriverSet, first: f64) -> Self {
         let layout = Layout::new(settings.groups, false, drivers);
         Self {
@@ -53,14 +53,14 @@ impl Arx {
         }
     }
 
-    /// The log speed of the coming iteration of `batch` samples, kept within the recent range.
+    /// Returns the log speed of the next iteration of `batch` samples, clamped to the recent range.
     pub fn predict(&self, history: &History, batch: f64) -> f64 {
         let base = self.base.level().ln();
         let inputs = self.scaler.scaled(&self.layout, &self.layout.raw(history, base, batch));
         history.guard(base + self.rls.predict(&inputs), base)
     }
 
-    /// Learns that an iteration of `batch` samples, after this history, had this log speed.
+    /// Updates the model: an iteration of `batch` samples, after this history, had this log speed.
     pub fn update(&mut self, history: &History, batch: f64, log_speed: f64) {
         let base = self.base.level().ln();
         let raw = self.layout.raw(history, base, batch);
@@ -70,7 +70,8 @@ impl Arx {
         self.base.update(log_speed.exp());
     }
 
-    /// Starts from what an earlier model of the same drivers has learned; see [`RecursiveLeastSquares::warm_start`].
+    /// Starts from the coefficients of an earlier model with the same drivers; see
+    /// [`RecursiveLeastSquares::warm_start`].
     pub fn warm_start(&mut self, earlier: &Self, trust: f64) {
         if self.layout.width() == earlier.layout.width() {
             self.rls.warm_start(&earlier.rls, trust);
@@ -79,10 +80,10 @@ impl Arx {
     }
 }
 
-/// One ARX model for all workers of a job: what each learns serves the others.
+/// One ARX model for all workers of a job, so that each worker benefits from the observations of all others.
 ///
-/// Each worker's inputs and base are its own; targets come in units of the worker's own deviation from its base, so
-/// that quiet and noisy workers can share coefficients.
+/// Each worker has its own inputs and its own base. Targets are in units of the worker's deviation from its
+/// base, so quiet and noisy workers can share coefficients.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PooledArx {
     settings: ArxSettings,
@@ -90,7 +91,7 @@ pub struct PooledArx {
     rls: RecursiveLeastSquares,
 }
 
-/// What the pooled model knows of one worker alone.
+/// State of the pooled model for one worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Share {
     base: Ema,
@@ -99,20 +100,20 @@ pub struct Share {
     count: f64,
 }
 
-/// Deviation of a worker of which nothing is known, in log speed.
+/// Assumed deviation of an unmeasured worker, in log speed.
 const DEVIATION_COLD: f64 = 0.1;
-/// Targets further out than this many deviations count as this many.
+/// Clipping of targets, in deviations.
 const TARGET_MAX: f64 = 8.0;
 
 impl PooledArx {
-    /// A model that has seen nothing.
+    /// Creates a model without observations.
     pub fn new(settings: ArxSettings, drivers: &DriverSet) -> Self {
         let layout = Layout::new(settings.groups, true, drivers);
         let rls = RecursiveLeastSquares::new(layout.width() + 1, settings.ridge, settings.forgetting);
         Self { settings, layout, rls }
     }
 
-    /// The share of a worker that has shown one log speed.
+    /// Creates the state of a worker with one observed log speed.
     pub fn share(&self, first: f64) -> Share {
         Share {
             base: Ema::new(self.settings.base_alpha, first.exp()),
@@ -122,14 +123,14 @@ impl PooledArx {
         }
     }
 
-    /// The log speed of the worker's coming iteration of `batch` samples.
+    /// Returns the log speed of the worker's next iteration of `batch` samples.
     pub fn predict(&self, share: &Share, history: &History, batch: f64) -> f64 {
         let base = share.base.level().ln();
         let inputs = share.scaler.scaled(&self.layout, &self.layout.raw(history, base, batch));
         history.guard(base + share.deviation() * self.rls.predict(&inputs), base)
     }
 
-    /// Learns that the worker's iteration of `batch` samples, after this history, had this log speed.
+    /// Updates the model: the worker's iteration of `batch` samples, after this history, had this log speed.
     pub fn update(&mut self, share: &mut Share, history: &History, batch: f64, log_speed: f64) {
         let base = share.base.level().ln();
         let raw = self.layout.raw(history, base, batch);
@@ -160,7 +161,7 @@ mod tests {
         DriverSet::default()
     }
 
-    /// An AR(1) around a mean is learned: the forecast error comes close to the innovation's.
+    /// Learns an AR(1) process around a mean: the forecast error is close to the innovation.
     #[test]
     fn learns_an_autoregression() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(5);
@@ -182,7 +183,7 @@ mod tests {
         assert!(ours < 1.1 * innovation, "{ours} against {innovation}");
     }
 
-    /// A larger batch that costs speed is foreseen from the batch alone.
+    /// If larger batches are slower, the batch alone predicts the speed.
     #[test]
     fn the_coming_batch_is_an_input() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(8);
@@ -198,7 +199,7 @@ mod tests {
         assert!((model.predict(&history, 128.0) - 4.5).abs() < 0.1);
     }
 
-    /// What one worker showed serves another that has shown nothing like it yet.
+    /// The pooled model applies observations of one worker to another worker.
     #[test]
     fn a_pool_knows_what_any_of_its_workers_knows() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(6);
@@ -208,7 +209,7 @@ mod tests {
         let mut shares = [pooled.share(0.0), pooled.share(0.0)];
         let mut histories = [History::new(0.0, 1.0), History::new(0.0, 1.0)];
         let (mut by_pool, mut by_itself) = (0.0, 0.0);
-        // The second worker joins late, and is scored on its first 60 iterations.
+        // The second worker joins late and is scored on its first 60 iterations.
         for k in 0..460 {
             for i in 0..if k < 400 { 1 } else { 2 } {
                 let load = f64::from(u8::from(rng.random::<f64>() < 0.4));

@@ -1,10 +1,10 @@
-//! Simple forecasts from the past alone: moving averages, exponential or over a window, and the hold of a stale reading.
+//! Simple forecasts from past values: moving averages, exponential averages, and repeated readings.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-/// An exponential moving average that has seen at least one value: `level += alpha (y - level)`.
+/// An exponential moving average of at least one value: `level += alpha (y - level)`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ema {
     alpha: f64,
@@ -12,18 +12,18 @@ pub struct Ema {
 }
 
 impl Ema {
-    /// Starts at the first value. `alpha` in (0, 1]: 1 is the last value.
+    /// Starts with the first value. `alpha` is in (0, 1]; with 1 the average is the last value.
     pub fn new(alpha: f64, first: f64) -> Self {
         debug_assert!(alpha > 0.0 && alpha <= 1.0);
         Self { alpha, level: first }
     }
 
-    /// Takes the next value.
+    /// Adds the next value.
     pub fn update(&mut self, value: f64) {
         self.level += self.alpha * (value - self.level);
     }
 
-    /// The average: the forecast of every coming value.
+    /// Returns the average, which is the forecast of all future values.
     pub fn level(&self) -> f64 {
         self.level
     }
@@ -37,12 +37,12 @@ pub struct MovingAverage {
 }
 
 impl MovingAverage {
-    /// Starts at the first value; `window` values at most are kept, and at least one.
+    /// Starts with the first value. Keeps at most `window` values, and at least one.
     pub fn new(window: usize, first: f64) -> Self {
         Self { window: window.max(1), values: VecDeque::from([first]) }
     }
 
-    /// Takes the next value.
+    /// Adds the next value.
     pub fn update(&mut self, value: f64) {
         if self.values.len() == self.window {
             self.values.pop_front();
@@ -50,40 +50,42 @@ impl MovingAverage {
         self.values.push_back(value);
     }
 
-    /// The mean: the forecast of every coming value.
+    /// Returns the mean, which is the forecast of all future values.
     pub fn level(&self) -> f64 {
         self.values.iter().sum::<f64>() / self.values.len() as f64
     }
 }
 
-/// Run lengths told apart.
+/// Number of run lengths that have separate records; longer runs share the last one.
 const RUNS: usize = 6;
-/// Tries at the start of each run length's record, none of them a repeat: repeats must show before they are believed.
+/// Initial number of tries in each record, none of them a repeat. A repeat is predicted only after repeats
+/// were observed.
 const DOUBT: f64 = 2.0;
-/// What one step leaves of a run length's record.
+/// Decay of a record per step.
 const RECORD_FADING: f64 = 0.99;
 
-/// Forecasts a series that is sampled faster than it is measured: a value is repeated until a new one is there.
+/// Forecasts a series that is sampled faster than it is measured: each value is repeated until the next
+/// measurement.
 ///
-/// With `p_r` the share of times that a value seen `r + 1` times was seen once more, and `m` the EMA over distinct
-/// values, the forecast is `p_r y + (1 - p_r) m`. A series without exact repeats is forecast by `m`.
+/// `p_r` is the share of repeats after a value was seen `r + 1` times, and `m` is the EMA over distinct
+/// values. The forecast is `p_r y + (1 - p_r) m`. A series without exact repeats is forecast by `m`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hold {
     fresh: Ema,
     last: f64,
     run: usize,
-    /// Faded repeats and tries by run length.
+    /// Decayed counts of repeats and tries, by run length.
     record: [(f64, f64); RUNS],
 }
 
 impl Hold {
-    /// Starts at the first value; `alpha` is that of the EMA over distinct values.
+    /// Starts with the first value; `alpha` is the factor of the EMA over distinct values.
     pub fn new(alpha: f64, first: f64) -> Self {
         Self { fresh: Ema::new(alpha, first), last: first, run: 0, record: [(0.0, DOUBT); RUNS] }
     }
 
-    /// Takes the next value.
-    #[expect(clippy::float_cmp, reason = "a repeat is the same reading again, to the last bit")]
+    /// Adds the next value.
+    #[expect(clippy::float_cmp, reason = "a repeat is exactly the same value")]
     pub fn update(&mut self, value: f64) {
         let repeated = value == self.last;
         let (repeats, tries) = &mut self.record[self.run];
@@ -98,19 +100,19 @@ impl Hold {
         }
     }
 
-    /// The forecast of the coming value.
+    /// Returns the forecast of the next value.
     pub fn level(&self) -> f64 {
         let (repeats, tries) = self.record[self.run];
         let share = repeats / tries;
         share * self.last + (1.0 - share) * self.fresh.level()
     }
 
-    /// How often the latest value was repeated.
+    /// Returns the number of repeats of the latest value.
     pub fn run(&self) -> usize {
         self.run
     }
 
-    /// The EMA over distinct values.
+    /// Returns the EMA over distinct values.
     pub fn fresh(&self) -> f64 {
         self.fresh.level()
     }
@@ -120,7 +122,7 @@ impl Hold {
 mod tests {
     use super::*;
 
-    /// By hand: 1, then 1 + .5 (3 - 1) = 2, then 2 + .5 (0 - 2) = 1.
+    /// Computed by hand: 1, then 1 + 0.5 (3 - 1) = 2, then 2 + 0.5 (0 - 2) = 1.
     #[test]
     fn ema_follows_the_formula() {
         let mut ema = Ema::new(0.5, 1.0);
@@ -139,7 +141,8 @@ mod tests {
         assert_eq!(average.level(), 2.0);
     }
 
-    /// Each value comes exactly twice: after the first a repeat is sure, after the second a new value is.
+    /// Each value occurs exactly twice: after its first occurrence a repeat follows, after its second a new
+    /// value.
     #[test]
     fn hold_learns_that_values_come_twice() {
         let mut hold = Hold::new(0.5, 0.0);

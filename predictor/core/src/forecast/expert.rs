@@ -1,4 +1,4 @@
-//! The experts: every model of one worker's speed behind one face, and the names they are known by.
+//! The experts: all models of one worker's speed, with a common interface and their names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,42 +11,42 @@ use super::inputs::{History, InputGroups};
 use super::nonlinear::FittedExpert;
 use crate::series::DriverSet;
 
-/// A model to take into a roster.
+/// A kind of expert.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum ExpertKind {
     /// The last value.
     Last,
-    /// The mean of so many latest values.
+    /// The mean of the latest N values.
     MovingAverage(usize),
     /// Exponential moving average with this factor.
     Ema(f64),
-    /// Repeats foreseen, over an EMA of distinct values with this factor.
+    /// Predicts repeated values, on top of an EMA of distinct values with this factor.
     Hold(f64),
-    /// Autoregression on lags alone.
+    /// Autoregression on lags.
     Ar,
     /// Autoregression on lags and level.
     ArLevel,
     /// ARX on lags, level and the selected drivers.
     Arx,
-    /// The same, forgetting sooner: about 200 iterations of memory.
+    /// ARX with faster forgetting: a memory of about 200 iterations.
     ArxQuick,
-    /// The same, on deviations from a quicker EMA (factor .6).
+    /// ARX on deviations from a faster EMA (factor 0.6).
     ArxNear,
-    /// The same, on deviations from a slower EMA (factor .1).
+    /// ARX on deviations from a slower EMA (factor 0.1).
     ArxFar,
-    /// ARX on every driver there is.
+    /// ARX on all drivers.
     ArxAll,
-    /// One ARX for all workers of the job.
+    /// One ARX model for all workers of the job.
     ArxPooled,
-    /// A network on the inputs of ARX: joins when it has been fitted.
+    /// A network on the inputs of ARX. It is added when it has been fitted.
     Narx,
 }
 
-/// Prior weights over that of the simplest experts.
+/// Prior weights relative to the simplest experts.
 const PRIOR_POOLED: f64 = 8.0;
 const PRIOR_ARX: f64 = 4.0;
 
-/// Experts without a parameter, by name.
+/// Names of the experts without a parameter.
 const PLAIN: [(&str, ExpertKind); 10] = [
     ("last", ExpertKind::Last),
     ("ar", ExpertKind::Ar),
@@ -61,7 +61,8 @@ const PLAIN: [(&str, ExpertKind); 10] = [
 ];
 
 impl ExpertKind {
-    /// The experts of a forecast, unless said otherwise. Those that need drivers are left out where there are none.
+    /// Returns the default experts of a forecast. Experts that need drivers are omitted if the job has no
+    /// drivers.
     pub fn roster(drivers: &DriverSet) -> Vec<Self> {
         let mut roster = vec![
             Self::Last,
@@ -83,7 +84,8 @@ impl ExpertKind {
         roster
     }
 
-    /// Its weight before any record, relative to the others: those that did well on most recorded traces start ahead.
+    /// Returns the relative weight before any record. Experts that did well on most recorded traces have
+    /// larger weights.
     pub(super) fn prior(self) -> f64 {
         match self {
             Self::ArxPooled => PRIOR_POOLED,
@@ -104,7 +106,7 @@ impl ExpertKind {
         }
     }
 
-    /// The pooled model of a job.
+    /// Creates the pooled model of a job.
     pub(super) fn pool(drivers: &DriverSet) -> PooledArx {
         PooledArx::new(ArxSettings { forgetting: 0.9998, ..Self::ArxPooled.settings() }, drivers)
     }
@@ -124,12 +126,12 @@ impl fmt::Display for ExpertKind {
     }
 }
 
-/// The experts as a person would write them.
+/// The names of all experts, for help and error messages.
 pub const EXPERT_NAMES: &str = "last, ma_N (mean of N values, 1 to 1000), ema_A and hold_A (0 < A <= 1), ar, ar_level, arx, arx_quick, arx_near, arx_far, arx_all, arx_pooled";
 
-/// A name that no expert has.
+/// The name of an expert that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no expert; there are {EXPERT_NAMES}")]
+#[error("unknown expert {0:?}; known experts: {EXPERT_NAMES}")]
 pub struct UnknownExpert(pub String);
 
 impl FromStr for ExpertKind {
@@ -166,7 +168,7 @@ pub(super) enum Expert {
 }
 
 impl Expert {
-    /// An expert that has seen one log speed; `None` for one that must be fitted first.
+    /// Creates an expert with one observed log speed. `None` for an expert that must be fitted first.
     pub fn new(kind: ExpertKind, drivers: &DriverSet, pool: &PooledArx, first: f64) -> Option<Self> {
         Some(match kind {
             ExpertKind::Last => Self::Last,
@@ -179,7 +181,7 @@ impl Expert {
         })
     }
 
-    /// The log speed of the coming iteration.
+    /// Returns the log speed of the next iteration.
     pub fn predict(&self, history: &History, pool: &PooledArx, batch: f64) -> f64 {
         match self {
             Self::Last => history.last(),
@@ -192,7 +194,7 @@ impl Expert {
         }
     }
 
-    /// Learns that the iteration after this history had this log speed.
+    /// Updates the expert: the iteration after this history had this log speed.
     pub fn update(&mut self, history: &History, pool: &mut PooledArx, batch: f64, log_speed: f64) {
         match self {
             Self::Last | Self::Narx(_) => {}
@@ -204,7 +206,7 @@ impl Expert {
         }
     }
 
-    /// Takes over what an earlier worker's model of the same kind has learned of the device.
+    /// Starts from an earlier worker's model of the same kind.
     pub fn warm_start(&mut self, earlier: &Self, trust: f64) {
         if let (Self::Arx(arx), Self::Arx(earlier)) = (self, earlier) {
             arx.warm_start(earlier, trust);
@@ -221,7 +223,7 @@ mod tests {
         for kind in ExpertKind::roster(&DriverSet::new(["own_cpu"])) {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
-        // All that can be named alone is in the list that people are shown.
+        // All experts that can be selected by name are in the list for users.
         let listed: Vec<&str> = EXPERT_NAMES.split(", ").collect();
         for (name, kind) in PLAIN {
             assert_eq!(listed.contains(&name), kind != ExpertKind::Narx, "{name}");

@@ -1,4 +1,4 @@
-//! What fitted models have in common: the table that they are fitted to, its checks, and prediction row by row.
+//! Common parts of fitted models: their datasets, checks, and row-wise prediction.
 //!
 //! Models implement linfa's `Fit` and `Predict`, so that they compose with its datasets and metrics.
 
@@ -7,51 +7,51 @@ use ndarray::{Array1, Array2};
 
 /// A fitted model of one value from its regressors.
 pub trait Regression: Send + Sync + std::fmt::Debug {
-    /// The value that follows from one row of regressors, as many as it was fitted on.
+    /// Returns the prediction for one row of regressors. The row has the same length as the rows of the fit.
     fn predict_row(&self, regressors: &[f64]) -> f64;
 }
 
-/// Regressors and targets, as linfa keeps them.
+/// Regressors and targets, in linfa's format.
 pub type Dataset = DatasetBase<Array2<f64>, Array1<f64>>;
 
-/// Why a model could not be fitted.
+/// The reason why a model could not be fitted.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum FitError {
-    /// Too little history.
+    /// The history is too short.
     #[error("{rows} rows of history; this model needs at least {needed}")]
     TooFewRows {
-        /// Rows there were.
+        /// Number of rows.
         rows: usize,
-        /// Rows that it takes.
+        /// Minimum number of rows.
         needed: usize,
     },
-    /// Regressors and targets that do not go together.
+    /// The numbers of regressor rows and targets differ.
     #[error("{rows} rows of regressors, but {targets} targets; every row needs one")]
     Shape {
-        /// Rows of regressors.
+        /// Number of rows of regressors.
         rows: usize,
-        /// Targets.
+        /// Number of targets.
         targets: usize,
     },
-    /// A value that is no number.
-    #[error("row {row} of the history holds {value}; every value must be finite")]
+    /// A value is not finite.
+    #[error("row {row} of the history contains {value}; every value must be finite")]
     NotFinite {
-        /// Row of the regressors.
+        /// Row of the dataset.
         row: usize,
-        /// What it holds.
+        /// The value.
         value: f64,
     },
-    /// A hyperparameter outside its range.
-    #[error("{name}: {value} breaks the rule: {rule}")]
+    /// A hyperparameter is out of range.
+    #[error("{name} {value} is out of range; it must be {rule}")]
     Setting {
-        /// Its name.
+        /// Name of the hyperparameter.
         name: &'static str,
         /// Its value.
         value: f64,
-        /// Its rule.
+        /// Its valid range.
         rule: &'static str,
     },
-    /// The library behind the model gave up.
+    /// The library behind the model found no solution.
     #[error("no solution: {0}")]
     NoSolution(String),
 }
@@ -62,8 +62,8 @@ impl From<linfa::Error> for FitError {
     }
 }
 
-/// Implements linfa's `PredictInplace` for types that implement [`Regression`](crate::forecast::fit::Regression). The calling crate needs
-/// `linfa` and `ndarray`.
+/// Implements linfa's `PredictInplace` for types that implement
+/// [`Regression`](crate::forecast::fit::Regression). The calling crate needs `linfa` and `ndarray`.
 #[macro_export]
 macro_rules! predict_rows {
     ($($model:ty),*) => {$(
@@ -83,10 +83,10 @@ macro_rules! predict_rows {
     )*};
 }
 
-/// Checks what every fit requires: finite values, a target for each row, and at least `needed` rows.
+/// Checks the requirements of every fit: finite values, one target per row, and at least `needed` rows.
 ///
 /// # Errors
-/// [`FitError`] names the first rule that is broken.
+/// [`FitError`] describes the first requirement that is not met.
 pub fn check(dataset: &Dataset, needed: usize) -> Result<(), FitError> {
     let (regressors, targets) = (dataset.records(), dataset.targets());
     let rows = regressors.nrows();
@@ -104,7 +104,7 @@ pub fn check(dataset: &Dataset, needed: usize) -> Result<(), FitError> {
     Ok(())
 }
 
-/// Checks one hyperparameter; `kept` says whether it keeps its rule.
+/// Checks one hyperparameter; `kept` is whether it is in its valid range.
 ///
 /// # Errors
 /// [`FitError::Setting`] with its name, value and rule.

@@ -1,14 +1,15 @@
-//! What a model of speed is told: the state of a worker, laid out as inputs.
+//! Inputs of the speed models: the state of a worker as a vector.
 //!
-//! All speeds are logarithms, relative to a base `m` (the log of an EMA of speed): a model whose coefficients are all 0
-//! forecasts the base. With `y_k` the log speed of iteration k, the inputs of iteration k+1 are
+//! All speeds are logarithms relative to a base `m`, the log of an EMA of speed. A model whose coefficients
+//! are all 0 therefore forecasts the base. With `y_k` the log speed of iteration k, the inputs of iteration
+//! k+1 are:
 //!
 //! | group | inputs |
 //! |---|---|
 //! | lags | `y_k - m`, `y_{k-1} - m`, change of log batch |
-//! | level | `m`, and how far the peak lies above it |
-//! | repeats | how far a slow EMA and the EMA over distinct values lie from `m`; whether the latest value was a repeat, and what that changes |
-//! | drivers | selected by role: readings at the boundary, the previous stall share, `y_k - ln(own CPU)` (speed per core: efficiency), `ln(wait / own CPU)` (how many compete), the log time the batch would take at the base |
+//! | level | `m`, and the distance of the peak above it |
+//! | repeats | distances of a slow EMA and of the EMA over distinct values from `m`; indicators of a repeated latest value, and their products with the inputs above |
+//! | drivers | selected by role: readings at the boundary, the previous stall share, `y_k - ln(own CPU)` (speed per core: efficiency), `ln(wait / own CPU)` (contention), the log time of the batch at the base speed |
 //! | others | every other driver, and the change of every driver |
 
 use std::collections::VecDeque;
@@ -18,25 +19,26 @@ use serde::{Deserialize, Serialize};
 use super::average::{Ema, Hold};
 use crate::series::{DriverSet, Role};
 
-/// A driver more than this many deviations from its mean counts as this many.
+/// Clipping of scaled drivers, in deviations from their mean.
 const DRIVER_DEVIATIONS_MAX: f64 = 5.0;
-/// A speed may be far from all before it and still be true: a new regime.
+/// Clipping of scaled speeds, in deviations from their mean. It is wide, since a new regime can be far from
+/// all earlier speeds.
 const SPEED_DEVIATIONS_MAX: f64 = 50.0;
-/// Shares of CPU time below this are as good as this: keeps logarithms finite.
+/// Added to shares of CPU time to keep their logarithms finite.
 const SHARE_MIN: f64 = 0.01;
-/// Waits below this, in seconds, are as good as this.
+/// Added to waits, in seconds, to keep their logarithms finite.
 const WAIT_MIN_S: f64 = 0.005;
-/// Ridge of drivers whose use is not known, over that of the selected ones.
+/// Ridge of drivers without a known role, relative to selected drivers.
 const RIDGE_OTHERS: f64 = 30.0;
-/// Ridge of the change of a driver, over that of a selected one.
+/// Ridge of the change of a driver, relative to selected drivers.
 const RIDGE_CHANGES: f64 = 10.0;
-/// Forecasts stay within the range of this many recent values, and [`RANGE_MARGIN`] of log speed beyond.
+/// Number of recent values whose range bounds forecasts, with a margin of [`RANGE_MARGIN`].
 const RANGE_VALUES: usize = 20;
-/// See [`RANGE_VALUES`]: about 5 %.
+/// Margin around the range of recent values, in log speed: about 5 %.
 const RANGE_MARGIN: f64 = 0.05;
-/// EMA of speed that targets deviate from, unless a model says otherwise.
+/// Default factor of the EMA of speed that targets deviate from.
 pub const BASE_ALPHA: f64 = 0.3;
-/// The EMA over distinct values, and the slow one.
+/// Factor of the EMA over distinct values.
 const FRESH_ALPHA: f64 = 0.3;
 const SLOW_ALPHA: f64 = 0.05;
 
@@ -53,10 +55,10 @@ const SELECTED: [Role; 9] = [
     Role::BarrierWait,
 ];
 
-/// Which groups of inputs a model takes.
+/// Groups of inputs that a model uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum InputGroups {
-    /// Lags alone.
+    /// Lags only.
     Lags,
     /// Lags and level.
     Level,
@@ -66,7 +68,7 @@ pub enum InputGroups {
     All,
 }
 
-/// The recent past of one worker: what its inputs are made of.
+/// The recent past of one worker, from which its inputs are computed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct History {
     recent: VecDeque<f64>,
@@ -80,7 +82,7 @@ pub struct History {
 }
 
 impl History {
-    /// Starts at the first iteration, of this log speed and batch.
+    /// Starts with the log speed and batch of the first iteration.
     pub fn new(first: f64, batch: f64) -> Self {
         Self {
             recent: VecDeque::from([first]),
@@ -94,7 +96,7 @@ impl History {
         }
     }
 
-    /// Takes the next iteration.
+    /// Adds the next iteration.
     pub fn observe(&mut self, log_speed: f64, batch: f64) {
         if self.recent.len() == RANGE_VALUES {
             self.recent.pop_front();
@@ -107,27 +109,27 @@ impl History {
         self.batch = batch;
     }
 
-    /// Takes the drivers read before the coming iteration.
+    /// Sets the drivers read before the next iteration.
     pub fn boundary(&mut self, drivers: &[Option<f64>]) {
         self.drivers_before = std::mem::replace(&mut self.drivers, drivers.to_vec());
     }
 
-    /// The log of the EMA of speed that targets usually deviate from.
+    /// Returns the log of the EMA of speed that targets usually deviate from.
     pub fn base(&self) -> f64 {
         self.base.level().ln()
     }
 
-    /// The latest log speed.
+    /// Returns the latest log speed.
     pub fn last(&self) -> f64 {
         self.recent.back().copied().unwrap_or_default()
     }
 
-    /// The batch of the latest iteration.
+    /// Returns the batch of the latest iteration.
     pub fn batch(&self) -> f64 {
         self.batch
     }
 
-    /// Keeps a forecast of log speed within the recent range; what is not finite becomes `fallback`.
+    /// Clamps a forecast of log speed to the recent range. Returns `fallback` if the forecast is not finite.
     pub fn guard(&self, forecast: f64, fallback: f64) -> f64 {
         let (low, high) =
             self.recent.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
@@ -137,11 +139,11 @@ impl History {
     }
 }
 
-/// How one input is brought to scale.
+/// Scaling of one input.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Shape {
     pub deviations_max: f64,
-    /// One over the root of its ridge, relative to the others.
+    /// 1 / sqrt(ridge of the input), relative to the other inputs.
     pub weight: f64,
 }
 
@@ -153,14 +155,15 @@ const DRIVER: Shape = Shape { deviations_max: DRIVER_DEVIATIONS_MAX, weight: 1.0
 pub struct Layout {
     groups: InputGroups,
     repeats: bool,
-    /// Position of each of [`SELECTED`] among the drivers.
+    /// Position of each role in [`SELECTED`] among the drivers.
     selected: Vec<Option<usize>>,
     drivers: usize,
     shapes: Vec<Shape>,
 }
 
 impl Layout {
-    /// The inputs of these groups, for these drivers; with those on repeats, which take many rows to pay.
+    /// Creates a layout of these groups for these drivers. `repeats` adds the inputs on repeated values,
+    /// which help only with many rows.
     pub fn new(groups: InputGroups, repeats: bool, drivers: &DriverSet) -> Self {
         let roles = drivers.roles();
         let selected = SELECTED.map(|role| roles.iter().position(|known| *known == Some(role))).to_vec();
@@ -169,12 +172,12 @@ impl Layout {
         layout
     }
 
-    /// How many inputs there are.
+    /// Returns the number of inputs.
     pub fn width(&self) -> usize {
         self.shapes.len()
     }
 
-    /// How each input is brought to scale.
+    /// Returns the scaling of each input.
     pub(super) fn scales(&self) -> &[Shape] {
         &self.shapes
     }
@@ -199,7 +202,8 @@ impl Layout {
         shapes
     }
 
-    /// The inputs of the coming iteration, of `batch` samples, relative to `base`; `None` where a reading is missing.
+    /// Returns the inputs of the next iteration of `batch` samples, relative to `base`. `None` if a reading
+    /// is missing.
     pub fn raw(&self, history: &History, base: f64, batch: f64) -> Vec<Option<f64>> {
         let mut raw = Vec::with_capacity(self.width());
         let last = history.last() - base;
@@ -217,7 +221,7 @@ impl Layout {
         if self.groups >= InputGroups::Selected {
             let read = |at: usize, drivers: &[Option<f64>]| *drivers.get(self.selected[at]?)?;
             let now = |role: Role| read(SELECTED.iter().position(|known| *known == role)?, &history.drivers);
-            // Waits are long or nearly none: their log says more.
+            // Waits vary by orders of magnitude, so their logarithm is more informative.
             let scaled = |role: Role, reading: f64| match role {
                 Role::BarrierWait => (reading.max(0.0) + WAIT_MIN_S).ln(),
                 _ => reading,

@@ -1,22 +1,23 @@
-//! A band around the forecast that keeps its promised coverage: adaptive conformal inference (Gibbs and Candes 2021)
-//! over recent residuals of log speed.
+//! An interval around the forecast that keeps its nominal coverage: adaptive conformal inference (Gibbs and
+//! Candes 2021) over recent residuals of log speed.
 //!
-//! The half width is the `1 - alpha_t` quantile of the last absolute residuals; after each score
-//! `alpha_{t+1} = alpha_t + gamma (alpha - missed)`, so that misses widen the band and hits narrow it.
+//! The half width is the `1 - alpha_t` quantile of the latest absolute residuals. After each score
+//! `alpha_{t+1} = alpha_t + gamma (alpha - missed)`: a residual outside the interval widens it, one inside
+//! narrows it.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-/// Residuals remembered.
+/// Number of residuals kept.
 const WINDOW: usize = 128;
-/// Residuals needed before the window speaks for itself.
+/// Number of residuals required before their quantile is used.
 const WINDOW_MIN: usize = 10;
-/// Half width until then: about 35 % of speed either way.
+/// Initial half width: about 35 % of speed in either direction.
 const HALF_WIDTH_COLD: f64 = 0.3;
-/// How quickly the level follows misses.
+/// Step size of the level (`gamma`).
 const GAMMA: f64 = 0.02;
-/// The level never leaves this range: a band of all residuals at the one end, of none at the other.
+/// Range of the level. At its lower end the interval covers all residuals, at its upper end half of them.
 const ALPHA_RANGE: (f64, f64) = (0.001, 0.5);
 
 /// The half width of a forecast's interval, on the log scale.
@@ -29,13 +30,13 @@ pub struct AdaptiveInterval {
 }
 
 impl AdaptiveInterval {
-    /// For a coverage in (0, 1).
+    /// Creates an interval with a coverage in (0, 1).
     pub fn new(coverage: f64) -> Self {
         let alpha = 1.0 - coverage;
         Self { alpha, level: alpha, residuals: VecDeque::with_capacity(WINDOW), half_width: HALF_WIDTH_COLD }
     }
 
-    /// Takes the residual (actual minus forecast) of the band that was given.
+    /// Updates the interval with the residual (actual minus forecast) of the latest forecast.
     pub fn score(&mut self, residual: f64) {
         let missed = if residual.abs() > self.half_width { 1.0 } else { 0.0 };
         if self.residuals.len() >= WINDOW_MIN {
@@ -50,19 +51,20 @@ impl AdaptiveInterval {
         }
     }
 
-    /// The half width of the coming forecast's band.
+    /// Returns the half width for the next forecast.
     pub fn half_width(&self) -> f64 {
         self.half_width
     }
 
-    /// The latest residuals, the oldest first.
+    /// Returns the latest residuals, oldest first.
     pub fn residuals(&self) -> impl Iterator<Item = f64> + '_ {
         self.residuals.iter().copied()
     }
 
     fn quantile(&self, share: f64) -> f64 {
         let mut sorted: Vec<f64> = self.residuals.iter().map(|residual| residual.abs()).collect();
-        // The conformal quantile: the (n + 1) share -th smallest, the largest where there are too few.
+        // The conformal quantile: the ceil((n + 1) share)-th smallest residual, or the largest if there are
+        // too few.
         let at = ((sorted.len() as f64 + 1.0) * share).ceil() as usize;
         let at = at.clamp(1, sorted.len()) - 1;
         *sorted.select_nth_unstable_by(at, f64::total_cmp).1
@@ -75,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// Coverage stays near its promise even when the noise grows fivefold halfway.
+    /// Coverage stays near its nominal value even if the noise grows fivefold during the run.
     #[test]
     fn coverage_is_kept_through_a_change_of_noise() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(11);
@@ -94,7 +96,8 @@ mod tests {
         assert!((0.88..=0.92).contains(&coverage), "{coverage}");
     }
 
-    /// Noise that grows without end outruns any window of the past: only the adaptive level keeps up.
+    /// If noise grows continuously, a window of the past is not enough: the adaptive level must correct the
+    /// coverage.
     #[test]
     fn coverage_is_kept_while_noise_grows() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(13);

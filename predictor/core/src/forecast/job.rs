@@ -1,4 +1,4 @@
-//! The forecaster of a job: its workers, and what they know together.
+//! The forecaster of a job: its workers and their shared models.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,21 @@ use super::value::{ExpertRecord, Forecast};
 use super::worker::WorkerForecaster;
 use crate::series::{DriverSet, Observation};
 
-/// What the weights of the mix are trained on.
+/// The loss that determines the weights of the mix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Loss {
-    /// Squared error in log speed, each worker for itself.
+    /// Squared error in log speed, for each worker separately.
     SquaredError,
-    /// The log of the step time that an allocation on these forecasts leads to, all workers together.
+    /// Log of the step time of an allocation based on these forecasts, for all workers together.
     #[default]
     StepTime,
 }
 
-/// Width of the soft maximum over workers in [`Loss::StepTime`], in log speed: workers within it share the blame.
+/// Width of the soft maximum over workers in [`Loss::StepTime`], in log speed. Workers within this distance
+/// of the slowest share its gradient.
 const SOFT_MAXIMUM: f64 = 0.03;
 
-/// Forecasts the workers of a job, named by `K`.
+/// Forecasts the workers of a job, identified by `K`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(deserialize = "K: Ord + Deserialize<'de>"))]
 pub struct JobForecaster<K: Ord> {
@@ -35,7 +36,7 @@ pub struct JobForecaster<K: Ord> {
     workers: BTreeMap<K, Worker>,
 }
 
-/// A worker is known by its readings before it is known by its speed.
+/// State of a worker. Its readings can be known before its speed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Worker {
     Unmeasured {
@@ -43,22 +44,24 @@ enum Worker {
         earlier: Option<Box<Earlier>>,
     },
     Measured(Box<WorkerForecaster>),
-    /// It departed, and may be another when it is back: its last forecast stands until it is measured again.
+    /// The worker left, and may be on another device when it rejoins. Its last forecast remains until it is
+    /// measured again.
     Aged(Box<WorkerForecaster>),
 }
 
-/// What the models of one worker have learned, to lend to another on the same kind of device.
+/// The models of one worker, as a starting point for another worker on the same kind of device.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Earlier(WorkerForecaster);
 
 impl<K: Ord + Clone> JobForecaster<K> {
-    /// A forecaster that has seen nothing, with the usual experts.
+    /// Creates a forecaster without observations, with the default experts.
     pub fn new(drivers: DriverSet) -> Self {
         let roster = ExpertKind::roster(&drivers);
         Self::with(drivers, roster, Loss::default())
     }
 
-    /// A forecaster of these experts, mixed by this loss. Without one that needs no fit, the last value stands in.
+    /// Creates a forecaster with these experts and this loss. If all of them must be fitted first, `last` is
+    /// added.
     pub fn with(drivers: DriverSet, mut roster: Vec<ExpertKind>, loss: Loss) -> Self {
         if roster.iter().all(|kind| *kind == ExpertKind::Narx) {
             roster.push(ExpertKind::Last);
@@ -67,12 +70,12 @@ impl<K: Ord + Clone> JobForecaster<K> {
         Self { drivers, roster, loss, pool, workers: BTreeMap::new() }
     }
 
-    /// The drivers it takes, in the order of their readings.
+    /// Returns the drivers, in the order of their readings.
     pub fn drivers(&self) -> &DriverSet {
         &self.drivers
     }
 
-    /// Takes the drivers that were read before a worker's coming iteration, in the order of [`Self::drivers`].
+    /// Sets the drivers read before a worker's next iteration, in the order of [`Self::drivers`].
     pub fn boundary(&mut self, worker: &K, readings: &[Option<f64>]) {
         match self.workers.get_mut(worker) {
             Some(Worker::Measured(forecaster) | Worker::Aged(forecaster)) => forecaster.boundary(readings),
@@ -84,7 +87,8 @@ impl<K: Ord + Clone> JobForecaster<K> {
         }
     }
 
-    /// Lets an unmeasured worker start from what another has learned; one that is measured has its own record already.
+    /// Sets the starting point of an unmeasured worker. Has no effect on a measured worker, which has its own
+    /// record.
     pub fn warm_start(&mut self, worker: &K, from: Earlier) {
         let unmeasured = self
             .workers
@@ -95,8 +99,8 @@ impl<K: Ord + Clone> JobForecaster<K> {
         }
     }
 
-    /// A worker has been away: what its models learned is lent to a new start, as from another on the same kind of device.
-    /// Until it is measured again its last forecast stands.
+    /// Marks a worker that was away: its next measurement starts a new forecaster from its old models, as on
+    /// another worker's device of the same kind. Until then its last forecast remains.
     pub fn age(&mut self, worker: &K) {
         if let Some(Worker::Measured(forecaster)) = self.workers.get(worker) {
             let aged = Worker::Aged(forecaster.clone());
@@ -104,18 +108,18 @@ impl<K: Ord + Clone> JobForecaster<K> {
         }
     }
 
-    /// What a worker's models have learned; `None` while it is unmeasured.
+    /// Returns a worker's models; `None` while it is unmeasured.
     pub fn learned(&self, worker: &K) -> Option<Earlier> {
         Some(Earlier(self.measured(worker)?.clone()))
     }
 
-    /// Observations that a worker's models have learned from.
+    /// Returns the number of observations that a worker's models have learned from.
     pub fn observations(&self, worker: &K) -> u64 {
         self.measured(worker).map_or(0, WorkerForecaster::observations)
     }
 
-    /// Takes what workers did in an iteration, each at most once: scores the forecasts, then lets every model learn.
-    /// Microseconds for each worker.
+    /// Adds the observations of an iteration, at most one per worker: scores the forecasts, then updates
+    /// every model. Takes microseconds per worker.
     pub fn observe(&mut self, outcomes: &[(K, Observation)]) {
         let expected: Vec<Option<Vec<f64>>> = outcomes
             .iter()
@@ -146,16 +150,17 @@ impl<K: Ord + Clone> JobForecaster<K> {
         }
     }
 
-    /// Puts a fitted network among the experts of a measured worker, or in the place of the one before.
+    /// Adds a fitted network to the experts of a measured worker, or replaces the previous one.
     pub fn install(&mut self, worker: &K, network: FittedExpert) {
         if let Some(Worker::Measured(forecaster)) = self.workers.get_mut(worker) {
             forecaster.install(network);
         }
     }
 
-    /// The slope of the log step time in each worker's log forecast. Shares follow the forecasts, so that with `d_i`
-    /// the forecast's excess over what came, `log T = max_i d_i - log sum_j forecast_j`; its slope in the log forecast
-    /// of worker i is its part in the (soft) maximum less its share of the batch.
+    /// Returns the derivative of the log step time with respect to each worker's log forecast. Shares are
+    /// proportional to the forecasts. With `d_i` the log of forecast over actual speed, `log T = max_i d_i -
+    /// log sum_j forecast_j`. The derivative for worker i is its part of the (soft) maximum minus its share
+    /// of the batch.
     fn step_time_slopes(
         &self,
         outcomes: &[(K, Observation)],
@@ -184,30 +189,31 @@ impl<K: Ord + Clone> JobForecaster<K> {
         }
     }
 
-    /// The forecast of a worker's coming iteration of `batch` samples, as many as in its latest where none are given;
-    /// `None` while it is unmeasured.
+    /// Returns the forecast of a worker's next iteration of `batch` samples; by default as many as in its
+    /// latest iteration. `None` while the worker is unmeasured.
     pub fn forecast(&self, worker: &K, batch: Option<f64>) -> Option<Forecast> {
         Some(self.measured(worker)?.forecast(&self.pool, batch))
     }
 
-    /// Errors of a worker's latest forecasts in log speed (actual minus forecast), the oldest first: with the forecast
-    /// they are its distribution. Empty while it is unmeasured.
+    /// Returns the residuals of a worker's latest forecasts in log speed (actual minus forecast), oldest
+    /// first. Together with the forecast they describe its distribution. Empty while the worker is
+    /// unmeasured.
     pub fn residuals(&self, worker: &K) -> impl Iterator<Item = f64> + '_ {
         self.measured(worker).into_iter().flat_map(WorkerForecaster::residuals)
     }
 
-    /// Each expert's part in a worker's forecast; empty while it is unmeasured.
+    /// Returns the record of each expert of a worker; empty while the worker is unmeasured.
     pub fn experts(&self, worker: &K) -> Vec<ExpertRecord> {
         self.measured(worker).map_or_else(Vec::new, |forecaster| forecaster.records(&self.pool))
     }
 
-    /// The latest measured speed of a worker.
+    /// Returns the latest measured speed of a worker.
     pub fn last_speed(&self, worker: &K) -> Option<f64> {
         Some(self.measured(worker)?.last_speed())
     }
 }
 
-/// `exp(x_i) / sum exp(x_j)` over what is there.
+/// Returns `exp(x_i) / sum exp(x_j)` over the values that are present.
 fn softmax(values: &[Option<f64>]) -> Vec<Option<f64>> {
     let top = values.iter().flatten().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = values.iter().flatten().map(|value| (value - top).exp()).sum();

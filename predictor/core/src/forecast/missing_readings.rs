@@ -1,23 +1,25 @@
-//! Inputs on one scale: deviations from their running means. A missing reading enters at its mean, never as 0 of its own unit.
+//! Input scaling by running means and deviations. A missing reading is replaced by its mean, not by 0 in its
+//! own unit.
 
 use serde::{Deserialize, Serialize};
 
 use super::inputs::{Layout, Shape};
 use super::recursive_least_squares::RunningScale;
 
-/// Brings raw inputs to one scale: deviations from their running mean. A missing one enters at its mean: it says nothing.
+/// Scales raw inputs to deviations from their running means. A missing input gets the scaled value 0, its
+/// mean.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Scaler {
     scales: Vec<RunningScale>,
 }
 
 impl Scaler {
-    /// For inputs of this layout.
+    /// Creates a scaler for inputs of this layout.
     pub fn new(layout: &Layout) -> Self {
         Self { scales: vec![RunningScale::default(); layout.width()] }
     }
 
-    /// The inputs of a model: scaled, and a constant 1 behind them.
+    /// Returns the inputs of a model: the scaled inputs, followed by a constant 1.
     pub fn scaled(&self, layout: &Layout, raw: &[Option<f64>]) -> Vec<f64> {
         let scale = |((shape, scale), raw): ((&Shape, &RunningScale), &Option<f64>)| {
             raw.map_or(0.0, |raw| scale.with(raw).deviations(raw, shape.deviations_max) * shape.weight)
@@ -25,12 +27,12 @@ impl Scaler {
         layout.scales().iter().zip(&self.scales).zip(raw).map(scale).chain([1.0]).collect()
     }
 
-    /// Raw inputs with the mean in the place of each missing one.
+    /// Returns raw inputs with missing ones replaced by their means.
     pub fn filled(&self, raw: &[Option<f64>]) -> impl Iterator<Item = f64> {
         self.scales.iter().zip(raw).map(|(scale, raw)| raw.unwrap_or(scale.mean()))
     }
 
-    /// Takes raw inputs into the running means.
+    /// Updates the running means with raw inputs.
     pub fn learn(&mut self, raw: &[Option<f64>]) {
         for (scale, raw) in self.scales.iter_mut().zip(raw) {
             if let Some(raw) = raw {

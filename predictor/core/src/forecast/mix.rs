@@ -1,19 +1,24 @@
-//! Online aggregation of experts: Bernstein online aggregation (Wintenberger 2017, "Optimal learning with Bernstein
-//! online aggregation"), with a small fixed share so that an expert which was bad for long can come back.
+//! Online aggregation of experts: Bernstein online aggregation (Wintenberger 2017, "Optimal learning with
+//! Bernstein online aggregation"). A small fixed share of weight lets an expert recover after a long bad
+//! period.
 //!
-//! With `g` the slope of the loss at the mix and `r_i = g (mix - x_i)` the linearised regret of expert i, and `V_i` the
-//! sum of its squares,
-//! `eta_i = min(1 / (2 max|r_i|), sqrt(ln N / V_i))`, `R_i += r_i - eta_i r_i^2`, `w_i ~ p_i eta_i exp(eta_i R_i)` from prior weights `p_i`.
-//! The loss is squared error in log speed, or any other whose slope the caller brings. Picking the recent best instead
-//! costs accuracy: records are noisy.
+//! `g` is the slope of the loss at the mix, `r_i = g (mix - x_i)` the linearised regret of expert i, `V_i`
+//! the sum of its squares, and `p_i` its prior weight:
+//!
+//! - `eta_i = min(1 / (2 max|r_i|), sqrt(ln N / V_i))`
+//! - `R_i += r_i - eta_i r_i^2`
+//! - `w_i ~ p_i eta_i exp(eta_i R_i)`
+//!
+//! The loss is squared error in log speed, or any loss whose slope the caller provides. Selecting the recent
+//! best expert instead is less accurate, because records are noisy.
 
 use serde::{Deserialize, Serialize};
 
-/// Share of the weight that is spread evenly at each step.
+/// Share of the weight that is distributed evenly at each step.
 const FIXED_SHARE: f64 = 0.005;
-/// Weight of an expert that joins late, until it has a record.
+/// Weight of an expert that is added later, until it has a record.
 const ADMISSION_SHARE: f64 = 0.02;
-/// What one step forgets of regrets and losses: regimes older than some hundred iterations fade.
+/// Decay of regrets and losses per step: regimes older than some hundred iterations fade.
 const FADING: f64 = 0.99;
 
 /// Weights of experts, learned from their records.
@@ -35,14 +40,16 @@ struct Record {
 }
 
 impl Mix {
-    /// Weights in proportion to `prior`, all of it positive, one for each expert: no records yet.
+    /// Creates a mix with weights proportional to `prior`, one positive value per expert, and without
+    /// records.
     pub fn new(prior: &[f64]) -> Self {
         let sum: f64 = prior.iter().sum();
         let prior: Vec<f64> = prior.iter().map(|weight| weight / sum).collect();
         Self { weights: prior.clone(), records: vec![Record::default(); prior.len()], prior }
     }
 
-    /// One more expert, behind the others: it starts at a small share, taken from all alike, and without a record.
+    /// Appends an expert. It starts without a record and with a small weight, which is taken from all others
+    /// proportionally.
     pub fn admit(&mut self) {
         let share = ADMISSION_SHARE;
         for weights in [&mut self.weights, &mut self.prior] {
@@ -52,7 +59,8 @@ impl Mix {
         self.records.push(Record::default());
     }
 
-    /// Takes the weights of an earlier mix of the same experts as its prior; the earlier one may have more behind them.
+    /// Uses the weights of an earlier mix of the same experts as the prior. The earlier mix may have more
+    /// experts after these.
     pub fn warm_start(&mut self, earlier: &Self) {
         let known = earlier.weights.get(..self.weights.len());
         let sum: f64 = known.unwrap_or_default().iter().sum();
@@ -62,29 +70,30 @@ impl Mix {
         }
     }
 
-    /// The weights; they sum to 1.
+    /// Returns the weights; they sum to 1.
     pub fn weights(&self) -> &[f64] {
         &self.weights
     }
 
-    /// The weighted mean of the experts' forecasts.
+    /// Returns the weighted mean of the experts' forecasts.
     pub fn combine(&self, forecasts: &[f64]) -> f64 {
         self.weights.iter().zip(forecasts).map(|(weight, forecast)| weight * forecast).sum()
     }
 
-    /// Root mean squared error of expert `i`, faded; `None` before its first score.
+    /// Returns the root mean squared error of expert `i`, exponentially weighted; `None` before its first
+    /// score.
     pub fn log_rmse(&self, i: usize) -> Option<f64> {
         let record = self.records.get(i)?;
         (record.scored > 0.0).then(|| (record.squared_error / record.scored).sqrt())
     }
 
-    /// Scores the forecasts against what came, by squared error, and moves the weights.
+    /// Scores the forecasts against the actual value by squared error, and updates the weights.
     pub fn score(&mut self, forecasts: &[f64], actual: f64) {
         let slope = 2.0 * (self.combine(forecasts) - actual);
         self.score_by(forecasts, actual, slope);
     }
 
-    /// Scores the forecasts by a loss whose slope at the mix's forecast was `slope`, and moves the weights.
+    /// Scores the forecasts by a loss with this `slope` at the mix's forecast, and updates the weights.
     pub fn score_by(&mut self, forecasts: &[f64], actual: f64, slope: f64) {
         let mixed = self.combine(forecasts);
         let choice = (self.records.len() as f64).ln();
@@ -105,7 +114,7 @@ impl Mix {
             return;
         }
         let exponent = |(record, prior): (&Record, &f64)| {
-            // An expert with no record yet takes the largest rate: it stays open to what comes.
+            // Experts without a record use the largest learning rate.
             let rate = Some(record.learning_rate(choice)).filter(|rate| *rate > 0.0).unwrap_or(rate_max);
             (prior * rate / rate_max).ln() + rate * record.regret
         };
@@ -121,7 +130,7 @@ impl Mix {
 }
 
 impl Record {
-    /// 0 while an expert has never differed from the mix: nothing is known of it.
+    /// Returns 0 while the expert has never differed from the mix, since then its regret is unknown.
     fn learning_rate(&self, choice: f64) -> f64 {
         if self.squared_regret > 0.0 {
             (0.5 / self.regret_max).min((choice / self.squared_regret).sqrt())
@@ -135,7 +144,7 @@ impl Record {
 mod tests {
     use super::*;
 
-    /// The regret bound in practice: the mix's loss ends near that of the best expert.
+    /// Checks the regret bound: the mix's loss is close to the best expert's loss.
     #[test]
     fn comes_close_to_the_best_expert() {
         let mut mix = Mix::new(&[1.0; 3]);
@@ -151,7 +160,7 @@ mod tests {
         assert!(mix.weights()[0] > 0.9, "{:?}", mix.weights());
     }
 
-    /// An expert that was the worst for long leads soon after it becomes the best.
+    /// An expert that was the worst for a long time leads soon after it becomes the best.
     #[test]
     fn a_fallen_expert_comes_back() {
         let mut mix = Mix::new(&[1.0; 2]);
@@ -165,7 +174,8 @@ mod tests {
         assert!(mix.weights()[0] > 0.9, "{:?}", mix.weights());
     }
 
-    /// A late expert takes its share from all, and must earn the rest.
+    /// An expert that is added later takes its initial weight from all others, and gains more only by its
+    /// record.
     #[test]
     fn a_newcomer_is_judged_by_its_own_record() {
         let mut mix = Mix::new(&[1.0; 2]);

@@ -1,9 +1,11 @@
-//! The speed of each worker in the coming iteration, one step ahead, on the log scale.
+//! One-step-ahead forecasts of each worker's log speed in the next iteration.
 //!
-//! Experts ([`average`], [`arx`]) each forecast the log speed from a worker's past and the drivers read at the boundary of
-//! the iteration ([`inputs`]); [`Mix`] weights them by their own records; [`AdaptiveInterval`] puts a band around the mix.
-//! [`JobForecaster`] runs them for all workers of a job. [`narx`] is a network that is fitted to a range of history ([`nonlinear`] makes an
-//! expert of it).
+//! - Experts ([`average`], [`arx`]) forecast the log speed from a worker's past and from the drivers read at
+//!   the boundary of the iteration ([`inputs`]).
+//! - [`Mix`] weights the experts by their records.
+//! - [`AdaptiveInterval`] computes an interval around the mix.
+//! - [`JobForecaster`] runs all of these for the workers of a job.
+//! - [`narx`] is a network that is fitted to a range of history; [`nonlinear`] makes it an expert.
 
 pub mod arx;
 pub mod average;

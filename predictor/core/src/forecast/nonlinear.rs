@@ -1,8 +1,8 @@
-//! NARX as an expert: a network over the same inputs as ARX, fitted to a stretch of history beside the running service.
+//! NARX as an expert: a network on the inputs of ARX, fitted in the background to a range of history.
 //!
-//! [`Training`] walks through the history as the forecaster did and keeps what a network learns from; a fit makes a
-//! [`FittedExpert`] of it, which [`super::JobForecaster::install`] puts among the experts of the worker. There it is
-//! gated by its own record like all others.
+//! [`Training`] replays the history like the forecaster and collects training rows. A fit returns a
+//! [`FittedExpert`], which [`super::JobForecaster::install`] adds to the experts of the worker. Its weight in
+//! the mix depends on its record, as for all experts.
 
 use std::collections::VecDeque;
 
@@ -17,13 +17,13 @@ use super::missing_readings::Scaler;
 use super::narx::{FittedNarx, Narx};
 use crate::series::{DriverSet, Observation};
 
-/// Rows of history that a network is fitted to at most: the latest.
+/// Maximum number of rows that a network is fitted to: the most recent ones.
 pub const TRAINING_ROWS_MAX: usize = 2048;
 
-/// New observations after which a worker's network is fitted again.
+/// Number of new observations after which a worker's network is fitted again.
 pub const REFIT_OBSERVATIONS: u64 = 200;
 
-/// What a network of one worker learns from.
+/// Training data for the network of one worker.
 #[derive(Debug, Clone)]
 pub struct Training {
     layout: Layout,
@@ -34,7 +34,7 @@ pub struct Training {
 }
 
 impl Training {
-    /// Nothing yet, of a job with these drivers.
+    /// Creates an empty training set for a job with these drivers.
     pub fn new(drivers: &DriverSet) -> Self {
         let layout = Layout::new(InputGroups::Selected, true, drivers);
         Self {
@@ -46,7 +46,7 @@ impl Training {
         }
     }
 
-    /// Takes the drivers read before the coming iteration.
+    /// Sets the drivers read before the next iteration.
     pub fn boundary(&mut self, readings: &[Option<f64>]) {
         match &mut self.history {
             Some(history) => history.boundary(readings),
@@ -54,7 +54,7 @@ impl Training {
         }
     }
 
-    /// Takes an iteration.
+    /// Adds an iteration.
     pub fn observe(&mut self, seen: &Observation) {
         let log_speed = seen.speed().ln();
         let Some(history) = &mut self.history else {
@@ -71,10 +71,10 @@ impl Training {
         history.observe(log_speed, seen.batch);
     }
 
-    /// Fits a network: milliseconds to a second, never on the way of a request.
+    /// Fits a network. Takes milliseconds to a second, so it must not run inside a request.
     ///
     /// # Errors
-    /// [`FitError`] where there is too little history.
+    /// [`FitError`] if the history is too short.
     pub fn fit(&self, recipe: &Narx) -> Result<FittedExpert, FitError> {
         let filled: Vec<Vec<f64>> =
             self.rows.iter().map(|(raw, _)| self.scaler.filled(raw).collect()).collect();
@@ -88,24 +88,24 @@ impl Training {
     }
 }
 
-/// Inputs that change: what never does costs weights and says nothing.
+/// Returns the inputs that vary. Constant inputs cost weights and carry no information.
 fn changing(rows: &[Vec<f64>], width: usize) -> Vec<usize> {
     (0..width).filter(|at| rows.windows(2).any(|pair| pair[0][*at] != pair[1][*at])).collect()
 }
 
-/// A fitted network, ready to forecast from a worker's history.
+/// A fitted network that forecasts from a worker's history.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FittedExpert {
     layout: Layout,
-    /// As it was at the fit: means stand for missing readings.
+    /// State at the time of the fit: its means replace missing readings.
     scaler: Scaler,
-    /// The inputs that it takes.
+    /// Positions of the inputs that the network uses.
     columns: Vec<usize>,
     network: FittedNarx,
 }
 
 impl FittedExpert {
-    /// The log speed of the coming iteration of `batch` samples, kept within the recent range.
+    /// Returns the log speed of the next iteration of `batch` samples, clamped to the recent range.
     pub(super) fn predict(&self, history: &History, batch: f64) -> f64 {
         let base = history.base();
         let raw = self.layout.raw(history, base, batch);

@@ -1,8 +1,8 @@
-//! Least squares over a stream: forgetting, a ridge prior at 0, and inputs brought to one scale.
+//! Recursive least squares with forgetting, a ridge prior at 0, and scaled inputs.
 
 use serde::{Deserialize, Serialize};
 
-/// A gain that has grown beyond the prior by this factor carries no information any more: it starts again.
+/// Maximum growth of a gain over its prior. A larger gain carries no information and is reset.
 const GAIN_GROWTH_MAX: f64 = 100.0;
 
 /// Recursive least squares. Objective: `sum_k forgetting^(n-k) (target_k - x_k . theta)^2 + ridge |theta|^2`.
@@ -10,31 +10,33 @@ const GAIN_GROWTH_MAX: f64 = 100.0;
 pub struct RecursiveLeastSquares {
     /// `theta`.
     coefficients: Vec<f64>,
-    /// Inverse of the (forgotten) information matrix, by rows: symmetric, positive definite.
+    /// Inverse of the information matrix with forgetting, row-major; symmetric and positive definite.
     gain: Vec<f64>,
     prior_gain: f64,
     forgetting: f64,
 }
 
 impl RecursiveLeastSquares {
-    /// `inputs` coefficients at 0. `ridge` > 0: how much evidence a coefficient needs before it moves. `forgetting` in
-    /// (0, 1]: what one step leaves of the weight of those before; 1 forgets nothing.
+    /// Creates a model with `inputs` coefficients, all 0. `ridge` > 0 is the amount of evidence needed to
+    /// move a coefficient. `forgetting` in (0, 1] is the weight of past rows that remains after each step; 1
+    /// forgets nothing.
     pub fn new(inputs: usize, ridge: f64, forgetting: f64) -> Self {
         let prior_gain = 1.0 / ridge;
         Self { coefficients: vec![0.0; inputs], gain: diagonal(inputs, prior_gain), prior_gain, forgetting }
     }
 
-    /// How many coefficients there are.
+    /// Returns the number of coefficients.
     pub fn width(&self) -> usize {
         self.coefficients.len()
     }
 
-    /// The value expected at these inputs.
+    /// Returns the prediction for these inputs.
     pub fn predict(&self, inputs: &[f64]) -> f64 {
         dot(&self.coefficients, inputs)
     }
 
-    /// Takes a target at these inputs. What is not finite is left out: it would never be forgotten.
+    /// Adds a row of inputs with its target. Rows that are not finite are ignored: they could never be
+    /// forgotten.
     pub fn update(&mut self, inputs: &[f64], target: f64) {
         let n = self.width();
         let weighted: Vec<f64> = self.gain.chunks_exact(n).map(|row| dot(row, inputs)).collect();
@@ -47,7 +49,7 @@ impl RecursiveLeastSquares {
         for (i, row) in self.gain.chunks_exact_mut(n).enumerate() {
             let pull = weighted[i] * step;
             self.coefficients[i] += pull * error;
-            // Products commute in floating point too, so that both triangles stay the same to the last bit.
+            // Floating-point products commute, so both triangles remain identical.
             for (gain, weighted_j) in row.iter_mut().zip(&weighted) {
                 *gain = (*gain - weighted[i] * weighted_j * step) * keep;
             }
@@ -55,8 +57,9 @@ impl RecursiveLeastSquares {
         self.rein_in();
     }
 
-    /// Inputs that stay still let their gain grow without end (wind-up) until one jolt ruins the model: they start again, and
-    /// only they. One that is always absent would else take the evidence of all others away, again and again.
+    /// Resets inputs whose gain has grown too large. The gain of a constant input grows without limit
+    /// (wind-up) until one change ruins the model. Only these inputs are reset: an input that is always
+    /// absent must not remove the evidence of the others.
     fn rein_in(&mut self) {
         let n = self.width();
         let sound = 0.0..=GAIN_GROWTH_MAX * self.prior_gain;
@@ -69,7 +72,7 @@ impl RecursiveLeastSquares {
                 self.gain = diagonal(n, self.prior_gain);
                 return;
             }
-            // Without what ties it to the others, both parts stay positive definite.
+            // Without the cross terms, both blocks remain positive definite.
             for j in 0..n {
                 self.gain[i * n + j] = 0.0;
                 self.gain[j * n + i] = 0.0;
@@ -78,8 +81,8 @@ impl RecursiveLeastSquares {
         }
     }
 
-    /// Starts from what another stream has learned, with `trust` (0 to 1) of the evidence behind it: 0 takes its
-    /// coefficients as a mere starting point, 1 as if this stream had seen it all.
+    /// Starts from the coefficients of another model, with the share `trust` (0 to 1) of its evidence. 0 uses
+    /// its coefficients only as a starting point; 1 continues as if this model had seen all its rows.
     pub fn warm_start(&mut self, earlier: &Self, trust: f64) {
         if earlier.width() != self.width() {
             return;
@@ -103,7 +106,7 @@ fn diagonal(n: usize, value: f64) -> Vec<f64> {
     (0..n * n).map(|at| if at / n == at % n { value } else { 0.0 }).collect()
 }
 
-/// Running mean and deviation of an input (Welford), to bring all inputs to one scale.
+/// Running mean and deviation of an input (Welford), used to scale inputs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunningScale {
     count: f64,
@@ -112,24 +115,25 @@ pub struct RunningScale {
 }
 
 impl RunningScale {
-    /// The scale with one more reading.
+    /// Returns the scale after one more reading.
     #[must_use]
     pub fn with(mut self, reading: f64) -> Self {
         let delta = reading - self.mean;
         self.count += 1.0;
         self.mean += delta / self.count;
         self.squares += delta * (reading - self.mean);
-        // A reading near the end of what a number can hold would leave no scale at all.
+        // Readings close to the limits of a float would overflow the sums; the scale then starts again.
         if self.mean.is_finite() && self.squares.is_finite() { self } else { Self::default() }
     }
 
-    /// How many deviations a reading lies from the mean, at most `most` either way; a constant input says 0.
+    /// Returns the distance of a reading from the mean in deviations, clamped to `most` in both directions; 0
+    /// for a constant input.
     pub fn deviations(&self, reading: f64, most: f64) -> f64 {
         let scaled = (reading - self.mean) / (self.squares / self.count).sqrt();
         if scaled.is_finite() { scaled.clamp(-most, most) } else { 0.0 }
     }
 
-    /// The mean of the readings.
+    /// Returns the mean of the readings.
     pub fn mean(&self) -> f64 {
         self.mean
     }
@@ -141,8 +145,8 @@ mod tests {
 
     use super::*;
 
-    /// Without forgetting, the stream ends at the ridge solution of the batch problem, here solved by hand in two
-    /// dimensions: (X'X + ridge I) beta = X'y.
+    /// Without forgetting, the result is the ridge solution of the batch problem, here computed by hand in
+    /// two dimensions: (X'X + ridge I) beta = X'y.
     #[test]
     fn ends_at_the_batch_ridge_solution() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(3);
@@ -166,7 +170,7 @@ mod tests {
         }
     }
 
-    /// A stream that takes over all evidence goes on as the earlier one would have.
+    /// With full trust, the new model behaves exactly like the earlier one.
     #[test]
     fn a_warm_start_goes_on_where_the_other_stood() {
         let mut earlier = RecursiveLeastSquares::new(2, 1.0, 0.99);
@@ -182,7 +186,7 @@ mod tests {
         assert_eq!(later.gain, diagonal(2, 1.0));
     }
 
-    /// Inputs that stand still for long, then jump: the coefficients stay sane.
+    /// Inputs that are constant for a long time and then change do not ruin the coefficients.
     #[test]
     fn standing_still_does_not_wind_the_gain_up() {
         let mut rls = RecursiveLeastSquares::new(2, 10.0, 0.95);
@@ -193,7 +197,7 @@ mod tests {
         assert!(rls.predict(&[1.0, 1.0]).abs() < 10.0);
     }
 
-    /// What an absent input does to the gain of the others: nothing.
+    /// An input that is always absent does not change the gain of the others.
     #[test]
     fn an_input_that_never_comes_takes_no_evidence_away() {
         let mut with = RecursiveLeastSquares::new(2, 10.0, 0.99);

@@ -1,26 +1,26 @@
-//! Bringing a column to a common scale and back, so that no unit of measurement decides what a fit finds.
+//! Scaling of columns to a common scale and back, so that fits do not depend on units of measurement.
 
 use ndarray::{Array1, Array2};
 use serde::{Deserialize, Serialize};
 
-/// A deviation under this share of a column's largest value is rounding: the column is constant.
+/// Relative deviation below which a column counts as constant: smaller deviations are rounding errors.
 const CONSTANT_SHARE: f64 = 1e-12;
 
-/// A value farther than this many units out counts as this many: powers and products of it stay finite.
+/// Clipping of scaled values, in units: their powers and products stay finite.
 const UNITS_MAX: f64 = 1e6;
 
-/// Where a column lies, and how wide it is.
+/// Center and unit of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Scale {
     center: f64,
-    /// One unit of the scaled column; 0 for a column that says nothing.
+    /// One unit of the scaled column; 0 for a constant column.
     unit: f64,
 }
 
 impl Scale {
-    /// Mean 0, deviation 1.
+    /// Returns the scale that gives the column mean 0 and standard deviation 1.
     pub fn standard<'a>(values: impl Iterator<Item = &'a f64> + Clone) -> Self {
-        // Shares of the largest value, so that squares neither overflow nor vanish.
+        // Shares of the largest value, so that squares neither overflow nor underflow.
         let largest = largest(values.clone());
         let shares = values.map(|value| value / largest);
         let count = shares.clone().count() as f64;
@@ -33,24 +33,24 @@ impl Scale {
         }
     }
 
-    /// Within -1 and 1; 0 stays 0.
+    /// Returns the scale that maps the column into -1 to 1; 0 stays 0.
     pub fn max_abs<'a>(values: impl Iterator<Item = &'a f64>) -> Self {
         Self { center: 0.0, unit: largest(values) }
     }
 
-    /// How large a unit is; 0 for a column that says nothing.
+    /// Returns the size of a unit; 0 for a constant column.
     pub fn unit(&self) -> f64 {
         self.unit
     }
 
-    /// The value in units.
+    /// Returns the value in units.
     pub fn scaled(&self, value: f64) -> f64 {
         let units = (value - self.center) / self.unit;
-        // 0 / 0 and x / 0: a constant column says nothing, whatever it holds later.
+        // 0 / 0 and x / 0: a constant column carries no information, whatever its later values.
         if self.unit == 0.0 { 0.0 } else { units.clamp(-UNITS_MAX, UNITS_MAX) }
     }
 
-    /// The value that so many units mean.
+    /// Returns the value of a number of units.
     pub fn unscaled(&self, units: f64) -> f64 {
         (self.center + self.unit * units).clamp(f64::MIN, f64::MAX)
     }
@@ -60,17 +60,17 @@ fn largest<'a>(values: impl Iterator<Item = &'a f64>) -> f64 {
     values.fold(0.0, |largest: f64, value| largest.max(value.abs()))
 }
 
-/// The scales of a fit: one per regressor, and the target's.
+/// The scales of a fit: one per regressor, and one for the target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Scaling {
-    /// Of the regressors.
+    /// Scales of the regressors.
     pub columns: Vec<Scale>,
-    /// Of the target.
+    /// Scale of the target.
     pub target: Scale,
 }
 
 impl Scaling {
-    /// Everything to mean 0 and deviation 1.
+    /// Scales all columns to mean 0 and standard deviation 1.
     pub fn standard(regressors: &Array2<f64>, targets: &Array1<f64>) -> Self {
         Self {
             columns: regressors.columns().into_iter().map(|column| Scale::standard(column.iter())).collect(),
@@ -78,7 +78,7 @@ impl Scaling {
         }
     }
 
-    /// Everything to within -1 and 1.
+    /// Scales all columns into -1 to 1.
     pub fn max_abs(regressors: &Array2<f64>, targets: &Array1<f64>) -> Self {
         Self {
             columns: regressors.columns().into_iter().map(|column| Scale::max_abs(column.iter())).collect(),
@@ -86,7 +86,7 @@ impl Scaling {
         }
     }
 
-    /// One row of regressors in units.
+    /// Returns one row of regressors in units.
     pub fn row<'a>(&'a self, regressors: impl IntoIterator<Item = &'a f64>) -> impl Iterator<Item = f64> {
         self.columns.iter().zip(regressors).map(|(scale, value)| scale.scaled(*value))
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     proptest! {
-        /// Finite in, finite out, for any column and any later value.
+        /// Finite inputs give finite outputs, for any column and any later value.
         #[test]
         fn never_not_finite(column in any_column(), later in any::<f64>().prop_filter("finite", |x| x.is_finite())) {
             for scale in [Scale::standard(column.iter()), Scale::max_abs(column.iter())] {
@@ -117,7 +117,7 @@ mod tests {
             }
         }
 
-        /// There and back again.
+        /// Scaling and unscaling return the original value.
         #[test]
         fn inverts(column in prop::collection::vec(-1e3..1e3f64, 2..20)) {
             let scale = Scale::standard(column.iter());

@@ -1,4 +1,4 @@
-//! Laws of the forecast as a whole.
+//! Properties of the whole forecaster.
 
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -28,7 +28,7 @@ fn reading() -> impl Strategy<Value = Option<f64>> {
 }
 
 proptest! {
-    /// Whatever comes in, a forecast is a positive, finite speed inside its interval.
+    /// For any input, a forecast is a positive, finite speed inside its interval.
     #[test]
     fn always_an_answer(
         rows in prop::collection::vec((0u8..3, -40.0f64..40.0, 0.0f64..20.0, prop::array::uniform6(reading())), 2..120)
@@ -49,7 +49,7 @@ proptest! {
     }
 }
 
-/// With no noise there is nothing to forecast: the answer is the speed itself.
+/// Without noise, the forecast is exactly the speed.
 #[test]
 fn a_constant_speed_is_forecast_exactly() {
     let mut forecaster = forecaster(&[]);
@@ -59,7 +59,7 @@ fn a_constant_speed_is_forecast_exactly() {
     assert!((forecaster.forecast(&0, None).unwrap().speed - 100.0).abs() < 1e-9);
 }
 
-/// A driver that announces each slow iteration makes the mix far better than any forecast from the past alone.
+/// If a driver announces each slow iteration, the mix is far better than forecasts from past speeds.
 #[test]
 fn a_driver_that_announces_a_slowdown_is_believed() {
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
@@ -82,7 +82,7 @@ fn a_driver_that_announces_a_slowdown_is_believed() {
     assert!(mix < 0.2 * last, "mix {mix} against last value {last}");
 }
 
-/// After a change of regime the mix follows within a few iterations.
+/// After a change of regime, the mix follows within a few iterations.
 #[test]
 fn a_new_regime_takes_a_few_iterations() {
     let mut forecaster = forecaster(&[]);
@@ -93,14 +93,14 @@ fn a_new_regime_takes_a_few_iterations() {
         forecaster.observe(&[(0, observation(40.0))]);
     }
     let residuals: Vec<f64> = forecaster.residuals(&0).collect();
-    // The first of the new regime came as a surprise, whole; those after it less and less.
+    // The first residual of the new regime is the full change; the following residuals get smaller.
     assert!((residuals[residuals.len() - 5] - 0.4f64.ln()).abs() < 1e-9, "{residuals:?}");
     assert!(residuals[residuals.len() - 1].abs() < 0.5 * 0.4f64.ln().abs());
     let speed = forecaster.forecast(&0, None).unwrap().speed;
     assert!((speed / 40.0).ln().abs() < 0.1, "{speed}");
 }
 
-/// One that is trained on the step learns whom to believe from the step alone: the expert that never promises too much.
+/// With the step-time loss, the weights favour the expert that overestimates least.
 #[test]
 fn the_step_can_be_what_the_mix_is_trained_on() {
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(9);
@@ -115,11 +115,11 @@ fn the_step_can_be_what_the_mix_is_trained_on() {
     }
     for worker in 0..3 {
         let weights: Vec<f64> = forecaster.experts(&worker).iter().map(|expert| expert.weight).collect();
-        assert!(weights[1] > 0.8, "independent noise is best forecast by the slow mean: {weights:?}");
+        assert!(weights[1] > 0.8, "the slow mean is the best forecast of independent noise: {weights:?}");
     }
 }
 
-/// On the same kind of device, what one worker took hundreds of iterations to learn another knows from the start.
+/// On the same kind of device, a worker can start from what another worker learned in hundreds of iterations.
 #[test]
 fn a_warm_start_spares_the_first_iterations() {
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(12);
@@ -153,7 +153,7 @@ fn a_warm_start_spares_the_first_iterations() {
     assert!(errors[1] < 0.5 * errors[0], "warm {} against cold {}", errors[1], errors[0]);
 }
 
-/// A stored forecaster goes on as if it had never been away.
+/// A restored forecaster continues exactly like the stored one.
 #[test]
 fn state_survives_storage() {
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(10);
@@ -177,8 +177,8 @@ fn state_survives_storage() {
     }
 }
 
-/// A speed that follows a curve no linear model knows (the logistic map): once a network is fitted and installed, the mix
-/// finds it and leaves the others behind.
+/// The speed follows a curve that linear models cannot learn (the logistic map). Once a network is fitted and
+/// installed, the mix gives it most of the weight.
 #[test]
 fn a_network_joins_and_is_believed_where_it_is_better() {
     let mut state = 0.37f64;
@@ -188,7 +188,7 @@ fn a_network_joins_and_is_believed_where_it_is_better() {
     };
     let mut forecaster = forecaster(&[]);
     let mut training = nonlinear::Training::new(forecaster.drivers());
-    assert!(training.fit(&narx::Narx::refit()).is_err(), "nothing to learn from yet");
+    assert!(training.fit(&narx::Narx::refit()).is_err(), "the training set is empty");
     let mut walk = |forecaster: &mut JobForecaster<u8>, training: &mut nonlinear::Training| {
         let mut squares = 0.0;
         for _ in 0..300 {
@@ -210,7 +210,8 @@ fn a_network_joins_and_is_believed_where_it_is_better() {
     assert!(narx.weight > 0.9, "{narx:?}");
 }
 
-/// A worker that was away is forecast as before until it is measured; then its level is new at once, and so is its band.
+/// The forecast of a worker that was away does not change until it is measured again; then its level and its
+/// interval start again.
 #[test]
 fn who_was_away_starts_anew_with_what_it_knew() {
     let mut job = JobForecaster::new(DriverSet::default());
@@ -229,7 +230,7 @@ fn who_was_away_starts_anew_with_what_it_knew() {
     job.age(&"unknown");
 }
 
-/// A driver that nobody reads is as none: the same forecasts to the last bit.
+/// A driver without readings does not change any forecast.
 #[test]
 fn a_driver_that_is_never_read_changes_nothing() {
     let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(8);

@@ -1,11 +1,11 @@
-//! What a forecast is.
+//! The forecast and the record of an expert.
 
 use serde::{Deserialize, Serialize};
 
 /// Nominal coverage of the interval of a forecast.
 pub const COVERAGE: f64 = 0.9;
 
-/// The speed expected in the coming iteration.
+/// The expected speed in the next iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
     /// Expected speed in samples per second of compute time; positive and finite.
@@ -16,15 +16,15 @@ pub struct Forecast {
     pub upper: f64,
 }
 
-/// One expert's part in a forecast.
+/// The record of one expert.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpertRecord {
-    /// Its name.
+    /// Name of the expert.
     pub name: String,
-    /// The speed it expects.
+    /// Speed that the expert predicts.
     pub speed: f64,
-    /// Its weight in the mix.
+    /// Weight of the expert in the mix.
     pub weight: f64,
-    /// Root of its mean squared error in log speed, exponentially forgotten; `None` before its first score.
+    /// Root mean squared error in log speed, exponentially weighted; `None` before the first score.
     pub log_rmse: Option<f64>,
 }

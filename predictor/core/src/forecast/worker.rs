@@ -1,4 +1,4 @@
-//! The forecaster of one worker: experts, their mix, and the band around it.
+//! The forecaster of one worker: experts, their mix, and the interval.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +11,11 @@ use super::nonlinear::FittedExpert;
 use super::value::{COVERAGE, ExpertRecord, Forecast};
 use crate::series::{DriverSet, Observation};
 
-/// How much of an earlier worker's evidence a new one starts from: enough to skip the first hundred iterations, little
-/// enough to unlearn what is different here.
+/// Share of an earlier worker's evidence that a new worker starts with. It is enough to skip the first
+/// hundred iterations, and small enough that differences are learned quickly.
 const WARM_TRUST: f64 = 0.1;
 
-/// What is known of one worker: it exists only from a first observation on, so an unfitted model cannot be asked.
+/// State of one measured worker. It is created with the first observation, so a forecast always exists.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct WorkerForecaster {
     history: History,
@@ -39,7 +39,7 @@ impl WorkerForecaster {
         }
     }
 
-    /// Puts a fitted network among the experts, or in the place of the one before.
+    /// Adds a fitted network to the experts, or replaces the previous one.
     pub fn install(&mut self, network: FittedExpert) {
         let network = Expert::Narx(Box::new(network));
         match self.experts.iter_mut().find(|(kind, _)| *kind == ExpertKind::Narx) {
@@ -55,7 +55,7 @@ impl WorkerForecaster {
         self.history.boundary(drivers);
     }
 
-    /// What each expert expects of the coming iteration, in log speed.
+    /// Returns each expert's forecast of the next iteration, in log speed.
     pub fn expect(&self, pool: &PooledArx, batch: f64) -> Vec<f64> {
         self.experts.iter().map(|(_, expert)| expert.predict(&self.history, pool, batch)).collect()
     }
@@ -64,7 +64,7 @@ impl WorkerForecaster {
         self.mix.combine(expected)
     }
 
-    /// Scores what was expected, by squared error or by a loss of this slope, and lets every model learn.
+    /// Scores the forecasts by squared error or by a loss with this slope, then updates every model.
     pub fn observe(
         &mut self,
         pool: &mut PooledArx,
@@ -99,7 +99,7 @@ impl WorkerForecaster {
         }
     }
 
-    /// Errors of the latest forecasts in log speed (actual minus forecast), the oldest first.
+    /// Returns the residuals of the latest forecasts in log speed (actual minus forecast), oldest first.
     pub fn residuals(&self) -> impl Iterator<Item = f64> + '_ {
         self.interval.residuals()
     }
@@ -119,9 +119,9 @@ impl WorkerForecaster {
         self.history.last().exp()
     }
 
-    /// Starts from what an earlier worker's models have learned; its level stays its own.
+    /// Starts from an earlier worker's models; the level remains the worker's own.
     pub fn warm_start(&mut self, earlier: &Self) {
-        // A network is fitted to one worker: it is not lent, so only what stands before it is.
+        // A network is fitted to one worker, so it is not transferred; only the experts before it are.
         self.mix.warm_start(&earlier.mix);
         for (kind, expert) in &mut self.experts {
             if let Some((_, earlier)) = earlier.experts.iter().find(|(other, _)| other == kind) {

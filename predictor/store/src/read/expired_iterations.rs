@@ -1,4 +1,4 @@
-//! Iterations of jobs that have expired, and what is kept in their place.
+//! Roll-ups of expired iterations.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,12 @@ use crate::store::Store;
 use crate::summary::{MINUTE_S, WorkerStep, WorkerSums, begin_of_step, predicted_time_s};
 
 impl Store {
-    /// The oldest iterations of a job, some of them, whose reports and answers were all stored before a moment; `None` where
-    /// there are none. The last `keep_iterations` that were answered stay, and the last that were reported.
+    /// Returns a roll-up of some of a job's oldest iterations, whose reports and allocations were all stored
+    /// before a given time; `None` if there are no such iterations. The last `keep_iterations` allocated and
+    /// reported iterations are kept.
     ///
     /// # Errors
-    /// As [`Store::old_samples`].
+    /// See [`Store::old_samples`].
     pub async fn old_iterations(
         &self,
         job_id: &JobId,
@@ -59,7 +60,7 @@ impl Store {
             job_id.as_str(),
             end,
         )?;
-        // Everything before the first row that is too young goes.
+        // Ends before the first iteration with a row that has not expired.
         let times = answers.iter().map(|(iteration, at_unix_ms, _)| (*iteration, *at_unix_ms));
         let times = times.chain(reports.iter().map(|row| (row.report.iteration, row.at_unix_ms)));
         let young =
@@ -126,14 +127,14 @@ struct Iterations {
 }
 
 impl Iterations {
-    /// Takes an answer in; of an iteration's the latest generation's comes last.
+    /// Adds an allocation. If an iteration has several, the latest generation must come last.
     fn answer(&mut self, (iteration, _, answer): &(i64, i64, String)) -> Result<(), StoreError> {
         self.answers += 1;
         self.in_force.insert(*iteration, from_json(answer, "answer")?);
         Ok(())
     }
 
-    /// Takes a report in, after all answers.
+    /// Adds a report. All allocations must have been added before.
     fn report(&mut self, row: TimedReport) -> Result<(), StoreError> {
         self.reports += 1;
         let report = WorkerReport::try_from(row.report)?;

@@ -1,4 +1,4 @@
-//! Opens and closes the door for a foreground whose iteration has many tasklets.
+//! Opens and closes the door for a foreground whose iteration consists of many tasklets.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,33 +7,33 @@ use evenstep_core::gate::{Benchmark, Gate, Kind, Limit, ROUNDS_MAX};
 
 use super::Door;
 
-/// Iterations of the foreground alone from which the gate takes its benchmark.
+/// Number of iterations without background work that the benchmark of the gate uses.
 pub const BENCHMARK_ITERATIONS: usize = 20;
 
-/// Who looks on while a foreground works. Tasklets do not overlap, and are the same in every iteration.
+/// Receives the events of a foreground. Tasklets do not overlap, and are the same in every iteration.
 pub trait Observer {
-    /// An iteration begins.
+    /// Called when an iteration begins.
     fn iteration_begins(&mut self);
-    /// A tasklet begins.
+    /// Called when a tasklet begins.
     fn begins(&mut self, kind: Kind);
-    /// The tasklet that began last has ended.
+    /// Called when the current tasklet ends.
     fn ends(&mut self);
 }
 
-/// Nobody looks on.
+/// Ignores all events.
 impl Observer for () {
     fn iteration_begins(&mut self) {}
     fn begins(&mut self, _: Kind) {}
     fn ends(&mut self) {}
 }
 
-/// Takes the benchmark first, then keeps the gate.
+/// Runs the benchmark first, then opens and closes the door by the decisions of the gate.
 #[derive(Debug)]
 pub struct Attendant {
     door: Arc<Door>,
     limit: Limit,
     watch: Watch,
-    /// The place of the current tasklet in the iteration, what it is and when it began.
+    /// Position of the current tasklet in the iteration, followed by its kind and start time.
     place: usize,
     kind: Kind,
     begun: Instant,
@@ -41,20 +41,21 @@ pub struct Attendant {
 
 #[derive(Debug)]
 enum Watch {
-    /// So many iterations have begun.
+    /// The benchmark runs; the number counts the iterations that have begun.
     Benchmark(usize, Benchmark),
     Gate(Gate),
 }
 
 impl Attendant {
-    /// Keeps this door, closed until [`BENCHMARK_ITERATIONS`] iterations are over.
+    /// Creates an attendant for this door, which stays closed for the first [`BENCHMARK_ITERATIONS`]
+    /// iterations.
     pub fn new(door: Arc<Door>, limit: Limit) -> Self {
         const { assert!(BENCHMARK_ITERATIONS <= ROUNDS_MAX) };
         let watch = Watch::Benchmark(0, Benchmark::default());
         Self { door, limit, watch, place: 0, kind: Kind::Compute, begun: Instant::now() }
     }
 
-    /// The foreground has ended, or rests.
+    /// Reports that the foreground has ended or is idle.
     pub fn leaves(&mut self) {
         if let Watch::Gate(gate) = &mut self.watch {
             gate.leaves();

@@ -1,5 +1,7 @@
-//! What the foreground and the background share: atomics only. A lock that an idle thread holds could keep the foreground
-//! waiting for as long as anybody else wants the core.
+//! State shared by the foreground and the background thread: atomics only, no lock.
+//!
+//! A background thread in the idle scheduling class could hold a lock for as long as any other thread uses
+//! the core. The foreground would have to wait for it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -8,19 +10,20 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What was spent until now.
+/// The work of the background job so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Pieces of work.
+    /// Number of pieces of work.
     pub pieces: u64,
-    /// Wall time within them, in seconds: with what the foreground took of it on the same core.
+    /// Wall-clock time of the pieces in seconds, including the time that the foreground used on the same
+    /// core.
     pub busy_s: f64,
 }
 
 impl Spent {
-    /// What was spent since.
+    /// Returns the difference to an earlier state.
     pub fn since(self, before: Self) -> Self {
         Self {
             samples: self.samples - before.samples,
@@ -30,15 +33,16 @@ impl Spent {
     }
 }
 
-/// Closed, until it is opened.
+/// Controls when the background job may run. Initially closed.
 #[derive(Debug)]
 pub struct Door {
     open: AtomicBool,
     ended: AtomicBool,
     in_flight: AtomicUsize,
-    /// What is left of the budget, in nanoseconds; [`UNBOUNDED`] where there is none.
+    /// Remaining budget in nanoseconds; [`UNBOUNDED`] without a budget.
     left_ns: AtomicI64,
-    /// What a piece takes alone: less is not worth beginning one.
+    /// Time of a piece without contention, in nanoseconds. No piece starts if the remaining budget is
+    /// smaller.
     piece_ns: AtomicI64,
     samples: AtomicU64,
     pieces: AtomicU64,
@@ -46,7 +50,7 @@ pub struct Door {
     behind: OnceLock<Thread>,
 }
 
-/// Three centuries.
+/// No budget (as a duration: about 292 years).
 const UNBOUNDED: i64 = i64::MAX;
 
 impl Default for Door {
@@ -66,7 +70,7 @@ impl Default for Door {
 }
 
 impl Door {
-    /// Opens or closes it, with so many pieces on a device at once.
+    /// Opens or closes the door. `in_flight` is the maximum number of pieces queued on a device.
     pub fn set(&self, open: bool, in_flight: usize) {
         self.in_flight.store(in_flight, Ordering::Relaxed);
         let was_open = self.open.swap(open, Ordering::SeqCst);
@@ -75,7 +79,8 @@ impl Door {
         }
     }
 
-    /// Opens it until fewer of these seconds are left than a piece takes; what was left before is forfeited. 0 closes it.
+    /// Opens the door with this budget in seconds, which replaces the previous one. Pieces run while the
+    /// remaining budget is at least the time of a piece. A budget of 0 stops them.
     pub fn allow(&self, budget_s: f64) {
         self.left_ns.store((budget_s.max(0.0) * 1e9) as i64, Ordering::SeqCst);
         self.open.store(true, Ordering::SeqCst);
@@ -84,12 +89,12 @@ impl Door {
         }
     }
 
-    /// What is left of the budget, in seconds.
+    /// Returns the remaining budget in seconds.
     pub fn left_s(&self) -> f64 {
         self.left_ns.load(Ordering::SeqCst) as f64 / 1e9
     }
 
-    /// What was spent.
+    /// Returns the work of the background job so far.
     pub fn spent(&self) -> Spent {
         Spent {
             samples: self.samples.load(Ordering::Relaxed),
@@ -98,29 +103,29 @@ impl Door {
         }
     }
 
-    /// Pieces that may be on a device at once.
+    /// Returns the maximum number of pieces queued on a device.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Who waits behind it.
+    /// Sets the thread to wake when the door opens.
     pub(super) fn attend(&self, thread: Thread) {
-        // Set once, by whoever starts the thread.
+        // Only the code that starts the thread calls this, once.
         let _ = self.behind.set(thread);
     }
 
-    /// What a piece takes, in microseconds.
+    /// Sets the time of a piece, in microseconds.
     pub(super) fn cut(&self, piece_us: f64) {
         self.piece_ns.store(((piece_us * 1e3) as i64).max(1), Ordering::SeqCst);
     }
 
-    /// Nothing runs behind it any more.
+    /// Ends the background job: no further piece starts.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Waits until a piece may begin; false where none may ever again.
+    /// Waits until a piece may start. Returns false after [`Door::end`].
     pub(super) fn wait(&self) -> bool {
         loop {
             if self.ended.load(Ordering::SeqCst) {
@@ -134,7 +139,7 @@ impl Door {
         }
     }
 
-    /// A piece is done.
+    /// Records a finished piece and subtracts its time from the budget.
     pub(super) fn spend(&self, samples: u64, took: Duration) {
         let took_ns = i64::try_from(took.as_nanos()).unwrap_or(i64::MAX / 2);
         if self.left_ns.load(Ordering::SeqCst) != UNBOUNDED {

@@ -1,4 +1,4 @@
-//! The training that runs in the background, cut into pieces.
+//! The training that runs in the background, divided into pieces.
 
 use std::time::Instant;
 
@@ -14,28 +14,30 @@ use crate::dataset::{DataSet, TeacherTask};
 use crate::network::{Architecture, Network};
 use evenstep_trainer::model::{MomentumForm, Sgd};
 
-/// Samples of its generated task.
+/// Number of training samples of the generated task.
 const SAMPLES: u64 = 4096;
-/// Those that its loss is measured on.
+/// Number of samples on which the loss is measured.
 const SHOWN: i64 = 512;
 const LEARNING_RATE: f64 = 0.02;
 const MOMENTUM: f64 = 0.9;
-/// Pieces of each size that are timed.
+/// Number of measurements per piece size.
 const TRIES: usize = 5;
 
-/// What is trained.
+/// Settings of a background job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Widths of the hidden layers.
     pub hidden: Vec<i64>,
-    /// Samples of an optimizer step; at least 1.
+    /// Samples per optimizer step; at least 1.
     pub batch: u64,
-    /// Decides the first parameters and the task.
+    /// Seed of the initial parameters and the task.
     pub seed: u64,
 }
 
-/// A small network, its task and where it stands. A piece is the gradients of some samples, which add up, or the optimizer step
-/// that they add up to: the model after a step does not depend on how it was cut, but for rounding.
+/// A background job: a small network, its task and its progress.
+///
+/// A piece computes and accumulates the gradients of some samples, or applies the optimizer step. Except for
+/// rounding, the model after a step does not depend on the piece size.
 #[derive(Debug)]
 pub struct Job {
     data: DataSet,
@@ -44,13 +46,13 @@ pub struct Job {
     cursor: Cursor,
     batch: u64,
     piece: u64,
-    /// Samples of the current step that are done.
+    /// Number of finished samples of the current step.
     done: u64,
     steps: u64,
 }
 
 impl Job {
-    /// Draws the network and the task.
+    /// Generates the network and the task from the seed.
     pub fn new(settings: Settings, device: Device) -> Self {
         let Settings { hidden, batch, seed } = settings;
         let data = TeacherTask { samples: SAMPLES, seed }.generate();
@@ -62,8 +64,8 @@ impl Job {
         Self { data, model, optimizer, cursor, batch, piece: batch, done: 0, steps: 0 }
     }
 
-    /// Cuts it into the largest pieces, by powers of two, that take about [`PIECE_US`] on this device now. What was trained on
-    /// the way counts for nothing.
+    /// Chooses the largest piece size, a power of two or the batch, that takes at most about [`PIECE_US`]
+    /// on this device now. The training steps during the measurement do not count.
     pub fn fit(&mut self) -> Pieces {
         let mut alone_us = 0.0;
         let mut chosen = 1;
@@ -83,7 +85,7 @@ impl Job {
         Pieces { samples: chosen, alone_us }
     }
 
-    /// A piece of gradients, in microseconds.
+    /// Measures a piece of gradients, in microseconds.
     fn timed_us(&mut self) -> f64 {
         self.done = 0;
         let begun = Instant::now();
@@ -91,7 +93,7 @@ impl Job {
         begun.elapsed().as_secs_f64() * 1e6
     }
 
-    /// The next piece; returns the samples that it was the gradient of, 0 for a step.
+    /// Runs the next piece. Returns its number of samples; 0 for an optimizer step.
     pub fn piece(&mut self) -> u64 {
         let size = self.cursor.size(self.batch, 0);
         if self.done == size {
@@ -117,12 +119,13 @@ impl Job {
         self.steps += 1;
     }
 
-    /// Optimizer steps taken.
+    /// Returns the number of optimizer steps.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// The mean loss on the first samples of its task, which it trains on: it is there to take time, and begins to overfit soon.
+    /// Returns the mean loss on the first samples of the task. These are training samples, and the job
+    /// soon overfits: its purpose is to use time.
     pub fn loss(&self) -> f64 {
         evaluate(&self.model, &self.data.train.head(SHOWN, self.model.kind(), self.model.device()))
     }
@@ -146,6 +149,6 @@ mod tests {
     fn how_it_is_cut_decides_nothing() {
         let (whole, cut) = (trained(32, 40), trained(5, 40));
         assert!((whole - cut).abs() < 1e-4, "{whole} {cut}");
-        assert!(whole < trained(32, 0), "it learns");
+        assert!(whole < trained(32, 0), "the loss decreases");
     }
 }

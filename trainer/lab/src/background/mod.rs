@@ -1,13 +1,15 @@
-//! A background job in a worker's process: it trains a small model of its own in the gaps of the foreground.
+//! A background job in a worker's process: it trains a small separate model in the idle gaps of the
+//! foreground.
 //!
-//! A thread of its own, so that pieces begin within microseconds of a gap, and nothing is left when the process ends. On a CPU the
-//! thread is in the idle scheduling class on the worker's core: whatever else is there to run there runs first. On CUDA its
-//! stream has the low priority, and the foreground's the high one ([`foreground_stream`]).
+//! The job runs in a separate thread of the process, so that pieces start within microseconds of a gap, and
+//! end with the process. On a CPU the thread is in the idle scheduling class on the worker's core: all other
+//! threads there have priority. On CUDA its stream has low priority, and the foreground's stream has high
+//! priority ([`foreground_stream`]).
 //!
-//! - [`Door`]: what the two threads share: open or closed, and what may be spent
-//! - [`Job`]: the training, cut into pieces
-//! - [`Attendant`]: opens and closes the door for a foreground of many tasklets, by the gate
-//! - [`BackgroundArgs`]: what is asked for
+//! - [`Door`]: the state shared by the two threads: open or closed, and the budget
+//! - [`Job`]: the training, divided into pieces
+//! - [`Attendant`]: opens and closes the door by the gate, for a foreground with many tasklets
+//! - [`BackgroundArgs`]: the arguments
 
 mod args;
 mod attendant;
@@ -29,7 +31,7 @@ pub use attendant::{Attendant, BENCHMARK_ITERATIONS, Observer};
 pub use door::{Door, Spent};
 pub use job::{Job, Settings};
 
-/// The thread that trains in the background, until this is dropped.
+/// The thread that trains in the background. Dropping this value ends it.
 #[derive(Debug)]
 pub struct Background {
     door: Arc<Door>,
@@ -37,28 +39,28 @@ pub struct Background {
     pieces: Pieces,
 }
 
-/// How the job was cut.
+/// The pieces of a background job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pieces {
-    /// Samples of a piece.
+    /// Samples per piece.
     pub samples: u64,
-    /// What it takes alone, in microseconds.
+    /// Time of a piece without contention, in microseconds.
     pub alone_us: f64,
 }
 
-/// What a background job did.
+/// The result of a background job.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ran {
-    /// Samples it trained on, pieces it took, and how long.
+    /// Number of samples and pieces, and their time.
     pub spent: Spent,
-    /// Optimizer steps.
+    /// Number of optimizer steps.
     pub steps: u64,
-    /// The mean loss on the first samples of its task, before and after.
+    /// Mean loss on the first samples of the task, before and after.
     pub loss: (f64, f64),
 }
 
 impl Ran {
-    /// For people.
+    /// Returns a summary for people.
     pub fn in_words(&self) -> String {
         let Self { spent, steps, loss: (before, after) } = self;
         format!(
@@ -69,11 +71,13 @@ impl Ran {
 }
 
 impl Background {
-    /// Starts the job behind a closed door, cut to pieces that fit this device. It begins with the core and the priority that
-    /// the calling thread has, and goes behind everybody when it is ready, which this waits for.
+    /// Starts the job with a closed door, and waits until it has chosen its piece size on this device.
+    ///
+    /// The thread starts with the core and priority of the calling thread, and lowers its priority when
+    /// it is ready.
     ///
     /// # Errors
-    /// The system or the device does not let it be in the background.
+    /// Fails if the system or the device does not allow a lower priority.
     pub fn start(settings: Settings, device: Device) -> Result<Self> {
         let door = Arc::new(Door::default());
         let (ready, pieces) = mpsc::channel();
@@ -87,28 +91,31 @@ impl Background {
             Self { door, thread: Some(thread), pieces: Pieces { samples: 0, alone_us: 0.0 } };
         match pieces.recv() {
             Ok(pieces) => background.pieces = pieces,
-            // It ended before it was ready, and says why.
+            // The thread ended before it was ready; its result has the cause.
             Err(_) => {
-                return Err(background.join().map_or_else(|error| error, |_| anyhow!("it ended at once")));
+                return Err(background.join().map_or_else(
+                    |error| error,
+                    |_| anyhow!("the background job ended before it was ready"),
+                ));
             }
         }
         Ok(background)
     }
 
-    /// The door that it works behind.
+    /// Returns the door that controls the job.
     pub fn door(&self) -> &Arc<Door> {
         &self.door
     }
 
-    /// How it was cut.
+    /// Returns the pieces of the job.
     pub fn pieces(&self) -> Pieces {
         self.pieces
     }
 
-    /// Ends it after its current piece, and says what it did.
+    /// Ends the job after its current piece and returns its result.
     ///
     /// # Errors
-    /// What ended it before.
+    /// Returns the error that ended the job earlier, if any.
     pub fn end(mut self) -> Result<Ran> {
         self.join()
     }
@@ -123,17 +130,17 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            // Its result matters to whoever ends it, and nobody did.
+            // The result is only for callers of `end`.
             let _ = self.join();
         }
     }
 }
 
-/// Puts what the calling thread launches on a CUDA device before what background jobs launch there. On a CPU the background
-/// thread's own class does that.
+/// Gives the kernels of the calling thread on a CUDA device priority over those launched by background jobs.
+/// On a CPU the scheduling class of the background thread has this effect.
 ///
 /// # Errors
-/// There is no such device.
+/// Fails if the device does not exist.
 pub fn foreground_stream(device: Device) -> Result<()> {
     if let Device::Cuda(index) = device {
         beside::own_stream(index, Priority::High)?;
@@ -152,7 +159,7 @@ fn train(settings: Settings, device: Device, door: &Door, ready: &Sender<Pieces>
     if device == Device::Cpu {
         beside::idle_class()?;
     }
-    // Nobody waits any more where the worker ended meanwhile; the door says so then.
+    // If the worker has ended in the meantime, sending fails and the door is already ended.
     let _ = ready.send(pieces);
     let mut in_flight = 0;
     while door.wait() {
@@ -183,7 +190,7 @@ mod tests {
     fn until(done: impl Fn() -> bool) {
         let begun = Instant::now();
         while !done() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "nothing happened");
+            assert!(begun.elapsed() < Duration::from_secs(60), "timeout");
             thread::yield_now();
         }
     }
@@ -194,13 +201,13 @@ mod tests {
         let background = Background::start(settings(), Device::Cpu).unwrap();
         assert!(background.pieces().samples > 0 && background.pieces().alone_us > 0.0);
         let door = background.door().clone();
-        assert_eq!(door.spent().pieces, 0, "closed until somebody opens it");
+        assert_eq!(door.spent().pieces, 0, "the door is closed initially");
         door.set(true, 4);
         until(|| door.spent().samples >= 32 * 300);
         door.set(false, 1);
         let ran = background.end().unwrap();
         assert!(ran.loss.1 < 0.9 * ran.loss.0, "{ran:?}");
-        // The last step may not have been taken yet.
+        // The last optimizer step may be pending.
         assert!((ran.spent.samples / 32 - ran.steps) <= 1, "{ran:?}");
         assert!(ran.spent.busy_s > 0.0);
     }
@@ -226,6 +233,6 @@ mod tests {
         let door = Arc::downgrade(background.door());
         background.door().set(true, 4);
         drop(background);
-        assert_eq!(door.strong_count(), 0, "the thread has ended");
+        assert_eq!(door.strong_count(), 0, "the thread must have ended");
     }
 }

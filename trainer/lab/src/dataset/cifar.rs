@@ -1,4 +1,4 @@
-//! CIFAR-10 in its binary form: records of one label byte and 3,072 pixel bytes.
+//! CIFAR-10 in its binary version: records of one label byte and 3,072 pixel bytes.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub(super) struct Files {
     test: PathBuf,
 }
 
-/// Looks for the files under their names.
+/// Finds the files by their names; `None` if one is missing.
 pub(super) fn find(folder: &Path) -> Option<Files> {
     let train: Vec<PathBuf> =
         (1..=TRAIN_FILES).map(|number| folder.join(format!("data_batch_{number}.bin"))).collect();
@@ -28,7 +28,7 @@ pub(super) fn find(folder: &Path) -> Option<Files> {
     complete.then(|| Files { folder: folder.to_owned(), train, test })
 }
 
-/// Reads and checks them.
+/// Reads and validates the files.
 pub(super) fn read(files: &Files) -> Result<DataSet, DataError> {
     let train = read_split(&files.train)?;
     let held_out = read_split(std::slice::from_ref(&files.test))?;
@@ -41,8 +41,10 @@ fn read_split(paths: &[PathBuf]) -> Result<Split, DataError> {
     for path in paths {
         let bytes = read_file(path)?;
         if bytes.is_empty() || !bytes.len().is_multiple_of(RECORD_BYTES) {
-            let rule =
-                format!("{} bytes: must be a whole number of {RECORD_BYTES}-byte records", bytes.len());
+            let rule = format!(
+                "file size {} bytes: must be a multiple of the record size of {RECORD_BYTES} bytes",
+                bytes.len()
+            );
             return Err(malformed(path, (bytes.len() / RECORD_BYTES * RECORD_BYTES) as u64, rule));
         }
         for (number, record) in bytes.chunks_exact(RECORD_BYTES).enumerate() {

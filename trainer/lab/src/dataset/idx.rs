@@ -1,4 +1,4 @@
-//! MNIST and Fashion-MNIST: IDX files, big-endian, plain or gzipped.
+//! MNIST and Fashion-MNIST: IDX files, big-endian, plain or compressed with gzip.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ pub(super) struct Files {
     test: [PathBuf; 2],
 }
 
-/// Looks for the files under the names in use.
+/// Finds the files by their usual names; `None` if one is missing.
 pub(super) fn find(folder: &Path) -> Option<Files> {
     let locate = |set: &str, what: &str| {
         ["-", "."]
@@ -31,12 +31,13 @@ pub(super) fn find(folder: &Path) -> Option<Files> {
     Some(Files { folder: folder.to_owned(), train: pair("train")?, test: pair("t10k")? })
 }
 
-/// Reads and checks them.
+/// Reads and validates the files.
 pub(super) fn read(files: &Files) -> Result<DataSet, DataError> {
     let (train, shape) = read_split(&files.train)?;
     let (held_out, test_shape) = read_split(&files.test)?;
     if test_shape != shape {
-        let rule = format!("images of {test_shape:?}, but the training images are {shape:?}");
+        let rule =
+            format!("image size {test_shape:?}: must equal the size of the training images, {shape:?}");
         return Err(malformed(&files.test[0], 8, rule));
     }
     let name = format!("IDX images in {}, {} samples", files.folder.display(), train.len());
@@ -47,13 +48,21 @@ fn read_split([images, labels]: &[PathBuf; 2]) -> Result<(Split, [i64; 2]), Data
     let image_bytes = read_file(images)?;
     let [count, height, width] = header(images, &image_bytes, IMAGES_MAGIC)?;
     if height == 0 || width == 0 || count == 0 {
-        return Err(malformed(images, 4, format!("{count} images of {height} x {width}: none may be 0")));
+        return Err(malformed(
+            images,
+            4,
+            format!("{count} images of {height} x {width} pixels: count, height and width must be above 0"),
+        ));
     }
     let pixels = body(images, &image_bytes, 16, [count, height, width].map(u64::from))?;
     let label_bytes = read_file(labels)?;
     let [label_count] = header(labels, &label_bytes, LABELS_MAGIC)?;
     if label_count != count {
-        return Err(malformed(labels, 4, format!("{label_count} labels, but there are {count} images")));
+        return Err(malformed(
+            labels,
+            4,
+            format!("{label_count} labels: must equal the number of images, {count}"),
+        ));
     }
     let classes = body(labels, &label_bytes, 8, [label_count, 1, 1].map(u64::from))?;
     if let Some(at) = classes.iter().position(|&class| class >= CLASSES) {
@@ -65,12 +74,16 @@ fn read_split([images, labels]: &[PathBuf; 2]) -> Result<(Split, [i64; 2]), Data
     Ok((Split { features, labels: Tensor::from_slice(&labels) }, [height.into(), width.into()]))
 }
 
-/// The magic number and the `N` sizes after it.
+/// Checks the magic number and returns the `N` sizes after it.
 fn header<const N: usize>(path: &Path, bytes: &[u8], magic: u32) -> Result<[u32; N], DataError> {
     let word = |index: usize| {
         let found = bytes.get(4 * index..4 * index + 4).and_then(|word| word.try_into().ok());
         found.map(u32::from_be_bytes).ok_or_else(|| {
-            malformed(path, bytes.len() as u64, format!("ends inside its header of {} bytes", 4 * (N + 1)))
+            malformed(
+                path,
+                bytes.len() as u64,
+                format!("the file ends inside the header of {} bytes", 4 * (N + 1)),
+            )
         })
     };
     let found = word(0)?;
@@ -90,7 +103,7 @@ fn body<'a>(path: &Path, bytes: &'a [u8], start: usize, sizes: [u64; 3]) -> Resu
     if expected == Some(body.len() as u64) {
         return Ok(body);
     }
-    let rule = format!("{} bytes follow the header, which announces {sizes:?} of them", body.len());
+    let rule = format!("{} bytes follow the header: must be the product of the sizes {sizes:?}", body.len());
     Err(malformed(path, start as u64, rule))
 }
 

@@ -1,4 +1,4 @@
-//! What is trained on: held in memory by every worker, in the order of its files.
+//! Data sets. Every worker holds the whole data set in memory, in the order of its files.
 
 mod cifar;
 mod idx;
@@ -11,37 +11,37 @@ use tch::{Device, Kind, Tensor};
 
 pub use teacher::TeacherTask;
 
-/// The largest file read, in bytes; also after unpacking.
+/// Maximum size of a data file in bytes, also after decompression.
 const FILE_BYTES_MAX: u64 = 2 << 30;
 
-/// Samples that the built-in sets hold out, at most.
+/// Maximum number of held-out samples of the built-in data sets.
 pub(crate) const HELD_OUT_SAMPLES: i64 = 1024;
 
 /// Samples and their labels.
 #[derive(Debug)]
 pub struct Split {
-    /// Rows of bytes (images, scaled to 0..1 when read) or floats, `[samples, features..]`.
+    /// Features, `[samples, features..]`: floats, or bytes of images that are scaled to 0..1 when read.
     features: Tensor,
-    /// Classes, `[samples]`.
+    /// Class of each sample, `[samples]`.
     labels: Tensor,
 }
 
-/// A training set and a held-out one.
+/// A training set and a held-out set.
 #[derive(Debug)]
 pub struct DataSet {
-    /// What it is, in words.
+    /// Description of the data set, for people.
     pub name: String,
-    /// What is trained on.
+    /// The training set.
     pub train: Split,
-    /// What the final loss is measured on; never trained on.
+    /// The held-out set, on which the final loss is measured.
     pub held_out: Split,
     /// Channels, height and width of a sample.
     pub shape: [i64; 3],
-    /// How many classes there are.
+    /// Number of classes.
     pub classes: i64,
 }
 
-/// A data file that cannot be used.
+/// An error in a data file.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// Reading failed.
@@ -49,20 +49,20 @@ pub enum DataError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Its content breaks the format.
+    /// The content of the file violates its format.
     #[error("{path}, byte {offset}: {rule}")]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where (after unpacking).
+        /// Offset of the error in bytes, after decompression.
         offset: u64,
-        /// What was found and what the format demands.
+        /// The offending value and the rule of the format.
         rule: String,
     },
-    /// The folder holds no data set that we know.
+    /// The folder has no data set in a known format.
     #[error(
         "{0}: found neither MNIST files (train-images-idx3-ubyte, train-labels-idx1-ubyte and the same with t10k, \
          plain or .gz) nor CIFAR-10 binary files (data_batch_1.bin to data_batch_5.bin, test_batch.bin)"
@@ -74,7 +74,7 @@ impl DataSet {
     /// Reads the data set in a folder.
     ///
     /// # Errors
-    /// There is none, or a file breaks its format.
+    /// Fails if the folder has no data set in a known format, or if a file violates its format.
     pub fn open(folder: &Path) -> Result<Self, DataError> {
         if let Some(found) = idx::find(folder) {
             return idx::read(&found);
@@ -85,24 +85,24 @@ impl DataSet {
         Err(DataError::Unknown(folder.to_owned()))
     }
 
-    /// Features of one sample.
+    /// Returns the number of features of one sample.
     pub fn features(&self) -> i64 {
         self.shape.iter().product()
     }
 }
 
 impl Split {
-    /// How many samples there are.
+    /// Returns the number of samples.
     pub fn len(&self) -> u64 {
         self.labels.size()[0] as u64
     }
 
-    /// Whether there are none.
+    /// Returns whether the split has no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The samples with these indices, as a batch on the device.
+    /// Returns the samples with these indices, as a batch on the device.
     pub fn gather(&self, indices: &[i64], kind: Kind, device: Device) -> Batch {
         let indices = Tensor::from_slice(indices);
         let rows = self.features.index_select(0, &indices);
@@ -111,14 +111,14 @@ impl Split {
         Batch { inputs: features, targets: self.labels.index_select(0, &indices).to_device(device) }
     }
 
-    /// The first samples, as many as there are up to `count`.
+    /// Returns the first samples, at most `count`.
     pub fn head(&self, count: i64, kind: Kind, device: Device) -> Batch {
         let indices: Vec<i64> = (0..count.min(self.len() as i64)).collect();
         self.gather(&indices, kind, device)
     }
 }
 
-/// A split as the trainer reads it: with a name, and its features in the element type of a model.
+/// A named split whose features are converted to the element type of the model.
 #[derive(Debug)]
 pub struct Samples {
     /// The data set's name.
@@ -143,7 +143,7 @@ impl Dataset for Samples {
     }
 }
 
-/// Reads a file whole, unpacked where its name ends in `.gz`.
+/// Reads a whole file, and decompresses it if its name ends in `.gz`.
 fn read_file(path: &Path) -> Result<Vec<u8>, DataError> {
     use std::io::Read;
     let failed = |source| DataError::Read { path: path.to_owned(), source };
@@ -160,7 +160,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, DataError> {
         return Err(malformed(
             path,
             FILE_BYTES_MAX,
-            format!("longer than the {FILE_BYTES_MAX} bytes allowed"),
+            format!("the file is larger than the maximum of {FILE_BYTES_MAX} bytes"),
         ));
     }
     Ok(bytes)

@@ -1,4 +1,5 @@
-//! A generated task: a fixed random network labels random samples, and the model learns to agree with it.
+//! A generated teacher task: a fixed random network labels random samples, and the model learns to reproduce
+//! the labels.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -7,23 +8,23 @@ use tch::Tensor;
 
 use super::{DataSet, HELD_OUT_SAMPLES, Split};
 
-/// Side of the square that a sample forms, so that convolutions have something to slide over.
+/// Height and width of a sample. Samples are square images, so that convolutions apply.
 const SIDE: i64 = 16;
 const FEATURES: i64 = SIDE * SIDE;
 const HIDDEN: i64 = 32;
 const CLASSES: i64 = 10;
 
-/// The task: the same samples and labels for the same seed, on every worker.
+/// The teacher task. The same seed gives the same samples and labels on every worker.
 #[derive(Debug, Clone, Copy)]
 pub struct TeacherTask {
-    /// Samples to train on.
+    /// Number of training samples.
     pub samples: u64,
-    /// Draws the teacher and the samples.
+    /// Seed of the random generator for the teacher and the samples.
     pub seed: u64,
 }
 
 impl TeacherTask {
-    /// Draws the teacher and its samples.
+    /// Generates the teacher, the training samples and the held-out samples.
     pub fn generate(self) -> DataSet {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed);
         let mut normal = |rows: i64, columns: i64| {

@@ -1,4 +1,4 @@
-//! `gaps`
+//! The arguments of `gaps`.
 
 use std::path::PathBuf;
 
@@ -12,47 +12,48 @@ use crate::network::Network;
 use crate::processes::ProcessArgs;
 use crate::task::TaskArgs;
 
-/// `gaps`
+/// Arguments of `gaps`.
 #[derive(Debug, Clone, Args)]
 pub struct GapsArgs {
-    /// A burst-parallel plan, as `evenstep-predictor plan --json` wrote it [default: the first and the last layer on all workers,
-    /// those between on one]
+    /// File with a burst-parallel plan from `evenstep-predictor plan --json` [default: the first and the
+    /// last layer on all workers, the other layers on one]
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
-    /// Without a plan: how many workers, each a process of its own
+    /// Number of worker processes (without --plan)
     #[arg(long, default_value_t = 2, conflicts_with = "plan", value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub workers: u32,
-    /// Without a plan: samples per iteration
+    /// Samples per iteration (without --plan)
     #[arg(long, default_value_t = 256, conflicts_with = "plan", value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub global_batch: u64,
-    /// Rounds; in each one all arms take their turns
+    /// Number of rounds; every configuration takes one turn per round
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=200))]
     pub rounds: u64,
-    /// Iterations of a turn
+    /// Iterations per turn
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=50))]
     pub block: u64,
-    /// What runs in the gaps.
+    /// The background job.
     #[command(flatten)]
     pub background: BackgroundArgs,
-    /// Write a page with charts to this file
+    /// File for a page with charts
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Write the figures, and what each rank told, to this file
+    /// File for the results and the measurements of each rank, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// The workers.
+    /// The worker processes.
     #[command(flatten)]
     pub processes: ProcessArgs,
-    /// The task of the foreground.
+    /// The foreground training.
     #[command(flatten)]
     pub task: TaskArgs,
 }
 
 impl GapsArgs {
-    /// The plan whose gaps are filled.
+    /// Returns the plan whose gaps are filled.
     ///
     /// # Errors
-    /// It cannot be read, or is for another model; a batch without a sample for each worker.
+    /// Fails if the plan cannot be read or is for another model, or if the global batch is smaller than
+    /// the number of workers.
     pub fn plan(&self, model: &Network) -> Result<Plan> {
         let plan = match &self.plan {
             Some(path) => Plan::read(path)?,

@@ -1,4 +1,4 @@
-//! What a worker runs under: imposed speeds and competing loads.
+//! The conditions of a worker: imposed speeds and competing loads.
 
 use std::time::{Duration, Instant};
 
@@ -12,21 +12,21 @@ use crate::record::{RunLine, Scenario};
 /// The conditions of one worker.
 #[derive(Debug)]
 pub struct Conditions {
-    /// What is trained, and how.
+    /// The model and the training options.
     pub train: TrainArgs,
-    /// The worker.
+    /// The worker process.
     pub process: WorkerProcess,
-    /// The real load on the workers' cores.
+    /// The kind of the competing load on the workers' cores, if any.
     pub contended: Option<LoadKind>,
-    /// When the load, real or imposed, began: in seconds on the machine's monotonic clock.
+    /// Start of the real or imposed load, in seconds on the machine's monotonic clock.
     pub loaded_since: Option<f64>,
 }
 
 impl Conditions {
-    /// The imposed pace of this worker.
+    /// Returns the imposed pace of this worker, if any.
     ///
     /// # Errors
-    /// Paces are named, and none for this rank.
+    /// Fails if `--pace` has no entry for this rank.
     pub fn pace(&self) -> Result<Option<ImposedPace>> {
         let unit = Duration::from_secs_f64(self.train.pace_unit_ms / 1e3);
         Ok(self.train.pace_of(self.process.rank)?.map(|pace| {
@@ -38,22 +38,23 @@ impl Conditions {
         }))
     }
 
-    /// The load beside each worker, real or imposed, by rank and on the clock of the record; empty if there is none, or it is
-    /// unknown when it began.
+    /// Returns the real or imposed load of each worker, by rank, on the clock of the record. Empty
+    /// without a load, or if its start is unknown.
     pub fn timelines(&self, started: Instant) -> Vec<Timeline> {
         let kind = self.contended.or(self.train.sway).filter(|_| self.loaded_since.is_some());
         let ranks = 0..self.process.world_size;
         kind.map_or_else(Vec::new, |kind| ranks.map(|rank| self.timeline(kind, rank, started)).collect())
     }
 
-    /// The load beside a worker, its time 0 being `origin`; if it is unknown when it began, that was now.
+    /// Returns the load of a worker, with time 0 at `origin`. If the start of the load is unknown, it
+    /// starts now.
     fn timeline(&self, kind: LoadKind, rank: usize, origin: Instant) -> Timeline {
         let now_s = clock_s();
         let lead_s = now_s - origin.elapsed().as_secs_f64() - self.loaded_since.unwrap_or(now_s);
         Timeline::new(Load::beside(rank, kind, self.train.options.step.seed), lead_s)
     }
 
-    /// The first line of a record.
+    /// Returns the first line of a record.
     pub fn describe(&self, run: &RunInfo<'_>) -> RunLine {
         let (train, options) = (&self.train, &self.train.options);
         let world_size = self.process.world_size;
@@ -63,22 +64,22 @@ impl Conditions {
         if let Some(paces) = &paces {
             let sways = train.sway.map_or_else(String::new, |kind| {
                 format!(
-                    ", divided by 1 + n as beside n busy threads on its core, a load that {}",
+                    "; each pace is divided by 1 + n for n simulated busy threads on the core, a load that {}",
                     changes(kind)
                 )
             });
             notes.push(format!(
-                "imposed speeds {paces:?}: real gradients, then each worker waits until {} ms a sample divided by its \
-                 pace are over{sways}",
+                "imposed speeds {paces:?}: each worker computes real gradients, then waits until {} ms per sample, \
+                                 divided by its pace, have passed{sways}",
                 train.pace_unit_ms
             ));
         }
         if let Some(kind) = self.contended {
-            notes.push(format!("each worker's core carries a real competing load that {}", changes(kind)));
+            notes.push(format!("each worker's core runs a real competing load that {}", changes(kind)));
         }
         if let Some(share) = options.hedge.tail {
             notes.push(format!(
-                "even shares of {:.0} % of each iteration; the rest is a tail that is claimed",
+                "even shares of {:.0} % of each iteration; the rest is a shared tail from which workers claim chunks",
                 100.0 * (1.0 - share)
             ));
         }
@@ -110,13 +111,13 @@ impl Conditions {
     }
 }
 
-/// How a load changes, in words.
+/// Describes the changes of a load over time.
 fn changes(kind: LoadKind) -> &'static str {
     match kind {
         LoadKind::Regimes => "changes over time",
-        LoadKind::Steady => "stays as it is",
+        LoadKind::Steady => "stays constant",
         LoadKind::Bursty => "comes in bursts",
-        LoadKind::Periodic => "comes and goes periodically",
-        LoadKind::Walk => "wanders up and down",
+        LoadKind::Periodic => "changes periodically",
+        LoadKind::Walk => "follows a random walk",
     }
 }

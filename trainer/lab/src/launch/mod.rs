@@ -1,9 +1,9 @@
-//! `launch` and `join`: training the built-in networks, observed and under loads on purpose.
+//! `launch` and `join`: train the built-in networks, record the run, and impose loads.
 //!
 //! - `args`: the arguments
-//! - `run`: starting a run with its loads, and working as one of its workers
-//! - `conditions`: what a worker runs under, in words and over time
-//! - `observer`: what is recorded of its iterations
+//! - `run`: starts the loads and workers of a run, or runs one of its workers
+//! - `conditions`: the loads of a worker over time, and their description
+//! - `observer`: records the iterations of a worker
 
 mod args;
 mod conditions;

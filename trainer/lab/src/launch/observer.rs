@@ -1,4 +1,4 @@
-//! What is recorded of a worker's iterations, and what it trains beside them.
+//! Records a worker's iterations and runs its background job.
 
 use std::time::Instant;
 
@@ -15,22 +15,22 @@ use crate::record::sample_log::SampleLog;
 use crate::record::timeline::{TimelineLog, Watch};
 use crate::record::{Line, Recorder};
 
-/// Records, sample log, timeline and background job of one worker.
+/// The record, sample log, timeline and background job of one worker.
 struct LabObserver {
     conditions: Conditions,
     recorder: Option<Recorder>,
     sample_log: Option<SampleLog>,
-    /// The samples of the current iteration that this worker computed.
+    /// Indices of the samples of the current iteration that this worker computed.
     indices: Vec<i64>,
     timeline: Option<TimelineLog>,
     watch: Option<Watch>,
     background: Option<Background>,
 }
 
-/// The hooks of a worker under these conditions.
+/// Returns the hooks of a worker under these conditions.
 ///
 /// # Errors
-/// A file that cannot be written, or a device that cannot be used.
+/// Fails if a file cannot be written or a device cannot be used.
 pub fn hooks(conditions: Conditions) -> Result<Hooks> {
     let (train, process) = (&conditions.train, &conditions.process);
     let (options, rank) = (&train.options, process.rank);

@@ -1,4 +1,4 @@
-//! Starting a run with its loads, and working as one of its workers.
+//! Starts the loads and workers of a run, or runs one of its workers.
 
 use std::process::{Command, Stdio};
 
@@ -15,13 +15,15 @@ use super::observer::hooks;
 use crate::dataset::Samples;
 use crate::load::{Load, clock_s, clock_seconds};
 
-/// The environment variable that tells workers when the load began, in seconds on the machine's monotonic clock.
+/// Environment variable with the start of the load, in seconds on the machine's monotonic clock; the launcher
+/// sets it for the workers.
 const LOADED_SINCE: &str = "EVENSTEP_LAB_LOADED_SINCE";
 
-/// `launch`: starts the loads and the workers and waits for them; in a process that it started, works as that worker.
+/// Runs the command `launch`. The launcher starts the loads and the workers and waits for them. A process
+/// that the launcher started runs as that worker.
 ///
 /// # Errors
-/// Values that contradict each other, or a worker that failed.
+/// Fails if options contradict each other or a worker fails.
 pub fn run(args: &LaunchArgs) -> Result<Ended> {
     if let Some(process) = from_environment()? {
         let since = std::env::var(LOADED_SINCE).ok();
@@ -44,16 +46,15 @@ pub fn run(args: &LaunchArgs) -> Result<Ended> {
             let load = Load::beside(rank, kind, args.train.options.step.seed);
             loads.start(contender(core, load, since_s)?)?;
         }
-        Output::new("launch")
-            .say(&format!("a competing load of our own ({kind}) runs on the cores {cores:?}"));
+        Output::new("launch").say(&format!("competing load ({kind}) runs on cores {cores:?}"));
     }
     launch(&args.train.options, &options, &variables)
 }
 
-/// `join`: works as one worker, on this or another machine.
+/// Runs the command `join`: runs one worker, on this or another machine.
 ///
 /// # Errors
-/// Values that contradict each other, data that cannot be used, or a worker that failed.
+/// Fails if options contradict each other, the data cannot be used, or the worker fails.
 pub fn join(args: &JoinArgs) -> Result<()> {
     let process = WorkerProcess {
         rank: args.rank,
@@ -65,14 +66,14 @@ pub fn join(args: &JoinArgs) -> Result<()> {
         streams_metrics: false,
     };
     if args.rank >= args.world_size && !args.train.options.elastic {
-        bail!("--rank {} must be below --world-size {}", args.rank, args.world_size);
+        bail!("--rank {}: must be below --world-size {}", args.rank, args.world_size);
     }
     enter(process.core)?;
     let (contended, loaded_since) = (args.contended, args.loaded_since);
     work(Conditions { train: args.train.clone(), process, contended, loaded_since })
 }
 
-/// Trains the built-in network as one worker.
+/// Trains a built-in network as one worker.
 fn work(conditions: Conditions) -> Result<()> {
     let (process, train_args) = (conditions.process.clone(), &conditions.train);
     train_args.check(process.world_size)?;
@@ -80,7 +81,7 @@ fn work(conditions: Conditions) -> Result<()> {
     train(&training, &process, hooks(conditions)?)
 }
 
-/// The built-in network as the library trains it.
+/// Returns the built-in network and its data as a [`Training`].
 fn training(args: &TrainArgs) -> Result<Training> {
     let (task, kind) = (args.task(), args.network.dtype.kind());
     let data = task.dataset()?;
@@ -107,7 +108,7 @@ fn training(args: &TrainArgs) -> Result<Training> {
     })
 }
 
-/// The core of each worker, where workers are pinned.
+/// Returns the core of each worker, or `None` if workers are not pinned.
 fn placement(args: &LaunchArgs, allowed: &[usize]) -> Result<Option<Vec<usize>>> {
     let workers = args.launch.workers as usize;
     if let Some(cores) = &args.launch.pin {
@@ -118,8 +119,8 @@ fn placement(args: &LaunchArgs, allowed: &[usize]) -> Result<Option<Vec<usize>>>
     }
     ensure!(
         workers <= allowed.len(),
-        "--contend with {workers} workers on {} cores: workers that share a core slow each other down alike and hide \
-         the load; take at most {} workers",
+        "--contend with {workers} workers on {} cores: workers on the same core hide the load, as they slow each \
+                 other down equally; use at most {} workers",
         allowed.len(),
         allowed.len()
     );

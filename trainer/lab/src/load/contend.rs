@@ -1,4 +1,5 @@
-//! A real competing load on one core, that changes over time: what other tenants of a machine do.
+//! `contend`: a real competing load on one core that changes over time, as other tenants of a machine would
+//! cause.
 
 use std::hint;
 use std::io::{self, Read};
@@ -14,27 +15,27 @@ use evenstep_trainer::launch::cores;
 use super::clock::{clock_s, clock_seconds};
 use super::law::{Load, LoadKind, THREADS_MAX};
 
-/// A burner looks this often whether its regime still lasts.
+/// Interval at which a fully busy thread checks for a new regime.
 const SLICE: Duration = Duration::from_millis(2);
-/// A burner that is busy for a share of the time is so in turns of this length.
+/// Period of the duty cycle of a thread that is busy for a share of the time.
 const TURN: Duration = Duration::from_millis(10);
 
-/// `contend`
+/// Arguments of `contend`.
 #[derive(Debug, Args)]
 pub struct ContendArgs {
-    /// The core to load
+    /// Core to load
     #[arg(long)]
     pub core: usize,
-    /// How the load changes over time
+    /// Kind of change over time
     #[arg(long, value_enum, default_value_t = LoadKind::Regimes)]
     pub load: LoadKind,
-    /// Decides when and how much
+    /// Seed of the random changes
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// When the load began, in seconds on the machine's monotonic clock [default: now]
+    /// Start of the load, in seconds on the machine's monotonic clock [default: now]
     #[arg(long, hide = true, value_parser = clock_seconds)]
     pub since: Option<f64>,
-    /// Confirms that the load ends when standard input closes: give it a pipe, not /dev/null
+    /// Required: confirms that the load ends when standard input closes. Use a pipe, not /dev/null
     #[arg(long, required = true)]
     pub until_stdin_closes: bool,
 }
@@ -42,14 +43,14 @@ pub struct ContendArgs {
 /// Loads a core until standard input closes.
 ///
 /// # Errors
-/// The core cannot be pinned to.
+/// Fails if the process cannot be pinned to the core.
 pub fn run(args: &ContendArgs) -> Result<()> {
     cores::pin(args.core)?;
     let since_s = args.since.unwrap_or_else(clock_s);
     let wanted = Arc::new((Mutex::new(0.0), Condvar::new()));
     for number in 0..THREADS_MAX {
         let wanted = Arc::clone(&wanted);
-        thread::Builder::new().spawn(move || burn(number, &wanted)).context("starting a burner")?;
+        thread::Builder::new().spawn(move || burn(number, &wanted)).context("starting a load thread")?;
     }
     let (closed, closing) = mpsc::channel::<()>();
     thread::spawn(move || {
@@ -58,8 +59,8 @@ pub fn run(args: &ContendArgs) -> Result<()> {
     });
     let mut until_s = since_s;
     for regime in (Load { kind: args.load, seed: args.seed }).regimes() {
-        // Counted from the begin, so that what one regime oversleeps the next one makes up for: whoever knows the law
-        // knows the load.
+        // Counted from the start of the load, so that a late wake-up shortens the next regime. The
+        // load then follows its law without drift.
         until_s += regime.duration.as_secs_f64();
         let left = Duration::try_from_secs_f64(until_s - clock_s()).unwrap_or_default();
         if left.is_zero() {
@@ -76,8 +77,8 @@ pub fn run(args: &ContendArgs) -> Result<()> {
     Ok(())
 }
 
-/// Burns while more than `number` busy threads are wanted, for a share of the time where that is less than one more,
-/// and sleeps otherwise. Ends with the process.
+/// Keeps a core busy while more than `number` busy threads are wanted, and sleeps otherwise. If less than one
+/// more thread is wanted, it is busy for that share of the time. Never returns.
 fn burn(number: usize, (wanted, changed): &(Mutex<f64>, Condvar)) {
     let share = |threads: f64| (threads - number as f64).clamp(0.0, 1.0);
     let lock = || wanted.lock().unwrap_or_else(PoisonError::into_inner);

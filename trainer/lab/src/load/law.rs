@@ -1,7 +1,7 @@
-//! Loads on a core over time, as laws: how many busy threads compete with a worker, and from when to when.
+//! Laws of competing loads: the number of busy threads on a worker's core over time.
 //!
-//! A law and a seed decide everything, as a function of the time since the load began. So whoever knows when that was
-//! knows the load at each moment, without a word from the process that makes it.
+//! A law and a seed determine the load as a function of the time since its start. Other processes can
+//! therefore compute the load at any time from the start, without communication.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,43 +14,46 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1, StandardNormal};
 use serde::{Deserialize, Serialize};
 
-/// Busy threads that a core carries at most beside its worker.
+/// Maximum number of busy threads on a core in addition to its worker.
 pub const THREADS_MAX: usize = 3;
-/// Regimes last this long on average, and between these bounds.
+/// Mean duration of a regime, and its bounds.
 const REGIME_MEAN_S: f64 = 3.0;
 const REGIME_MIN_S: f64 = 0.75;
 const REGIME_MAX_S: f64 = 9.0;
-/// Bursts arrive this often, and last this long, on average.
+/// Mean time between bursts, and their mean duration.
 const BURST_EVERY_S: f64 = 2.0;
 const BURST_MEAN_S: f64 = 1.5;
-/// A square wave repeats after a time between these.
+/// Bounds of the period of a square wave.
 const PERIOD_MIN_S: f64 = 4.0;
 const PERIOD_MAX_S: f64 = 10.0;
-/// A walk takes a step this often, and wanders so far in a second: the standard deviation, in threads.
+/// Time between two steps of a random walk, and the standard deviation of its change in one second, in
+/// threads.
 const WALK_STEP_S: f64 = 0.25;
 const WALK_SPREAD: f64 = 0.5;
-/// A load that never changes is told again this often.
+/// Duration of the repeated regime of a steady load.
 const STEADY_S: f64 = 60.0;
-/// Regimes that a piece of work is followed through; for what is left after them the worker counts as alone.
+/// Maximum number of regimes considered for one piece of work. Work remaining after them counts as
+/// unloaded.
 const AHEAD_MAX: usize = 1 << 16;
 
-/// How a load changes over time. Times are of the wall clock; n is the number of busy threads.
+/// The kinds of change of a load over time. All times are wall-clock times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadKind {
-    /// Regimes of 3 s on average (exponential, cut to .75 .. 9 s): half of them quiet, the others with one to three busy
-    /// threads, each number as likely
+    /// Regimes of 3 s on average (exponential, clamped to 0.75 to 9 s): half of them idle, the others
+    /// with one to three busy threads, equally likely
     Regimes,
-    /// One to three busy threads, drawn once, all the time
+    /// Constantly one to three busy threads; the number is drawn once
     Steady,
-    /// Bursts of one busy thread each: they arrive as a Poisson process, every 2 s on average, and last 1.5 s on average
-    /// (exponential); one that would be the fourth at once is lost
+    /// Bursts of one busy thread each: a Poisson process, one every 2 s on average, each 1.5 s long on
+    /// average (exponential), at most three at a time
     Bursty,
-    /// A square wave: half of the period quiet, half with one to three busy threads; their number, the period (4 to 10 s)
-    /// and the phase are drawn once
+    /// A square wave: half of the period idle, half with one to three busy threads. Their number, the
+    /// period (4 to 10 s) and the phase are drawn once
     Periodic,
-    /// A random walk between none and three threads, reflected at both ends: a normal step every .25 s that spreads by .5
-    /// threads in a second; a part of a thread is one that is busy for that share of each 10 ms
+    /// A random walk between 0 and 3 threads, reflected at both bounds: a normal step every 0.25 s, with
+    /// a standard deviation of 0.5 threads in one second. A fraction of a thread is busy for that share
+    /// of every 10 ms
     Walk,
 }
 
@@ -66,32 +69,32 @@ impl fmt::Display for LoadKind {
     }
 }
 
-/// A law and what it draws from.
+/// A law of a load and its random seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// The law.
     pub kind: LoadKind,
-    /// Decides what is drawn.
+    /// Seed of the random generator.
     pub seed: u64,
 }
 
-/// A stretch of time with a steady load.
+/// A period with a constant load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Regime {
-    /// How long it lasts.
+    /// Duration of the regime.
     pub duration: Duration,
-    /// Busy threads; a part of one is busy for that share of the time.
+    /// Number of busy threads. A fraction of a thread is busy for that share of the time.
     pub threads: f64,
 }
 
 impl Load {
-    /// The load beside one worker of a run: seeds differ between workers and between runs of another seed, so that
-    /// loads come and go independently.
+    /// Returns the load on the core of one worker of a run. Seeds differ between workers and between run
+    /// seeds, so that the loads are independent.
     pub fn beside(rank: usize, kind: LoadKind, run_seed: u64) -> Self {
         Self { kind, seed: run_seed.wrapping_mul(1000).wrapping_add(rank as u64) }
     }
 
-    /// The load from its begin on; it never ends.
+    /// Returns the regimes of the load from its start. The iterator never ends.
     pub fn regimes(self) -> Box<dyn Iterator<Item = Regime>> {
         let random = ChaCha8Rng::seed_from_u64(self.seed);
         match self.kind {
@@ -124,8 +127,10 @@ fn steady(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
     iter::repeat(regime(STEADY_S, some_threads(&mut random)))
 }
 
-/// The number of bursts at once is a birth-death chain: from n it goes up at rate `1 / every` (if n < max) and down at
-/// rate `n / mean`, after an exponential time of the rates' sum.
+/// Overlapping bursts as a birth-death chain.
+///
+/// From n bursts, the number increases at rate `1 / every` (if n < max) and decreases at rate `n / mean`. The
+/// time to the next change is exponential with the sum of both rates.
 fn bursts(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
     let mut now = 0;
     iter::repeat_with(move || {
@@ -154,37 +159,38 @@ fn walk(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
     iter::repeat_with(move || {
         let here = regime(WALK_STEP_S, threads);
         let normal: f64 = StandardNormal.sample(&mut random);
-        // Reflected at none, then at the most; the bound, 12 standard deviations away, keeps it inside whatever is drawn.
+        // Reflect at 0, then at the maximum. The bound `2 * most`, 12 standard deviations away, keeps
+        // the result in range for any draw.
         let there = (threads + WALK_SPREAD * WALK_STEP_S.sqrt() * normal).abs().min(2.0 * most);
         threads = if there > most { 2.0 * most - there } else { there };
         here
     })
 }
 
-/// A load over time, for questions about times that come one after another.
+/// A load over time, for queries with non-decreasing times.
 pub struct Timeline {
     regimes: Box<dyn Iterator<Item = Regime>>,
-    /// Regimes that a later question may still meet: begin, end, threads.
+    /// Regimes that later queries can still overlap: start, end, threads.
     held: VecDeque<(f64, f64, f64)>,
     known_until_s: f64,
 }
 
-/// What a load was in a window.
+/// The load in a time window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seen {
-    /// Threads when it began.
+    /// Number of busy threads at the start of the window.
     pub start: f64,
-    /// Threads on average over it.
+    /// Mean number of busy threads in the window.
     pub mean: f64,
 }
 
 impl Timeline {
-    /// Of a load that began `lead_s` seconds before the time 0 of the questions.
+    /// Creates the timeline of a load that started `lead_s` seconds before time 0 of the queries.
     pub fn new(load: Load, lead_s: f64) -> Self {
         Self { regimes: load.regimes(), held: VecDeque::new(), known_until_s: -lead_s }
     }
 
-    /// The load from `from_s` to `to_s`; no later question begins before this one.
+    /// Returns the load from `from_s` to `to_s`. Later queries must not start before `from_s`.
     pub fn over(&mut self, from_s: f64, to_s: f64) -> Seen {
         self.forget_before(from_s);
         while self.known_until_s <= to_s && self.draw(from_s) {}
@@ -195,8 +201,11 @@ impl Timeline {
         Seen { start, mean: if to_s > from_s { shares.sum() } else { start } }
     }
 
-    /// When a worker that begins at `from_s` has done what takes it `alone_s` seconds on a core of its own: beside n busy threads
-    /// it has one part in 1 + n of the core. No later question begins before `from_s`.
+    /// Returns the time at which a worker finishes work that it starts at `from_s` and that takes
+    /// `alone_s` seconds without a load.
+    ///
+    /// With n busy threads the worker gets a share of 1 / (1 + n) of the core. Later queries must not
+    /// start before `from_s`.
     pub fn done_at(&mut self, from_s: f64, alone_s: f64) -> f64 {
         self.forget_before(from_s);
         let (mut at_s, mut left_s) = (from_s, alone_s);
@@ -223,7 +232,8 @@ impl Timeline {
         }
     }
 
-    /// Gets to know one more regime, and holds it where it does not end before `from_s`; false: there is none.
+    /// Draws one more regime and stores it unless it ends before `from_s`. Returns false if the load has
+    /// no more regimes.
     fn draw(&mut self, from_s: f64) -> bool {
         let Some(Regime { duration, threads }) = self.regimes.next() else { return false };
         let begin_s = self.known_until_s;
@@ -249,7 +259,7 @@ mod tests {
         Load { kind, seed }.regimes().take(count).collect()
     }
 
-    /// Seconds with a load for which `holds` is true, as a share of all.
+    /// Returns the share of time in which `holds` is true for the load.
     fn share(all: &[Regime], holds: impl Fn(f64) -> bool) -> f64 {
         let seconds = |regime: &Regime| regime.duration.as_secs_f64();
         let held: f64 = all.iter().filter(|regime| holds(regime.threads)).map(seconds).sum();
@@ -279,7 +289,7 @@ mod tests {
     #[test]
     fn bursts_overlap_as_erlangs_formula_says() {
         let all = some(LoadKind::Bursty, 5, 40_000);
-        // a^n / n!, up to three at once, with a = mean / every.
+        // Erlang's loss formula: a^n / n!, for up to three bursts, with a = mean / every.
         let weights: Vec<f64> = iter::successors(Some((0.0, 1.0)), |&(n, weight): &(f64, f64)| {
             Some((n + 1.0, weight * (BURST_MEAN_S / BURST_EVERY_S) / (n + 1.0)))
         })
@@ -325,13 +335,13 @@ mod tests {
         let ends = [lengths[0] - lead, lengths[0] + lengths[1] - lead];
         let mut timeline = Timeline::new(load, lead);
         assert_eq!(timeline.over(0.0, ends[0] / 2.0), Seen { start: all[0].threads, mean: all[0].threads });
-        // From the middle of what is left of the first to the end of the second.
+        // From the middle of the remaining first regime to the end of the second.
         let seen = timeline.over(ends[0] / 2.0, ends[1]);
         let (first, second) = (ends[0] / 2.0, lengths[1]);
         let mean = (first * all[0].threads + second * all[1].threads) / (first + second);
         assert_eq!(seen.start, all[0].threads);
         assert!((seen.mean - mean).abs() < 1e-9, "{seen:?} {mean}");
-        // A window may begin where another has looked already, and a long way behind.
+        // A window can start inside an earlier window, and long after it.
         assert_eq!(timeline.over(ends[0], ends[0] + 1e-3).start, all[1].threads);
         let far = timeline.over(1e4, 1e4 + 2e4);
         assert!((far.mean - 0.71).abs() < 0.05, "{far:?}");
@@ -345,7 +355,7 @@ mod tests {
             let mut work = Timeline::new(load, lead);
             for (from, alone) in [(0.0, 0.1), (0.05, 2.5), (0.05, 2.6), (3.0, 0.0), (4.0, 9.0)] {
                 let done = work.done_at(from, alone);
-                // The shares of the core, one tenth of a millisecond after the other.
+                // Sum of the worker's shares of the core, in steps of 0.1 ms.
                 let mut law = Timeline::new(load, lead);
                 let steps = ((done - from) / 1e-4).round() as u32;
                 let times = (0..steps).map(|number| from + f64::from(number) * 1e-4);
@@ -361,7 +371,7 @@ mod tests {
         let all: Vec<Regime> = load.regimes().take(2).collect();
         let (length, [before, after]) = (all[0].duration.as_secs_f64(), [all[0].threads, all[1].threads]);
         assert!((before == 0.0) != (after == 0.0));
-        // A tenth of a second alone on either side of the change.
+        // 0.1 s of work on either side of the change.
         let from = length - 0.1 * (1.0 + before);
         let done = Timeline::new(load, 0.0).done_at(from, 0.2);
         assert!((done - (length + 0.1 * (1.0 + after))).abs() < 1e-9, "{done} {length}");

@@ -1,8 +1,8 @@
-//! Loads on purpose: laws of competing loads, real ones on a core, and imposed speeds.
+//! Imposed loads: laws of competing loads, real loads on a core, and imposed speeds.
 //!
-//! - [`Load`], [`Timeline`]: a law of busy threads over time
-//! - [`contend`]: a real load by such a law
-//! - [`ImposedPace`]: real gradients, then a wait, as on a slower or a loaded machine
+//! - [`Load`], [`Timeline`]: a law for the number of busy threads over time
+//! - [`contend`]: a real load on a core that follows such a law
+//! - [`ImposedPace`]: a wait after real gradients, to simulate a slower or loaded machine
 
 mod clock;
 pub mod contend;

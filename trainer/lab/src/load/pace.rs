@@ -1,4 +1,5 @@
-//! Imposed speeds: real gradients, then a wait until the time that a slower machine would have taken.
+//! Imposed speeds: a worker computes real gradients, then waits until the time that a slower machine would
+//! have taken.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +7,7 @@ use evenstep_trainer::model::Pace;
 
 use super::law::Timeline;
 
-/// Makes this worker as slow as wanted: `unit / speed` seconds a sample, and more where the speed sways.
+/// Slows this worker down to `unit / speed` seconds per sample, and further by a simulated load, if any.
 #[derive(Debug)]
 pub struct ImposedPace {
     seconds_per_sample: f64,
@@ -14,7 +15,7 @@ pub struct ImposedPace {
     missed: u64,
 }
 
-/// A load that is not there, and slows this worker down as if it were.
+/// A simulated load that slows this worker down.
 #[derive(Debug)]
 struct Sway {
     load: Timeline,
@@ -23,19 +24,19 @@ struct Sway {
 }
 
 impl ImposedPace {
-    /// A speed relative to the unit, which is the time of one sample at speed 1.
+    /// Creates a pace with a relative speed; `unit` is the time per sample at speed 1.
     pub fn new(speed: f64, unit: Duration) -> Self {
         Self { seconds_per_sample: unit.as_secs_f64() / speed, sway: None, missed: 0 }
     }
 
-    /// The same pace, divided by one more than the busy threads of this load; `origin` is its time 0.
+    /// Divides the pace by 1 + n, for n busy threads of this load; `origin` is time 0 of the load.
     #[must_use]
     pub fn swayed(self, load: Timeline, origin: Instant) -> Self {
         Self { sway: Some(Sway { load, origin }), ..self }
     }
 
-    /// When `samples` may be done that were begun at `started`. Targets count from the begin of the step, so that what
-    /// one micro-batch oversleeps the next one makes up for.
+    /// Returns the earliest time at which `samples` begun at `started` may be done. Targets count from
+    /// the start of the step, so that a late wake-up after one micro-batch shortens the next wait.
     fn target(&mut self, started: Instant, samples: u64) -> Instant {
         let alone_s = self.seconds_per_sample * samples as f64;
         let time_s = match &mut self.sway {
@@ -50,7 +51,7 @@ impl ImposedPace {
 }
 
 impl Pace for ImposedPace {
-    #[expect(clippy::disallowed_methods, reason = "waiting is what pacing is")]
+    #[expect(clippy::disallowed_methods, reason = "pacing is a wait")]
     fn hold(&mut self, started: Instant, samples: u64) -> Duration {
         let target = self.target(started, samples);
         let wait = target.saturating_duration_since(Instant::now());
@@ -89,7 +90,10 @@ mod tests {
             ImposedPace::new(0.5, Duration::from_millis(1)).swayed(Timeline::new(load, 0.0), origin);
         let started = origin + Duration::from_secs(5);
         let took = (pace.target(started, 10) - started).as_secs_f64();
-        assert!(threads > 0.0 && (took - 0.02 * (1.0 + threads)).abs() < 1e-6, "{took} s beside {threads}");
+        assert!(
+            threads > 0.0 && (took - 0.02 * (1.0 + threads)).abs() < 1e-6,
+            "{took} s with {threads} threads"
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Layers by local batch.
+//! Measures layers by local batch.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,14 @@ use evenstep_protocol::BurstLayer;
 use super::Bench;
 use crate::burst::{LayerTimes, Plan};
 
-/// In float32, as plans count.
+/// Size of a float32 value, the unit of plans.
 const VALUE_BYTES: u64 = 4;
 
-/// Forward and backward of each layer at each of these batches. Activations are the outputs that are kept.
+/// Measures forward and backward of each layer at each of these local batches. The activations of a layer are
+/// its stored outputs.
 ///
 /// # Errors
-/// A worker is gone.
+/// Fails if a worker is lost.
 pub fn measure(bench: &Bench<'_>, batches: &[u64]) -> Result<Vec<BurstLayer>> {
     let layers = bench.layers();
     let mut profiles = bench.described(&layers);

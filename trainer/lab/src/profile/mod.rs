@@ -1,13 +1,17 @@
-//! `profile`: what the layers of a network cost here, for burst-parallel plans.
+//! `profile`: measures the layers of a network on this machine, as input for burst-parallel plans.
 //!
-//! Layers are measured in whole iterations of the very executor that runs plans, so that caches and memory are as they will be:
+//! Layers are measured in whole iterations of the executor that also runs plans, so that caches and memory
+//! behave as in a plan:
 //!
-//! - by local batch (`--batches`): every worker alone with its samples, all at the same time. With several workers the network is
-//!   measured too, over the groups of the run, at the sizes that this model sends and sums (`network`);
-//! - by GPU count, for one global batch (`--global-batch`): explicit tables of compute with gradient sum, and of each change of the
-//!   count. That is what a machine needs whose workers slow each other down, as those on one memory bus do.
+//! - By local batch (`--batches`): every worker computes its samples alone, all workers at the same time.
+//!   With several workers the network is measured as well (`network`), over the groups of the run, at the
+//!   sizes that this model sends and sums.
+//! - By GPU count, for one global batch (`--global-batch`): explicit tables of the compute time with gradient
+//!   sum, and of the transfers between different counts. Use these tables if workers slow each other down,
+//!   for example on a shared memory bus.
 //!
-//! A layer's compute is its forward, its backward and its optimizer step; the loss counts to the last layer.
+//! The compute time of a layer is the sum of its forward, backward and optimizer step. The loss counts as
+//! part of the last layer.
 
 mod curves;
 mod network;
@@ -36,44 +40,46 @@ use evenstep_trainer::plan::GLOBAL_BATCH_MAX;
 use evenstep_trainer::progress::Output;
 use evenstep_trainer::training::InvalidArgs;
 
-/// `profile`
+/// Arguments of `profile`.
 #[derive(Debug, Args)]
 pub struct ProfileArgs {
-    /// Local batches that layers are measured at
+    /// Local batches to measure, comma-separated
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64,128,256", conflicts_with = "global_batch",
         value_parser = clap::value_parser!(u64).range(1..=GLOBAL_BATCH_MAX))]
     pub batches: Vec<u64>,
-    /// Measure tables by GPU count instead, for this global batch: what plans need where workers slow each other down
+    /// Measure tables by GPU count for this global batch instead; use this if workers slow each other
+    /// down
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=GLOBAL_BATCH_MAX))]
     pub global_batch: Option<u64>,
-    /// How many workers, each a process of its own; with two or more the network between them is measured
+    /// Number of worker processes; with two or more, the network between them is measured too
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub ranks: u32,
-    /// Every figure is the median of so many, after 5 that are not counted
+    /// Number of measurements per value, of which the median counts; 5 more for warm-up
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeats: u32,
-    /// Where the profile is written, as JSON
+    /// File for the profile, as JSON
     #[arg(long)]
     pub out: PathBuf,
-    /// The workers.
+    /// The worker processes.
     #[command(flatten)]
     pub processes: ProcessArgs,
-    /// The task.
+    /// The network, its data set and the optimizer step.
     #[command(flatten)]
     pub task: TaskArgs,
 }
 
-/// Begins the workers, or takes part as one.
+/// Starts the workers, or runs as one of them.
 ///
 /// # Errors
-/// Values that do not go together, a file that cannot be written, or a worker that failed.
+/// Fails if options contradict each other, the file cannot be written, or a worker fails.
 pub fn run(args: &ProfileArgs) -> Result<Ended> {
     args.task.check()?;
     let ranks = args.ranks as usize;
     if let Some(batch) = args.global_batch.filter(|&batch| batch < ranks as u64) {
-        return Err(
-            InvalidArgs(format!("--global-batch {batch}: has no sample for each of {ranks} ranks")).into()
-        );
+        return Err(InvalidArgs(format!(
+            "--global-batch {batch}: must be at least the number of ranks, {ranks}"
+        ))
+        .into());
     }
     let work = |process| work(&Bench::new(args, process)?);
     processes::run((&args.processes, &args.task), ranks, "profile", || Ok(()), work)
@@ -90,7 +96,7 @@ fn work(bench: &Bench<'_>) -> Result<()> {
             (layers, network)
         }
     };
-    bench.world.barrier().context("waiting for the others to finish")?;
+    bench.world.barrier().context("waiting for the other workers to finish")?;
     if bench.process.rank > 0 {
         return Ok(());
     }
@@ -101,14 +107,14 @@ fn work(bench: &Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What measuring needs.
+/// The state of a measurement on one rank.
 struct Bench<'a> {
     args: &'a ProfileArgs,
     process: Process,
     world: Group,
     data: DataSet,
     output: Output,
-    /// Groups of each plan have names of their own.
+    /// Number of plans run so far; makes the names of their groups unique.
     plans: Cell<u32>,
 }
 
@@ -117,13 +123,17 @@ impl<'a> Bench<'a> {
         let data = args.task.dataset()?;
         let wanted = args.global_batch.or(args.batches.iter().copied().max()).unwrap_or(1);
         let (name, samples) = (&data.name, data.train.len());
-        ensure!(wanted <= samples, "a batch of {wanted} is more than the {samples} samples of {name}");
+        ensure!(
+            wanted <= samples,
+            "batch {wanted} exceeds the {samples} samples of {name}; use a smaller batch"
+        );
         let world = process.group("world", process.world_size)?;
         let output = Output::new("profile");
         Ok(Self { args, process, world, data, output, plans: Cell::new(0) })
     }
 
-    /// What each layer takes in a plan: of all ranks, or of each rank for itself.
+    /// Measures the time of each layer in a plan. With `alone`, each rank runs the plan separately;
+    /// otherwise all ranks run it together.
     fn times(&self, plan: &Plan, alone: bool) -> Result<Vec<LayerTimes>> {
         let number = self.plans.replace(self.plans.get() + 1);
         let task = &self.args.task;
@@ -136,8 +146,8 @@ impl<'a> Bench<'a> {
         };
         let (shape, join) = ([self.data.features()], |size| group("first", size));
         let mut executor = Executor::new(plan, model, &shape, task.step.momentum, world, join)?;
-        // All at the same time, also where each is alone.
-        self.world.barrier().context("waiting for the others to be ready")?;
+        // All ranks start at the same time, also if each runs the plan separately.
+        self.world.barrier().context("waiting for the other workers to be ready")?;
         let repeats = WARM_UP + self.args.repeats as usize;
         let done = course::train(&mut executor, &self.data, task, repeats, || {})?;
         let times =
@@ -145,12 +155,12 @@ impl<'a> Bench<'a> {
         Ok(middle(&times.collect::<Vec<_>>()))
     }
 
-    /// The layers, without what they cost.
+    /// Returns the layers of the network.
     fn layers(&self) -> Vec<Layer> {
         self.args.task.network(&self.data, self.process.device).into_layers()
     }
 
-    /// What is known of these layers before anything is measured.
+    /// Returns the names and sizes of these layers, without measurements.
     fn described(&self, layers: &[Layer]) -> Vec<BurstLayer> {
         let mut shape = vec![self.data.features()];
         let words = self.args.task.network.dtype.words();

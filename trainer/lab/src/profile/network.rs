@@ -1,12 +1,13 @@
-//! What connects the ranks, such that the planner's formulas tell what sending and summing takes.
+//! Measures the network between the ranks: latency and bandwidth for the planner's formulas of transfer and
+//! sum times.
 //!
 //! ```text
-//! there and back     2 (b / bandwidth + latency)
+//! round trip         2 (b / bandwidth + latency)
 //! sum, ring          2 (n - 1) / n * b / bandwidth + 2 (n - 1) latency
 //! sum, tree          2 b / bandwidth + 2 ceil(log2 n) latency
 //! ```
-//! Both figures are those with the least squares of relative errors over all that was measured, at the sizes that the model
-//! sends and sums; whichever of ring and tree fits better is named.
+//! Latency and bandwidth minimize the sum of squared relative errors over all measurements, at the sizes that
+//! the model sends and sums. The result names the formula that fits better, ring or tree.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -23,7 +24,7 @@ use crate::burst::{Layout, cross, sum};
 
 const VALUE_BYTES: u64 = 4;
 
-/// What was measured: it takes `messages` latencies and the time of `bytes`, says a formula.
+/// A measured time. By the formula, it is the sum of `messages` latencies and the transfer time of `bytes`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
     bytes: f64,
@@ -31,10 +32,10 @@ struct Sample {
     took_us: f64,
 }
 
-/// Latency and bandwidth between ranks.
+/// Measures latency and bandwidth between ranks.
 ///
 /// # Errors
-/// A worker is gone.
+/// Fails if a worker is lost.
 pub fn measure(bench: &Bench<'_>, layers: &[BurstLayer], batches: &[u64]) -> Result<BurstNetwork> {
     let device = bench.process.device;
     let sent = layers.iter().flat_map(|layer| batches.iter().map(|batch| layer.outputs.unwrap_or(0) * batch));
@@ -73,7 +74,7 @@ pub fn measure(bench: &Bench<'_>, layers: &[BurstLayer], batches: &[u64]) -> Res
     let (all_reduce, fitted) =
         if ring.error <= tree.error { (BurstAllReduce::Ring, ring) } else { (BurstAllReduce::Tree, tree) };
     bench.say(&format!(
-        "network: {:.2} GB/s, {:.0} us ({all_reduce:?}); its formulas miss what was measured by {:.0} % (root mean square)",
+        "network: {:.2} GB/s, {:.0} us ({all_reduce:?}); relative error of the fitted formulas {:.0} % (root mean square)",
         1e-3 / fitted.us_per_byte,
         fitted.latency_us,
         fitted.error * 100.0
@@ -85,12 +86,12 @@ pub fn measure(bench: &Bench<'_>, layers: &[BurstLayer], batches: &[u64]) -> Res
     })
 }
 
-/// So many values as whole powers of two, each once.
+/// Rounds the numbers of values up to powers of two, without duplicates.
 fn sizes(values: impl Iterator<Item = u64>) -> BTreeSet<u64> {
     values.filter(|&values| values > 0).map(u64::next_power_of_two).collect()
 }
 
-/// Half of a tensor's rows go from rank 0 to rank 1, and come back.
+/// Measures a round trip: rank 0 sends half of a tensor's rows to rank 1 and receives them back.
 fn transfer(bench: &Bench<'_>, values: u64, device: Device) -> Result<Option<Sample>> {
     let (world, rank) = (&bench.world, bench.process.rank);
     let before = Layout::first(&[2], bench.process.world_size);
@@ -106,19 +107,19 @@ fn sum_us(bench: &Bench<'_>, group: &Group, values: u64, device: Device) -> Resu
     repeat(bench, || sum(group, &held))
 }
 
-/// The median time of something that all ranks of a group do together.
+/// Returns the median time of a collective operation, in microseconds.
 fn repeat(bench: &Bench<'_>, mut once: impl FnMut() -> evenstep_c10d::Result<Tensor>) -> Result<f64> {
     let mut times_us = Vec::new();
     for _ in 0..WARM_UP + bench.args.repeats as usize {
         let begun = Instant::now();
-        // Read, so that a GPU is done with it.
+        // Reading a value waits for the GPU to finish.
         once()?.sum(Kind::Float).double_value(&[]);
         times_us.push(begun.elapsed().as_secs_f64() * 1e6);
     }
     Ok(median(times_us.get(WARM_UP..).unwrap_or(&[])))
 }
 
-/// What a byte and a message take.
+/// The fitted times per byte and per message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Fitted {
     us_per_byte: f64,
@@ -127,8 +128,9 @@ struct Fitted {
     error: f64,
 }
 
-/// The two figures, neither below zero, with the least squares of relative errors: the normal equations of
-/// `bytes x + messages y = took`, each line divided by what it took.
+/// Fits the times per byte and per message, both non-negative, by least squares of the relative errors.
+///
+/// Solves the normal equations of `bytes x + messages y = took`, each row divided by `took`.
 fn fit(samples: &[Sample]) -> Fitted {
     let lines = samples.iter().filter(|sample| sample.took_us > 0.0);
     let lines: Vec<[f64; 2]> =
@@ -142,12 +144,12 @@ fn fit(samples: &[Sample]) -> Fitted {
     };
     let determinant = aa * bb - ab * ab;
     let inner = [(a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant];
-    // Where one figure would be negative, the best is on an edge.
+    // If one value would be negative, the constrained optimum has one value of zero.
     let candidates = [inner, [a / aa, 0.0], [0.0, b / bb]];
     let legal = candidates.into_iter().filter(|[x, y]| *x >= 0.0 && *y >= 0.0);
     let best = legal.min_by(|p, q| error(p[0], p[1]).total_cmp(&error(q[0], q[1])));
     let [x, y] = best.unwrap_or_default();
-    // A plan divides by the bandwidth: it is never without bound.
+    // A plan divides by the bandwidth, so it must be finite.
     Fitted { us_per_byte: x.max(f64::MIN_POSITIVE), latency_us: y, error: error(x, y) }
 }
 
@@ -176,7 +178,8 @@ mod tests {
 
     #[test]
     fn no_figure_is_negative() {
-        // Shorter with more bytes, and longer with more messages than a line through nothing.
+        // First, times that fall with more bytes; then times so steep that a fitted line has a
+        // negative latency.
         let took = |bytes, took_us| Sample { bytes, messages: 2.0, took_us };
         let found = fit(&[took(1e3, 50.0), took(1e6, 40.0)]);
         assert!(found.us_per_byte > 0.0 && found.latency_us > 0.0, "{found:?}");

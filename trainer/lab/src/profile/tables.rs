@@ -1,4 +1,4 @@
-//! Layers by GPU count, for one global batch.
+//! Measures layers by GPU count, for one global batch.
 
 use anyhow::Result;
 use evenstep_protocol::{BurstLayer, CountChange};
@@ -6,11 +6,14 @@ use evenstep_protocol::{BurstLayer, CountChange};
 use super::Bench;
 use crate::burst::{LayerTimes, Plan};
 
-/// Compute with gradient sum at each power of two of ranks, and every change between two of them, each as it is in a plan: all
-/// layers on as many ranks, then layers that take turns between two counts.
+/// Measures each layer at GPU counts that are powers of two, and the transfers between layers with different
+/// counts.
+///
+/// For the compute time with gradient sum, all layers run on the same count. For the transfers, consecutive
+/// layers alternate between two counts.
 ///
 /// # Errors
-/// A worker is gone.
+/// Fails if a worker is lost.
 pub fn measure(bench: &Bench<'_>, global_batch: u64) -> Result<Vec<BurstLayer>> {
     let layers = bench.layers();
     let mut profiles = bench.described(&layers);
@@ -34,7 +37,7 @@ pub fn measure(bench: &Bench<'_>, global_batch: u64) -> Result<Vec<BurstLayer>> 
             let change = CountChange { from: from as u64, to: to as u64 };
             profile.edge_us.get_or_insert_default().insert(change, times.transfer_us);
         }
-        bench.say(&format!("layers on {} and {} in turn", turns[0], turns[1]));
+        bench.say(&format!("layers alternately on {} and {}", turns[0], turns[1]));
     }
     Ok(profiles)
 }

@@ -1,15 +1,16 @@
-//! Cholesky's factor of a symmetric positive definite matrix, in place: the inner step of Levenberg-Marquardt.
+//! In-place Cholesky factorization of a symmetric positive definite matrix: the inner step of
+//! Levenberg-Marquardt.
 //!
-//! Row-major, upper triangles; every inner loop runs along a row, so that it vectorises.
+//! Matrices are row-major upper triangles. Every inner loop runs along a row, so it vectorises.
 
-/// Turns the upper triangle of `matrix` (`size` by `size`) into `U` with `U'U = matrix`. False where the matrix is not
-/// positive definite; it then holds nothing of use.
+/// Replaces the upper triangle of `matrix` (`size` by `size`) by `U` with `U'U = matrix`. Returns false if
+/// the matrix is not positive definite; its content is then undefined.
 pub(super) fn factor(matrix: &mut [f64], size: usize) -> bool {
     for k in 0..size {
         let (above, below) = matrix.split_at_mut((k + 1) * size);
         let row = &mut above[k * size + k..];
         let pivot = row[0].sqrt();
-        // Written so that NaN fails as well.
+        // Written this way so that NaN also fails.
         if !(pivot > 0.0 && pivot.is_finite()) {
             return false;
         }
@@ -35,7 +36,7 @@ pub(super) fn solve(upper: &[f64], size: usize, b: &mut [f64]) {
     }
 }
 
-/// Trace of `(U'U)^-1`: the squares of the entries of `U^-1`. `scratch` has `size` values.
+/// Returns the trace of `(U'U)^-1`, the sum of the squared entries of `U^-1`. `scratch` has `size` values.
 pub(super) fn inverse_trace(upper: &[f64], size: usize, scratch: &mut [f64]) -> f64 {
     let row = |k: usize| {
         scratch[k..].fill(0.0);
@@ -46,7 +47,7 @@ pub(super) fn inverse_trace(upper: &[f64], size: usize, scratch: &mut [f64]) -> 
     (0..size).map(row).sum()
 }
 
-/// Solves `U' x = b` in place of `b`, of which the first `zeros` values are 0.
+/// Solves `U' x = b` in place of `b`, whose first `zeros` values are 0.
 fn solve_transposed(upper: &[f64], size: usize, b: &mut [f64], zeros: usize) {
     for k in zeros..size {
         let row = &upper[k * size + k..(k + 1) * size];

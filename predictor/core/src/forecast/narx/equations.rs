@@ -1,19 +1,25 @@
-//! The normal equations of a network on a table: `J'J` and `J'e`, with `J` the derivatives of the outputs by the weights.
+//! The normal equations of a network on a table: `J'J` and `J'e`, with `J` the derivatives of the outputs by
+//! the weights.
 //!
-//! A row of `J` is full of repetition: by the weights of unit `j` it is `g_j z`, with `g_j = v_j (1 - a_j^2)` the slope of
-//! the unit, and by the linear connection it is `g z` with `g = 1`; by the output weights it is the activations `a`. So
-//! each block of `J'J` is a sum of products of slopes times products of inputs, both symmetric: summed as matrix products
-//! over chunks of rows, that takes about a third of the work of `J'J` itself, and `J` is never written down.
+//! A row of `J` has three kinds of entries:
+//!
+//! - `g_j z` for the weights of unit `j`, with `g_j = v_j (1 - a_j^2)` the slope of the unit
+//! - `g z` with `g = 1` for the linear connection
+//! - the activations `a` for the output weights
+//!
+//! Each block of `J'J` is therefore a sum of products of slopes times products of inputs, both symmetric.
+//! Summed as matrix products over chunks of rows, this takes about a third of the work of `J'J` itself, and
+//! `J` is never stored.
 
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, ArrayView1, ArrayViewMut1, Axis, s};
 
 use super::network::Network;
 
-/// Rows whose products are kept at a time: they stay in the cache while they are summed.
+/// Number of rows whose products are kept at a time; they stay in the cache while they are summed.
 const CHUNK_ROWS: usize = 128;
 
-/// Scaled rows, each with a 1 at its end, and their scaled targets.
+/// Scaled rows, each with a 1 at the end, and their scaled targets.
 #[derive(Debug)]
 pub(super) struct Table {
     pub rows: Array2<f64>,
@@ -26,18 +32,18 @@ impl Table {
         self.rows.as_slice().unwrap_or_default().chunks_exact(width).zip(self.targets.iter().copied())
     }
 
-    /// Sum of the squared errors of a network.
+    /// Returns the sum of squared errors of a network.
     pub fn squares(&self, network: &Network) -> f64 {
         self.samples().map(|(z, target)| (target - network.output(z)).powi(2)).sum()
     }
 }
 
-/// `J'J` and `J'e`, and the room to sum them in.
+/// `J'J` and `J'e`, and buffers to compute them.
 #[derive(Debug)]
 pub(super) struct NormalEquations {
     inputs: usize,
     hidden: usize,
-    /// By row of the chunk: products of two slopes, the linear connection's 1 as the last of them.
+    /// Products of two slopes, by row of the chunk. The last slope is the 1 of the linear connection.
     slope_pairs: Array2<f64>,
     /// Products of two inputs.
     input_pairs: Array2<f64>,
@@ -46,14 +52,14 @@ pub(super) struct NormalEquations {
     activations: Array2<f64>,
     /// Sums of `slope_pairs' input_pairs`, `mixed_pairs' inputs` and `activations' activations`.
     blocks: [Array2<f64>; 3],
-    /// `J'J`, row-major; its upper triangle only.
+    /// `J'J`, row-major; only its upper triangle.
     curvature: Vec<f64>,
     /// `J'e`.
     descent: Vec<f64>,
 }
 
 impl NormalEquations {
-    /// Room for the equations of networks of this shape.
+    /// Allocates buffers for networks of this shape.
     pub fn new(network: &Network) -> Self {
         let (inputs, hidden, size) = (network.inputs(), network.hidden(), network.weights.len());
         let chunk = |width: usize| Array2::zeros((CHUNK_ROWS, width));
@@ -71,7 +77,7 @@ impl NormalEquations {
         }
     }
 
-    /// The equations of a network on a table; gives the sum of its squared errors.
+    /// Computes the equations of a network on a table and returns the sum of squared errors.
     pub fn sum(&mut self, network: &Network, table: &Table) -> f64 {
         self.descent.fill(0.0);
         self.blocks.iter_mut().for_each(|block| block.fill(0.0));
@@ -107,23 +113,23 @@ impl NormalEquations {
         squares
     }
 
-    /// `J'J`: its upper triangle, row-major.
+    /// Returns the upper triangle of `J'J`, row-major.
     pub fn curvature(&self) -> &[f64] {
         &self.curvature
     }
 
-    /// `J'e`: half the way down the squared errors.
+    /// Returns `J'e`: half of the negative gradient of the squared errors.
     pub fn descent(&self) -> &[f64] {
         &self.descent
     }
 
-    /// The mean of the diagonal of `J'J`.
+    /// Returns the mean of the diagonal of `J'J`.
     pub fn mean_curvature(&self) -> f64 {
         let size = self.descent.len();
         self.curvature.iter().step_by(size + 1).sum::<f64>() / size as f64
     }
 
-    /// Puts the sums where they belong in `J'J`.
+    /// Copies the sums to their positions in `J'J`.
     fn arrange(&mut self) {
         let (inputs, hidden, size) = (self.inputs, self.hidden, self.descent.len());
         let out = (hidden + 1) * inputs;
@@ -150,7 +156,7 @@ impl NormalEquations {
     }
 }
 
-/// How many pairs so many values make, each with itself and those after it.
+/// Returns the number of pairs of values, each value with itself and with all later ones.
 fn pairs(values: usize) -> usize {
     values * (values + 1) / 2
 }
@@ -177,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// Against the definition, with the derivatives by central differences; more rows than a chunk holds.
+    /// Compares with the definition, using central differences and more rows than one chunk.
     #[test]
     fn are_those_of_the_definition() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(11);
@@ -200,7 +206,7 @@ mod tests {
         let (curvature, descent) = (jacobian.t().dot(&jacobian), jacobian.t().dot(&errors));
 
         let mut equations = NormalEquations::new(&network);
-        // Twice: the sums of the first must not stay.
+        // Two passes: the second must not include the sums of the first.
         for _ in 0..2 {
             let squares = equations.sum(&network, &table);
             assert!((squares - table.squares(&network)).abs() < 1e-12);

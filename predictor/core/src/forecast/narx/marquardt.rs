@@ -5,23 +5,24 @@ use super::equations::{NormalEquations, Table};
 use super::network::Network;
 use super::penalty::{Decay, most_probable, sum_of_squares};
 
-/// Damping at the start, as a share of the mean curvature.
+/// Initial damping, as a share of the mean curvature.
 const DAMPING_START: f64 = 1e-2;
 
-/// The least damping, and the one from which on no step is tried any more.
+/// Minimum damping, and maximum damping: above it no step is tried.
 const DAMPING_RANGE: (f64, f64) = (1e-12, 1e8);
 
-/// What the damping is multiplied with after a step that was taken, and after one that was not.
+/// Factors of the damping after a successful and after a rejected step.
 const DAMPING_FACTORS: (f64, f64) = (0.2, 4.0);
 
-/// An iteration that betters the objective by less than this share counts as none.
+/// Minimum relative improvement of the objective: a smaller one counts as no improvement.
 const GAIN_MIN: f64 = 1e-6;
 
-/// Iterations in a row without gain, on the rows that are fitted or on those held out, after which it is over.
+/// Number of consecutive iterations without improvement, on the fitted or on the held-out rows, after which
+/// training stops.
 const PATIENCE: usize = 8;
 
-/// Trains a network on `fit` in at most so many iterations. Where rows are held out, what comes back is the network that
-/// was best on them.
+/// Trains a network on `fit` for at most `iterations` iterations. If rows are held out, it returns the
+/// network that was best on them.
 pub(super) fn train(
     network: Network,
     fit: &Table,
@@ -50,14 +51,14 @@ pub(super) fn train(
     if held_out.targets.is_empty() { descent.network } else { best.1 }
 }
 
-/// A network on its way down, and the room that a step takes.
+/// A network in training, with buffers for one step.
 struct Descent {
     network: Network,
     trial: Network,
     equations: NormalEquations,
     damping: f64,
     penalty: f64,
-    /// The damped `J'J`, then its factor.
+    /// The damped `J'J`, then its Cholesky factor.
     damped: Vec<f64>,
     step: Vec<f64>,
 }
@@ -76,8 +77,8 @@ impl Descent {
         }
     }
 
-    /// Takes a step that betters the objective, damped as much as that takes; by which share it does. None where no
-    /// step does.
+    /// Takes one step that improves the objective, with as much damping as needed. Returns the relative
+    /// improvement, or `None` if no step improves the objective.
     fn step(&mut self, fit: &Table, decay: Decay) -> Option<f64> {
         let squares = self.equations.sum(&self.network, fit);
         let weights = &self.network.weights;
@@ -101,8 +102,8 @@ impl Descent {
         None
     }
 
-    /// Makes `trial` the network a step away: `(J'J + (penalty + damping) I) step = J'e - penalty w`. False where there is
-    /// no such step.
+    /// Sets `trial` to the network after the step `(J'J + (penalty + damping) I) step = J'e - penalty w`.
+    /// Returns false if the equations have no solution.
     fn try_damped(&mut self, damping: f64) -> bool {
         let size = self.step.len();
         self.damped.copy_from_slice(self.equations.curvature());

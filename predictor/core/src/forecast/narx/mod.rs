@@ -21,35 +21,36 @@ use super::scaling::Scaling;
 use equations::Table;
 use network::Network;
 
-/// The recipe of a NARX network: `y = c z + sum_j v_j tanh(w_j z)` over the regressors `z` (and a 1), everything in
-/// standard deviations. Minimises `sum e^2 + penalty sum w^2`; see [`Settings`].
+/// A NARX network: `y = c z + sum_j v_j tanh(w_j z)` over the regressors `z` (and a 1), all in standard
+/// deviations. The fit minimises `sum e^2 + penalty sum w^2`; see [`Settings`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Narx {
     settings: Settings,
 }
 
 impl Narx {
-    /// With settings of one's own.
+    /// Creates a network with custom settings.
     ///
     /// # Errors
-    /// [`FitError::Setting`] naming the first setting that breaks its rule.
+    /// [`FitError::Setting`] with the first setting that is out of range.
     pub fn new(settings: Settings) -> Result<Self, FitError> {
         settings.check()?;
         Ok(Self { settings })
     }
 
-    /// For refits beside a running service: [`Settings::REFIT`].
+    /// Settings for refits by a running service: [`Settings::REFIT`].
     pub fn refit() -> Self {
         Self { settings: Settings::REFIT }
     }
 
-    /// For the identification of a system: [`Settings::IDENTIFICATION`].
+    /// Settings for system identification: [`Settings::IDENTIFICATION`].
     pub fn identification() -> Self {
         Self { settings: Settings::IDENTIFICATION }
     }
 }
 
-/// A fitted NARX model: a committee of networks. Where one of them has gone astray, the middle half has not.
+/// A fitted NARX model: a committee of networks. It uses the middle half of their outputs, so single outliers
+/// do not matter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FittedNarx {
     scaling: Scaling,
@@ -92,7 +93,7 @@ impl Fit<Array2<f64>, Array1<f64>, FitError> for Narx {
                 (judge.squares(&network), network)
             })
             .collect();
-        // Stable: of equals, the earlier restart.
+        // The sort is stable: among equals, the earlier restart comes first.
         networks.sort_by(|a, b| a.0.total_cmp(&b.0));
         networks.truncate(settings.committee);
         let networks = networks.into_iter().map(|(_, network)| network).collect();
@@ -108,7 +109,7 @@ impl Regression for FittedNarx {
     }
 }
 
-/// The mean of the middle half of some values.
+/// Returns the mean of the middle half of the values.
 fn middle_mean(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = &values[values.len() / 4..values.len() - values.len() / 4];

@@ -1,27 +1,29 @@
-//! The network: one hidden layer of tanh units beside a linear connection from the inputs to the output.
+//! The network: one hidden layer of tanh units and a linear connection from the inputs to the output.
 //!
-//! `f(z) = c z + sum_j v_j tanh(w_j z)` with `z` the scaled regressors and a 1. The linear connection carries what an ARX
+//! `f(z) = c z + sum_j v_j tanh(w_j z)` with `z` the scaled regressors and a 1. The linear connection models
+//! the linear part, as ARX does, so the hidden units only model the rest.
 //! would, so that the hidden units are left with what is not linear.
 
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
-/// A network; its weights in one vector: `w_0`, `w_1`, .., then `c`, then `v`.
+/// A network with its weights in one vector: `w_0`, `w_1`, .., then `c`, then `v`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Network {
-    /// Inputs, the 1 included.
+    /// Number of inputs, including the 1.
     inputs: usize,
     hidden: usize,
     pub weights: Vec<f64>,
 }
 
 impl Network {
-    /// How many weights a network has, on so many inputs (the 1 included).
+    /// Returns the number of weights of a network with this number of inputs, including the 1.
     pub fn size(inputs: usize, hidden: usize) -> usize {
         (hidden + 1) * inputs + hidden
     }
 
-    /// A network with small random weights: hidden units start where tanh bends but does not saturate.
+    /// Creates a network with small random weights. Hidden units start in the nonlinear range of tanh, but
+    /// not saturated.
     pub fn random(inputs: usize, hidden: usize, rng: &mut impl Rng) -> Self {
         let mut symmetric = |width: f64| width * (2.0 * rng.random::<f64>() - 1.0);
         let spread = (3.0 / inputs as f64).sqrt();
@@ -30,7 +32,7 @@ impl Network {
         Self { inputs, hidden, weights }
     }
 
-    /// The output at `z`.
+    /// Returns the output at `z`.
     pub fn output(&self, z: &[f64]) -> f64 {
         let (hidden, rest) = self.weights.split_at(self.hidden * self.inputs);
         let (linear, out) = rest.split_at(self.inputs);
@@ -38,8 +40,8 @@ impl Network {
         dot(linear, z) + units.sum::<f64>()
     }
 
-    /// The output at `z`, and of each hidden unit its activation and the slope of the output by what goes in,
-    /// `v_j (1 - a_j^2)`.
+    /// Returns the output at `z`. Also writes each hidden unit's activation and its slope: the derivative of
+    /// the output by the unit's input, `v_j (1 - a_j^2)`.
     pub fn units(&self, z: &[f64], activations: &mut [f64], slopes: &mut [f64]) -> f64 {
         let (hidden, rest) = self.weights.split_at(self.hidden * self.inputs);
         let (linear, out) = rest.split_at(self.inputs);
@@ -53,19 +55,19 @@ impl Network {
         output
     }
 
-    /// How many inputs it has, the 1 included.
+    /// Returns the number of inputs, including the 1.
     pub fn inputs(&self) -> usize {
         self.inputs
     }
 
-    /// How many hidden units it has.
+    /// Returns the number of hidden units.
     pub fn hidden(&self) -> usize {
         self.hidden
     }
 }
 
-/// Exact to the rounding of 1, and twice as fast as the library's, which is exact to that of its value: in the sums here
-/// the difference is lost.
+/// Accurate to the rounding error of 1, and twice as fast as the library function. The library function is
+/// accurate to the rounding error of its result, which makes no difference in the sums here.
 fn tanh(x: f64) -> f64 {
     1.0 - 2.0 / (1.0 + (2.0 * x).exp())
 }
@@ -87,7 +89,8 @@ mod tests {
         }
     }
 
-    /// c z + v tanh(w z) by hand, at z = (2, 1): c = (.5, -1), w = (1, -2), v = 3; tanh 0 = 0 with slope 1.
+    /// Computes c z + v tanh(w z) by hand, at z = (2, 1): c = (0.5, -1), w = (1, -2), v = 3; tanh 0 = 0 with
+    /// slope 1.
     #[test]
     fn output_by_hand() {
         let network = Network { inputs: 2, hidden: 1, weights: vec![1.0, -2.0, 0.5, -1.0, 3.0] };

@@ -1,33 +1,33 @@
-//! The penalty on the weights.
+//! The penalty on the weights (weight decay).
 
 use super::cholesky;
 
-/// Range of the penalty, per squared weight against one squared error, where the data decide on it.
+/// Range of the penalty if it is estimated from the data, per squared weight relative to one squared error.
 const PENALTIES: (f64, f64) = (1e-10, 1e2);
 
-/// Where it then starts.
+/// Initial penalty if it is estimated from the data.
 const PENALTY_START: f64 = 1e-2;
 
-/// What weighs the weights against the errors: the penalty in `sum e^2 + penalty sum w^2`.
+/// The penalty in `sum e^2 + penalty sum w^2`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Decay {
-    /// This one (0 and up) throughout.
+    /// A constant penalty, at least 0.
     Fixed(f64),
-    /// The first restart has the first penalty (0 and up), each one after it so many times that of the one before: the
-    /// rows that are held out also choose how stiff the network is.
+    /// A geometric sequence over the restarts. The held-out rows then also select the stiffness of the
+    /// network.
     Ladder {
-        /// Penalty of the first restart.
+        /// Penalty of the first restart, at least 0.
         first: f64,
-        /// From one restart to the next; above 0.
+        /// Factor from one restart to the next; above 0.
         factor: f64,
     },
-    /// The one under which the data are most probable, found on the way (MacKay's evidence, as in Foresee and Hagan's
-    /// Bayesian regularisation).
+    /// The penalty with the highest probability given the data, estimated during training (MacKay's evidence,
+    /// as in Foresee and Hagan's Bayesian regularisation).
     Evidence,
 }
 
 impl Decay {
-    /// What holds for one restart, counted from 0.
+    /// Returns the penalty of one restart, counted from 0.
     pub(super) fn of(self, restart: usize) -> Self {
         match self {
             Self::Ladder { first, factor } => Self::Fixed(first * factor.powf(restart as f64)),
@@ -35,7 +35,7 @@ impl Decay {
         }
     }
 
-    /// The penalty at the start of a training.
+    /// Returns the penalty at the start of training.
     pub(super) fn start(self) -> f64 {
         match self {
             Self::Fixed(penalty) | Self::Ladder { first: penalty, .. } => penalty,
@@ -44,9 +44,10 @@ impl Decay {
     }
 }
 
-/// The next estimate of the most probable penalty, from `J'J` and the squared errors of so many rows: `gamma` weights are
-/// determined by the data, and share their squares as the degrees of freedom that are left share the squared errors.
-/// `factor` and `scratch` are room to work in.
+/// Returns the next estimate of the most probable penalty, from `J'J` and the squared errors of the rows.
+/// `gamma` is the number of weights that are determined by the data. The estimate is the mean squared error
+/// per remaining degree of freedom over the mean squared weight per determined weight. `factor` and `scratch`
+/// are buffers.
 pub(super) fn most_probable(
     penalty: f64,
     (curvature, squares, rows): (&[f64], f64, usize),
@@ -66,7 +67,7 @@ pub(super) fn most_probable(
     if next.is_finite() { next.clamp(PENALTIES.0, PENALTIES.1) } else { penalty }
 }
 
-/// What the penalty weighs.
+/// Returns the sum of squared weights that the penalty multiplies.
 pub(super) fn sum_of_squares(weights: &[f64]) -> f64 {
     weights.iter().map(|weight| weight * weight).sum()
 }
@@ -75,15 +76,15 @@ pub(super) fn sum_of_squares(weights: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    /// One weight of 2 with curvature 9 at a penalty of 1: gamma = 1 - 1 / 10 = .9, and with squared errors of 12 over 4
-    /// rows the next penalty is .9 * 12 / (3.1 * 4).
+    /// One weight of 2 with curvature 9 at a penalty of 1: gamma = 1 - 1 / 10 = 0.9. With squared errors of
+    /// 12 over 4 rows, the next penalty is 0.9 * 12 / (3.1 * 4).
     #[test]
     fn by_hand() {
         let next = most_probable(1.0, (&[9.0], 12.0, 4), &[2.0], &mut [0.0], &mut [0.0]);
         assert!((next - 0.9 * 12.0 / (3.1 * 4.0)).abs() < 1e-12, "{next}");
     }
 
-    /// Weights of 0 would ask for an endless penalty, errors of 0 for none.
+    /// Weights of 0 would give an infinite penalty, and errors of 0 a penalty of 0.
     #[test]
     fn stays_in_range() {
         let next =

@@ -1,9 +1,9 @@
-//! What a NARX fit may be told, and the two sets of settings that are used.
+//! Settings of a NARX fit, and the two presets.
 
 use super::penalty::Decay;
 use crate::forecast::fit::{FitError, setting};
 
-/// Settings of a NARX fit; [`Narx::new`](super::Narx::new) checks them.
+/// Settings of a NARX fit. [`Narx::new`](super::Narx::new) checks them.
 ///
 /// | setting | refit | identification | range |
 /// |---|---|---|---|
@@ -13,36 +13,36 @@ use crate::forecast::fit::{FitError, setting};
 /// | `committee` | 1 | 16 | 1 to `restarts` |
 /// | `iterations` | 12 | 280 | 1 to 10 000 |
 /// | `decay` | 1 and 10 | evidence | 0 and up |
-/// | `holdout` | .2 | 0 | 0 to .5 |
+/// | `holdout` | 0.2 | 0 | 0 to 0.5 |
 /// | `rows` | 2000 | 4000 | 10 to 1 000 000 |
 /// | `seed` | 1 | 1 | any |
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
-    /// Hidden units at most.
+    /// Maximum number of hidden units.
     pub hidden: usize,
-    /// Weights of a network at most: with more regressors it has fewer units, at least one.
+    /// Maximum number of weights of a network. With more regressors it has fewer units, but at least one.
     pub weights: usize,
-    /// Networks that are trained, each from its own random weights.
+    /// Number of networks to train, each from its own random weights.
     pub restarts: usize,
-    /// How many of them, the best, make up the model: its answer is the mean of the middle half of theirs. Where no rows
-    /// are held out, keep them all: on noisy chaos (the Santa Fe laser) those that fit the training rows best forecast
-    /// worse than all together.
+    /// Number of networks, the best ones, in the model. The model's output is the mean of the middle half of
+    /// their outputs. If no rows are held out, use all networks: on noisy chaos (the Santa Fe laser), the
+    /// networks with the smallest training error forecast worse than all together.
     pub committee: usize,
-    /// Levenberg-Marquardt iterations per network at most.
+    /// Maximum number of Levenberg-Marquardt iterations per network.
     pub iterations: usize,
     /// The penalty on the weights.
     pub decay: Decay,
-    /// Share of the rows, the last ones, that are held out: training stops where they are predicted best, and they decide
-    /// which networks are best. With 0 the rows that are fitted decide.
+    /// Share of the rows, at the end, that are held out. Training stops when their error is smallest, and
+    /// they select the best networks. With 0, the fitted rows select them.
     pub holdout: f64,
-    /// Rows that are used at most; of a longer history, every so many-th.
+    /// Maximum number of rows. A longer history is sampled at regular intervals.
     pub rows: usize,
     /// Seed of the random weights.
     pub seed: u64,
 }
 
 impl Settings {
-    /// Quick, for refits beside a running service: about 15 ms for 600 rows of 12 regressors.
+    /// Fast settings for refits by a running service: about 15 ms for 600 rows of 12 regressors.
     pub const REFIT: Self = Self {
         hidden: 8,
         weights: 130,
@@ -55,7 +55,7 @@ impl Settings {
         seed: 1,
     };
 
-    /// Thorough, for the identification of a system: seconds to a minute.
+    /// Thorough settings for system identification: seconds to a minute.
     pub const IDENTIFICATION: Self = Self {
         hidden: 16,
         weights: 160,
@@ -73,7 +73,7 @@ impl Settings {
             ("hidden", self.hidden, "from 1 to 64", 1..=64),
             ("weights", self.weights, "from 10 to 10000", 10..=10_000),
             ("restarts", self.restarts, "from 1 to 100", 1..=100),
-            ("committee", self.committee, "from 1 to the restarts", 1..=self.restarts),
+            ("committee", self.committee, "from 1 to restarts", 1..=self.restarts),
             ("iterations", self.iterations, "from 1 to 10000", 1..=10_000),
             ("rows", self.rows, "from 10 to 1000000", 10..=1_000_000),
         ];

@@ -3,7 +3,7 @@ use evenstep_protocol::DEFAULT_SERVER;
 
 use super::*;
 
-/// The arguments of `launch` with two workers and these arguments.
+/// Parses the arguments of `launch` with two workers and `extra`.
 pub(in crate::launch) fn parse_launch(extra: &[&str]) -> clap::error::Result<LaunchArgs> {
     let arguments = ["launch", "--workers=2"].iter().chain(extra);
     let matches = LaunchArgs::augment_args(clap::Command::new("launch")).try_get_matches_from(arguments)?;
