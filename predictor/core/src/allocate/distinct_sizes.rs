@@ -7,7 +7,7 @@ use super::quantum::Infeasible;
 use super::worker::Share;
 
 /// Splits `total` samples into batches of at most `distinct` different sizes. If the bounds do not allow
-/// that, it returns the smallest number of sizes that it found.
+/// that, the result has the smallest number of sizes that was found.
 ///
 /// Compilers and kernel tuners process each new size as a new program, so fewer sizes cost less.
 ///
