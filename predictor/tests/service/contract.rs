@@ -158,7 +158,7 @@ fn what_was_let_go_is_never_planned_again() {
         for gone in [client.allocated("job", iteration), client.allocate(&ask("job", generation, iteration))]
         {
             let problem = gone.problem(410, "gone");
-            assert!(problem.detail.contains("from 2 on"), "{problem:?}");
+            assert!(problem.detail.contains("from iteration 2 on"), "{problem:?}");
         }
     }
     for iteration in 2..4 {
