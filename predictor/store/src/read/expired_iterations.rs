@@ -86,7 +86,7 @@ impl Store {
     }
 }
 
-/// The iterations of a job.
+/// Bounds of the iterations of a job.
 struct Span {
     kept_from: i64,
     first_answer: Option<i64>,
@@ -99,7 +99,7 @@ struct Span {
 from_row!(Span { kept_from, first_answer, first_report, last_answer, last_report, workers });
 
 impl Span {
-    /// The first iteration that there is, and the one behind the last that may go at once.
+    /// Returns the first stored iteration, and the end of the range that one roll-up may delete.
     fn slice(&self, keep_iterations: u64) -> Option<[i64; 2]> {
         let first = self.first_answer.into_iter().chain(self.first_report).min()?;
         let last = self.last_answer.into_iter().chain(self.last_report).min()?;
@@ -117,7 +117,7 @@ struct TimedReport {
 
 from_row!(TimedReport { at_unix_ms; whole: report });
 
-/// What old iterations come to.
+/// Roll-up of iterations under construction.
 #[derive(Default)]
 struct Iterations {
     in_force: BTreeMap<i64, AllocateAnswer>,

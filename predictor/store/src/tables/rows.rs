@@ -10,7 +10,7 @@ use super::table::{Cell, Column, Kind, Row, Table, quoted};
 use crate::database::{Connection, Either, scalar};
 use crate::error::StoreError;
 
-/// Approximate size of a page, in bytes; a larger row makes a page of its own.
+/// Approximate size of a page, in bytes; a larger row forms a single-row page.
 const PAGE_BYTES: usize = 4 << 20;
 
 /// A stream of rows.

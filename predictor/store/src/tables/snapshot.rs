@@ -90,7 +90,7 @@ impl Snapshot {
         rows::count(&mut self.connection, table).await
     }
 
-    /// Streams the rows of a table, or only those of a job, in key order.
+    /// Streams the rows of a table in key order, optionally only the rows of one job.
     pub fn rows<'a>(&'a mut self, table: &'a Table, job_id: Option<&str>) -> Rows<'a> {
         rows::rows(&mut self.connection, table, job_id)
     }
