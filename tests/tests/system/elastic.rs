@@ -107,7 +107,7 @@ fn a_run_loses_a_worker_and_gets_it_back_twenty_times() {
     );
     assert_eq!(regroups.iter().filter(|line| line["gone"] != serde_json::json!([])).count(), KILLS);
     training.no_sample_twice_and_none_left_out("evenstep", SAMPLES);
-    let new_rank0s = training.process.said().matches("is rank 0 now").count();
+    let new_rank0s = training.process.said().matches("is now rank 0").count();
     assert!(new_rank0s > 0, "rank 0 was never killed");
     let iterations = training.iterations("evenstep");
     let generations: BTreeSet<u64> =
@@ -185,7 +185,7 @@ fn workers_leave_too_few_pause_and_nobody_is_the_end() {
     go_on(&training, 2, 1);
     let said = training.process.said();
     assert!(
-        said.contains("w/0: left the run after a signal") && said.contains("w/1 is rank 0 now"),
+        said.contains("w/0: left the run after a signal") && said.contains("w/1 is now rank 0"),
         "{said}"
     );
 
