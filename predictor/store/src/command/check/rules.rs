@@ -106,7 +106,7 @@ fn allocation(values: &Values<'_>) -> Result<(), Remark> {
     let named = (answer.job_id.as_str(), answer.iteration, answer.generation);
     let key = (values.text("job_id")?, values.count("iteration")?, values.count("generation")?);
     rule(named == key, || {
-        format!("its answer names job {}, iteration {} in generation {}", named.0, named.1, named.2)
+        format!("the response names job {}, iteration {} in generation {}", named.0, named.1, named.2)
     })?;
     let mut at = 0_u64;
     for share in &answer.allocations {
