@@ -1,7 +1,7 @@
 //! Compares the splits with all possible splits: they are exact for all kinds of curves, communication and
 //! bounds.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where its set-up fails")]
+#![allow(clippy::unwrap_used, reason = "a test fails if its set-up fails")]
 
 use evenstep_core::allocate::{Communication, NoSplit, Share, allocate, allocate_sizes, finish_s, partition};
 use evenstep_core::curve::Curve;

@@ -36,7 +36,7 @@ impl Builder {
     /// them. The processes that it starts are the workers.
     ///
     /// # Errors
-    /// Options that contradict each other, or a worker that failed.
+    /// Options contradict each other, or a worker failed.
     pub fn run(self) -> Result<Ended> {
         let Some(process) = from_environment()? else {
             return launch(self.options(), &self.launch, &[]);
@@ -50,7 +50,7 @@ impl Builder {
 /// Starts the workers and waits for them. `variables` are added to their environment.
 ///
 /// # Errors
-/// Options that contradict each other, or a worker that failed.
+/// Options contradict each other, or a worker failed.
 pub fn launch(options: &Options, launch: &LaunchOptions, variables: &[(&str, String)]) -> Result<Ended> {
     let world_size = launch.workers as usize;
     options.check(world_size)?;

@@ -177,7 +177,7 @@ impl<'a> Supervisor<'a> {
             again.life += 1;
             again.state = State::Waits { due: Instant::now() + wait };
             let (count, most) = (self.restarts, self.bounds.max_restarts);
-            self.output.say(&format!("{what}; starting it again ({count} of {most} restarts)"));
+            self.output.say(&format!("{what}; restarting it ({count} of {most} restarts)"));
             return Ok(());
         }
         let left = self.slots.iter().filter(|slot| !matches!(slot.state, State::Over)).count();
