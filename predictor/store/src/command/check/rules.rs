@@ -178,7 +178,9 @@ fn worker_summary(values: &Values<'_>) -> Result<(), Remark> {
     step(values)?;
     let (reports, predicted) = (values.count("reports")?, values.count("predicted")?);
     rule(reports > 0 && predicted <= reports, || {
-        format!("{predicted} of its {reports} reports have a prediction, which is impossible")
+        format!(
+            "{predicted} of its {reports} reports have a prediction; reports must be at least 1, predicted at most reports"
+        )
     })?;
     values.count("samples")?;
     ["compute_time_s", "barrier_wait_s", "loader_wait_s", "predicted_time_s"]
