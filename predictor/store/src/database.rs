@@ -138,7 +138,7 @@ pub(crate) async fn close(mut connection: Connection) {
         tracing::warn!(%error, "the final checkpoint failed; keep the WAL file, it holds the latest changes");
     }
     if let Err(error) = on!(connection, c => c.close().await) {
-        tracing::warn!(%error, "closing the database failed");
+        tracing::warn!(%error, "failed to close the database connection");
     }
 }
 

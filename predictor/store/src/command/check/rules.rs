@@ -106,7 +106,7 @@ fn allocation(values: &Values<'_>) -> Result<(), Remark> {
     let named = (answer.job_id.as_str(), answer.iteration, answer.generation);
     let key = (values.text("job_id")?, values.count("iteration")?, values.count("generation")?);
     rule(named == key, || {
-        format!("its answer names job {}, iteration {} in generation {}", named.0, named.1, named.2)
+        format!("the response names job {}, iteration {} in generation {}", named.0, named.1, named.2)
     })?;
     let mut at = 0_u64;
     for share in &answer.allocations {
@@ -178,7 +178,9 @@ fn worker_summary(values: &Values<'_>) -> Result<(), Remark> {
     step(values)?;
     let (reports, predicted) = (values.count("reports")?, values.count("predicted")?);
     rule(reports > 0 && predicted <= reports, || {
-        format!("{predicted} of its {reports} reports have a prediction, which is impossible")
+        format!(
+            "{predicted} of its {reports} reports have a prediction; reports must be at least 1, predicted at most reports"
+        )
     })?;
     values.count("samples")?;
     ["compute_time_s", "barrier_wait_s", "loader_wait_s", "predicted_time_s"]

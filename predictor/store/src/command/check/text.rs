@@ -34,7 +34,7 @@ pub fn of(checked: &Checked) -> String {
     }
     let untold = checked.faults.saturating_sub(checked.findings.len() as u64);
     if untold > 0 {
-        line(&mut text, format_args!("and {} more", counted(untold, "fault")));
+        line(&mut text, format_args!("and {} not listed", counted(untold, "fault")));
     }
     let all = if checked.faults == 0 { "no faults".to_owned() } else { counted(checked.faults, "fault") };
     line(&mut text, format_args!("{all}"));
