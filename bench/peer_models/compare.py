@@ -1,4 +1,7 @@
-"""Runs every peer, and evenstep's own models, on the same traces. Started by `bench/peers` in a separate environment."""
+"""Runs every peer, and evenstep's own models, on the same traces.
+
+Started by `bench/peers` in a separate environment.
+"""
 
 import argparse
 import importlib

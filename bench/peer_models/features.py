@@ -8,7 +8,10 @@ LAGS_EXPLAINED = 3
 
 
 class Inputs:
-    """Drivers and batch of a row as standardized deviations, without constant columns. Missing readings have the mean value."""
+    """Drivers and batch of a row as standardized deviations.
+
+    Constant columns are omitted. Missing readings have the mean value.
+    """
 
     def __init__(self, drivers, log_batch, names):
         table = self._table(drivers, log_batch, len(names))

@@ -98,7 +98,10 @@ def metric():
 
 
 def summary():
-    """Checks the mean over traces of the mean over series. A model without a result for a series has no value for the trace."""
+    """Checks the mean over traces of the mean over series.
+
+    A model without a result for a series has no value for the trace.
+    """
     entry = {"fit_s": 0.002, "predict_s": 0.001, "predictions": 100}
     results = {(trace, one, "last"): {"rmse": 2.0, **entry} for trace, one in ["ax", "ay", "bx"]}
     results |= {(*"ax", "m"): {"rmse": 1.0, **entry}, (*"ay", "m"): {"rmse": 2.0, **entry}}

@@ -9,7 +9,9 @@ def _mean(values):
 
 
 def summary(results, models):
-    """Returns by model the RMSE relative to the last value, by trace (mean over its series) and over all traces, and CPU time.
+    """Returns by model the RMSE relative to the last value, and the CPU time.
+
+    The RMSE is by trace (mean over its series) and over all traces.
 
     `results[trace, series, model]` has rmse, fit_s, predict_s, predictions. A model without a result for a series is
     `None` on its trace.
