@@ -1,6 +1,5 @@
-/**
- * What an operator can do about a worker, where the service was given an operator token. The token is kept until the browser's tab
- * is closed, and sent to nobody but the service.
+/** The dialog for overrides of a worker, if the service has an operator token. The token is kept until the tab is
+ * closed, and only sent to the service.
  */
 
 import { ask, ofJob, read, Refused } from './api.js';
@@ -8,7 +7,7 @@ import { fill, h } from './charts/dom.js';
 import { plural } from './charts/format.js';
 
 const KEY = 'evenstep-operator-token';
-/** Where the page does not let anything be kept: until it is closed. @type {string | null} */
+/** The token if the browser stores nothing; kept until the page is closed. @type {string | null} */
 let inMemory = null;
 
 function token() {
@@ -26,11 +25,11 @@ function keep(value) {
     if (value) sessionStorage.setItem(KEY, value);
     else sessionStorage.removeItem(KEY);
   } catch {
-    // Then memory has to do.
+    // Kept in memory instead.
   }
 }
 
-/** Whether the page offers an operator's actions. @param {AbortSignal} signal @returns {Promise<boolean>} */
+/** Whether the page offers overrides. @param {AbortSignal} signal @returns {Promise<boolean>} */
 export async function offered(signal) {
   try {
     return (await read('v1/operator', signal)).token_set === true;
@@ -40,7 +39,7 @@ export async function offered(signal) {
   }
 }
 
-/** What an operator wants of a worker, in words. @param {any} wanted @returns {string | null} */
+/** The text of an override. @param {any} wanted @returns {string | null} */
 export function overrideWords(wanted) {
   if (!wanted) return null;
   if (wanted.paused) return 'paused by an operator';
@@ -58,8 +57,8 @@ const CHOICES = [
 ];
 
 /**
- * Opens the dialog about a worker.
- * @param {string} job @param {any} worker as in the service's view @param {(words: string) => void} done told what holds now
+ * Opens the dialog for overrides of a worker.
+ * @param {string} job @param {any} worker as in the service's view @param {(words: string) => void} done called with the text of the new override
  */
 export function change(job, worker, done) {
   const wanted = worker.override ?? {};

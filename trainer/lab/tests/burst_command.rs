@@ -111,7 +111,7 @@ fn a_plan_is_run_and_held_against_what_was_planned() {
     assert!((losses[0] - 10_f64.ln()).abs() < 0.5 && losses[1].is_finite(), "{losses:?}");
     let page = fs::read_to_string(page).unwrap();
     for word in
-        ["rank 1 measured", "rank 0 planned", "One iteration as it ran", "waiting for others", "rank 2"]
+        ["rank 1 measured", "rank 0 planned", "Timeline of one iteration", "waiting for others", "rank 2"]
     {
         assert!(page.contains(word), "{word}");
     }

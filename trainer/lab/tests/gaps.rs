@@ -106,7 +106,7 @@ fn killed_midway_it_leaves_nothing() {
 #[test]
 fn bad_values_are_named() {
     for (arguments, words) in [
-        (&["--slow-down-limit=0.5", "--background"][..], "a slow-down limit of 0.5: it must be 1 to 10"),
+        (&["--slow-down-limit=0.5", "--background"][..], "slow-down limit 0.5 is not between 1 and 10"),
         (&["--global-batch=1"], "--global-batch 1: must be at least the number of ranks, 2"),
         (&["--workers=1"], "1 is not in 2..=1024"),
         (&["--plan=nowhere.json"], "nowhere.json"),

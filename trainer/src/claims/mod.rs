@@ -156,7 +156,7 @@ struct Table<'a> {
 impl Turn<'_> {
     /// Requests the next chunk while the worker computes its last `samples` samples, so that the response
     /// arrives when they are about done. `computed` is the result before these samples. Has no effect if
-    /// claims are made on need.
+    /// claims are made on demand.
     ///
     /// # Errors
     /// The store is unreachable.

@@ -3,7 +3,7 @@
 import { h, say } from '../charts/dom.js';
 import { example } from './schema.js';
 
-/** Text of a response that is shown, in characters. */
+/** Limit of the displayed response, in characters. */
 const SHOWN_MAX = 100_000;
 
 /**
@@ -11,7 +11,7 @@ const SHOWN_MAX = 100_000;
  * @param {string} method
  * @param {string} path
  * @param {any} operation
- * @param {any} body schema of the body, where there is one
+ * @param {any} body schema of the body, if it has one
  * @returns {Element}
  */
 export function requestForm(api, method, path, operation, body) {
@@ -60,7 +60,7 @@ export function requestForm(api, method, path, operation, body) {
   );
 }
 
-/** The text of a response, JSON indented; of a stream the first event. @param {Response} response */
+/** The text of a response: JSON indented, or the first event of a stream. @param {Response} response */
 async function read(response) {
   if (response.headers.get('content-type')?.startsWith('text/event-stream') && response.body) {
     const reader = response.body.getReader();

@@ -1,14 +1,14 @@
-/** What happened, in plain words: changes of the plan, and who came and went. */
+/** The log of a job: changes of the plan, and workers that joined or left. */
 
 import { fill, h } from '../charts/dom.js';
 import { clock, moment, plural } from '../charts/format.js';
 
-/** As many as the service keeps. */
+/** Limit of entries, the same as in the service. */
 const ENTRIES_MAX = 500;
-/** Shown before somebody asks for all. */
+/** Number of entries shown by default. */
 const SHOWN = 12;
 
-/** What each kind is called, and its sign. @type {Record<string, [string, string]>} */
+/** Name and sign of each kind. @type {Record<string, [string, string]>} */
 const KINDS = {
   reallocated: ['Shares changed', '⇄'],
   joined: ['Joined', '+'],
@@ -30,7 +30,7 @@ export class DecisionLog {
     h('p', { class: 'how' }, 'The newest first. Iterations that changed nothing are not in it.'),
     this.#list, this.#more);
 
-  /** @param {any[]} entries the oldest first */
+  /** @param {any[]} entries oldest first */
   replace(entries) {
     this.#entries = entries.slice(-ENTRIES_MAX);
     this.#draw();

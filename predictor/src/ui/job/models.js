@@ -1,10 +1,10 @@
-/** Which models the forecasts of the shown workers come from. */
+/** Weights of the models in the forecasts of the shown workers. */
 
 import { fill, h } from '../charts/dom.js';
 import { number, percent, plural, seconds, speed } from '../charts/format.js';
 import { badge } from './picker.js';
 
-/** What the names of models stand for. @type {[RegExp, string][]} */
+/** Descriptions of models, by their names. @type {[RegExp, string][]} */
 const WORDS = [
   [/^last/, 'as fast as in the last iteration'],
   [/^ema/, 'a moving average'],
@@ -15,7 +15,7 @@ const WORDS = [
   [/narx|network|nonlinear|polynomial/, 'the same, with curved relations'],
 ];
 
-/** Models that have less weight, as a mean over the shown workers, are not listed. */
+/** Smallest weight of a listed model, as a mean over the shown workers. */
 const HEARD_FROM = 0.03;
 
 export function models() {

@@ -1,11 +1,11 @@
-/** The line above the charts: who is shown one by one, and a list to choose others from. */
+/** The line above the charts: the workers shown individually, and a list to select others. */
 
 import { fill, h, say } from '../charts/dom.js';
 import { plural } from '../charts/format.js';
 import { SHOWN_MAX } from '../palette.js';
 import { telling } from './chosen.js';
 
-/** With more workers than this the list can be searched. */
+/** Number of workers above which the list can be searched. */
 const SEARCH_FROM = 10;
 
 /**
@@ -41,7 +41,7 @@ export function picker(chosen, history) {
       box.addEventListener('change', () => chosen.toggle(worker));
       return h('li', {}, h('label', { 'data-worker': worker }, box, badge(mark), worker));
     }));
-    // The list was made anew: the focus goes back to where it was.
+    // The list was rebuilt: restore the focus.
     if (focused) [...list.querySelectorAll('label')].find((label) => label.dataset.worker === focused)?.querySelector('input')?.focus();
   }
 
@@ -66,7 +66,7 @@ export function badge(mark) {
   return element;
 }
 
-/** The slowest first. @param {import('./history.js').History} history */
+/** Workers by speed, slowest first. @param {import('./history.js').History} history */
 function bySpeed(history) {
   const speed = (/** @type {string} */ worker) => history.last(worker, 'actual_samples_per_s') ?? Infinity;
   return [...history.workers.keys()].filter((worker) => Number.isFinite(speed(worker))).sort((a, b) => speed(a) - speed(b));

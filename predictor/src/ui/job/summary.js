@@ -1,15 +1,15 @@
-/** The head of a job's page: its name, how it fares, and why its shares are as they are. */
+/** The header of a job's page: name, statistics, and the reason of the latest decision. */
 
 import { h, say } from '../charts/dom.js';
 import { count, NONE, number, percent, plural, seconds, speed } from '../charts/format.js';
 
-/** Steps that the figures are means of. */
+/** Number of iterations over which means are taken. */
 const LATEST = 64;
 
 /** @type {Record<string, string>} */
 const KINDS = { cold_start: 'Getting to know the workers', profiling: 'Measuring the workers', rebalanced: 'Shares changed', held: 'Shares kept' };
 
-/** What each figure is, for who hovers over it. */
+/** Name and tooltip of each value. */
 const FIGURES = [
   ['Time of a step', 'Mean of the latest iterations.'],
   ['Against even shares', 'How much longer the step is expected to be were every worker given as much as the others.'],
@@ -75,7 +75,7 @@ export function summary(id) {
   }
 }
 
-/** Mean distance of actual from predicted speed in the latest iterations; null before the first. @param {any[]} workers */
+/** Mean relative distance of actual from predicted speed in the latest iterations; null before the first. @param {any[]} workers */
 function missed(workers) {
   let [sum, points] = [0, 0];
   for (const { actual_samples_per_s: actual, predicted_samples_per_s: predicted } of workers) {

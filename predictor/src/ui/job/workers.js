@@ -1,4 +1,4 @@
-/** The table of workers: what each was given, how far its forecast was off, what bounds it, and what holds it up. */
+/** The table of workers: samples, forecast error, cap, and the reason if a worker is slow. */
 
 import { fill, h, say, set } from '../charts/dom.js';
 import { count, NONE, number, seconds, signed, speed } from '../charts/format.js';
@@ -6,9 +6,9 @@ import { whileSeen } from '../charts/frame.js';
 import { overrideWords } from '../operator.js';
 import { badge } from './picker.js';
 
-/** Numbers change no more often: faster nobody reads them. */
+/** Shortest interval between two updates of the numbers, in milliseconds. */
 const READ_MS = 300;
-/** Forecasts that miss by more are marked. */
+/** Forecast error above which a value is marked. */
 const MISS = 0.1;
 
 /** @type {Record<string, string>} */
@@ -28,7 +28,7 @@ export class WorkersTable {
   #act;
   #job;
 
-  /** @param {import('./charts.js').Job} job @param {(worker: any) => void} act opens what an operator can do about a worker */
+  /** @param {import('./charts.js').Job} job @param {(worker: any) => void} act opens the dialog for overrides of a worker */
   constructor(job, act) {
     this.#job = job;
     this.#act = act;
@@ -54,7 +54,7 @@ export class WorkersTable {
     this.#cells = new Map();
     const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.worker;
     fill(this.#body, shown.map((worker) => this.#row(worker)));
-    // The rows were made anew: the focus goes back to where it was.
+    // The rows were rebuilt: restore the focus.
     if (focused) [...this.#body.querySelectorAll('button')].find((button) => button.dataset.worker === focused)?.focus();
     this.draw(true);
   }
@@ -74,7 +74,7 @@ export class WorkersTable {
       h('td', { class: 'action', hidden: !this.operator }, worker.state === 'live' && h('button', { type: 'button', class: 'small', 'data-worker': worker.worker, 'aria-label': `Change what ${worker.worker} gets`, onclick: () => this.#act(worker) }, 'Change')));
   }
 
-  /** What moves with every step. */
+  /** Updates the values that change in every iteration. */
   #figures() {
     const history = this.#job.history();
     for (const [worker, [mark, batch, predicted, actual, off, waited]] of this.#cells) {

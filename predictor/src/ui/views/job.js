@@ -1,4 +1,4 @@
-/** One job: who is how fast, who waits for whom, and why. */
+/** The page of a job: speeds, waits, decisions. */
 
 import { ofJob, read, Refused } from '../api.js';
 import { quiet, show } from '../connection.js';
@@ -16,12 +16,12 @@ import { WorkersTable } from '../job/workers.js';
 import { change, offered } from '../operator.js';
 import { listen } from '../stream.js';
 
-/** Spans that can be looked at, in seconds. @type {[number, string][]} */
+/** Selectable time spans, in seconds. @type {[number, string][]} */
 const SPANS = [[300, '5 minutes'], [900, '15 minutes'], [3600, 'an hour'], [21600, '6 hours']];
 const SPAN = 3600;
-/** From so many workers on, two charts stand beside the bars of finish times. */
+/** Number of workers from which two charts are placed next to the bars of finish times. */
 const MANY = 24;
-/** How often forecasts and workers are read again while steps come. */
+/** Interval at which forecasts and workers are read again while iterations arrive. */
 const READ_AGAIN_MS = 5_000;
 
 /** @type {import('../main.js').View} */
@@ -71,7 +71,7 @@ export function jobPage(content, id, signal) {
     follow(true);
   };
 
-  /** What changes now and then: the job, its workers, its forecast. */
+  /** Reads the job, its workers and its forecast, which change less often than iterations. */
   async function context() {
     const [view, workers, latest, answers] = await Promise.all([read(ofJob(id), signal), read(ofJob(id, '/workers'), signal), read(ofJob(id, '/forecast'), signal), read(ofJob(id, '/allocations?limit=1'), signal)]);
     head.replace(view);
@@ -82,7 +82,7 @@ export function jobPage(content, id, signal) {
   }
 
   let reading = 0;
-  /** Everything, as it is now: at first, and after the connection was lost. */
+  /** Reads all data: at first, and after the connection was lost. */
   async function again() {
     const mine = ++reading;
     try {
@@ -92,7 +92,7 @@ export function jobPage(content, id, signal) {
         offered(signal),
         context(),
       ]);
-      // Somebody chose another span meanwhile.
+      // Another span was selected meanwhile.
       if (mine !== reading) return;
       const before = history.latest;
       history = History.of(told, span);
@@ -119,7 +119,7 @@ export function jobPage(content, id, signal) {
   function failed(error) {
     if (signal.aborted) return;
     if (!(error instanceof Refused)) throw error;
-    // While the service is silent, the stream says so and tries again.
+    // If the service is unreachable, the stream shows it and reconnects.
     if (error.status === 404 || error.status === 307) gone(error);
   }
 
@@ -146,7 +146,7 @@ export function jobPage(content, id, signal) {
         soon();
       } else if (name === 'log') log.add(data);
       else if (name === 'changed') context().catch(failed);
-      // Deleted, or another predictor's by now: asking tells which.
+      // Deleted, or served by another predictor now: a request finds out which.
       else if (name === 'gone') read(ofJob(id), signal).then(() => stream.retry(), failed);
     },
     onState: (state) => {
@@ -157,7 +157,7 @@ export function jobPage(content, id, signal) {
   }, signal);
 }
 
-/** What the learning rate does, in words. @param {any} view @param {any} optimizer */
+/** The text about the learning rate. @param {any} view @param {any} optimizer */
 function ramp(view, optimizer) {
   if (!optimizer) return '';
   const rule = `Rule: ${optimizer.rule.replaceAll('_', ' ')}. `;

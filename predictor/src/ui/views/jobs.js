@@ -1,4 +1,4 @@
-/** All jobs at a glance. */
+/** The list of all jobs. */
 
 import { fill, h, say } from '../charts/dom.js';
 import { ago, count, percent, plural, seconds, speed, NONE } from '../charts/format.js';
@@ -6,7 +6,7 @@ import { nextFrame } from '../charts/frame.js';
 import { show } from '../connection.js';
 import { listen } from '../stream.js';
 
-/** A job that has reported nothing for so long is said to stand still. */
+/** Time without a report after which a job is shown as quiet, in milliseconds. */
 const QUIET_MS = 60_000;
 
 /** @type {import('../main.js').View} */
@@ -25,7 +25,8 @@ export function jobsPage(content, _name, signal) {
     const rate = view.jobs.reduce((/** @type {number} */ sum, /** @type {any} */ job) => sum + (active(job, view.now_unix_ms) ? (job.samples_per_s ?? 0) : 0), 0);
     fill(figures, [['Jobs', count(view.jobs.length)], ['Live workers', count(live)], ['Samples per second', rate ? speed(rate) : NONE], ['Nodes heard of today', count(view.nodes.length)]].map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
     if (!view.jobs.length) return fill(list, welcome());
-    // Rows stay where they are while one of them has the focus: only what they say changes.
+    // Cards keep their order and elements while the list of jobs is unchanged, so that the focus stays; only their
+    // values change.
     const ids = view.jobs.map((/** @type {any} */ job) => `${job.job_id}\n${job.url ?? ''}`).join('\n\n');
     if (list.dataset.ids !== ids) {
       list.dataset.ids = ids;

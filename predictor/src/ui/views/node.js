@@ -1,4 +1,4 @@
-/** One machine: what its agent reads there. */
+/** The page of a node: the readings of its agent. */
 
 import { figure, ROWS_MAX } from '../charts/figure.js';
 import { LineChart } from '../charts/line.js';
@@ -8,7 +8,7 @@ import { poll } from '../poll.js';
 import { Samples } from '../samples.js';
 
 const EVERY_MS = 2_000;
-/** Samples that are read at first, and from then on. */
+/** Limits of samples: in the first request, and in later ones. */
 const FIRST = 900;
 const THEN = 60;
 

@@ -1,4 +1,4 @@
-/** All machines that agents tell of. */
+/** The list of all nodes that agents measure. */
 
 import { read, Refused } from '../api.js';
 import { fill, h } from '../charts/dom.js';
@@ -6,7 +6,7 @@ import { ago, count, percent } from '../charts/format.js';
 import { poll } from '../poll.js';
 
 const EVERY_MS = 5_000;
-/** A node whose latest sample is older has a silent agent. */
+/** Age of the latest sample above which a node is shown as silent, in milliseconds. */
 export const SILENT_MS = 30_000;
 
 /** @type {import('../main.js').View} */
@@ -14,7 +14,7 @@ export function nodesPage(content, _name, signal) {
   const list = h('div', { class: 'jobs' }, h('p', { class: 'loading' }, 'Loading'));
   fill(content, h('h1', { tabindex: -1 }, 'Nodes'), h('p', { class: 'lead' }, 'Machines that an agent measures. What it reads there helps to forecast how fast workers will be.'), list);
   poll('v1/nodes', EVERY_MS, ({ nodes }) => {
-    // What has the focus stays.
+    // Keep the focus.
     const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.getAttribute('href');
     fill(list, nodes.length ? nodes.map(card) : none());
     if (focused) /** @type {HTMLElement | null} */ ([...list.querySelectorAll('a')].find((link) => link.getAttribute('href') === focused))?.focus();

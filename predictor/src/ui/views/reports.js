@@ -1,11 +1,11 @@
-/** Pages that backtests, simulations and trainings wrote: from the service's folder, or from a file on this computer. */
+/** Reports of backtests, simulations and trainings, from the service's folder or from a file on this computer. */
 
 import { read, Refused } from '../api.js';
 import { quiet } from '../connection.js';
 import { fill, h } from '../charts/dom.js';
 import { bytes, moment } from '../charts/format.js';
 
-/** No report is larger, in bytes. */
+/** Size limit of a report, in bytes. */
 const FILE_MAX = 64 * 1024 * 1024;
 
 /** @type {import('../main.js').View} */
@@ -30,7 +30,8 @@ export function reportsPage(content, name, signal) {
     if (!file) return;
     if (file.size > FILE_MAX) return fill(error, `${file.name} has ${bytes(file.size)}; at most ${bytes(FILE_MAX)} can be shown.`);
     const text = await file.text();
-    // The viewer is a page without rights of its own, and with leave to use the report's own style: it asks for the text once it is there.
+    // The viewer is a sandboxed page whose policy allows the report's inline styles. It receives the text by message
+    // after it is loaded.
     const frame = h('iframe', { class: 'report', title: `Report ${file.name}`, sandbox: 'allow-scripts', src: 'ui/viewer.html' });
     frame.addEventListener('load', () => frame.contentWindow?.postMessage({ report: text }, '*'), { once: true });
     fill(shown, h('h2', {}, file.name), frame);

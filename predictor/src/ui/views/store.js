@@ -1,4 +1,4 @@
-/** What is kept, for how long, and the room that it takes. Asked for seldom: the service counts rows for it. */
+/** The page of the store: its contents, size and retention. Read rarely, because the service counts rows for it. */
 
 import { fill, h } from '../charts/dom.js';
 import { ago, bytes, count, moment, percent, seconds } from '../charts/format.js';

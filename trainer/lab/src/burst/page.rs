@@ -111,7 +111,7 @@ fn as_it_ran(plan: &Plan, Timeline(ranks): &Timeline) -> Chart {
         .collect();
     marks.push(Mark::Spans { name: "waiting for others".into(), idle: true, spans: idle });
     Chart {
-        title: "One iteration as it ran".into(),
+        title: "Timeline of one iteration".into(),
         description: "The median iteration, forward through the layers and backward again. Machines have no common clock: with \
                     several machines, compare only times of the same rank."
             .into(),
