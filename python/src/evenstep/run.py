@@ -139,8 +139,10 @@ class Run:
             yield self.step(iteration + ahead, epoch, position)
 
     def hedged_steps_of_epoch(self, planned: Callable[[Plan], Plan]) -> Iterator[tuple[Step, Plan]]:
-        """Yields the remaining steps of the epoch with their complete plans, including tails. ``planned`` may change the
-        plans."""
+        """Yields the remaining steps of the epoch with their complete plans, including tails.
+
+        ``planned`` may change the plans.
+        """
         begun = self.progress
         iteration, epoch = begun.iteration, begun.epoch
         for ahead, position in enumerate(range(begun.position, self.order.steps)):

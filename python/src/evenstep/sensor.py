@@ -49,7 +49,7 @@ class Sensor:
             self._begun = now(self._device, self._clock)
 
     def measure_from_arrival(self, device: torch.device) -> None:
-        """Measures from the batch's arrival, starting with the next iteration: forward passes cannot be observed here."""
+        """Measures from the batch's arrival, starting with the next iteration: forward passes are not observable."""
         self._from_arrival, self._device = True, device
 
     def forward_begins(self, device: torch.device) -> None:

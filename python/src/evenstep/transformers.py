@@ -155,7 +155,7 @@ class EvenstepMixin:
             # The trainer divides by the number of micro-batches, which have equal sizes.
             return [step.weight * ranks] * len(items)
         counts = torch.stack(items).to(torch.float64) * (1.0 if step.local_batch else 0.0)
-        total = self.accelerator.reduce(counts.sum(), reduction="sum")  # type: ignore[attr-defined]  # Defined by the trainer.
+        total = self.accelerator.reduce(counts.sum(), reduction="sum")  # type: ignore[attr-defined]  # The trainer's.
         return list(counts * ranks / total.clamp(min=1))
 
 
