@@ -6,8 +6,8 @@ Three lines in a training script::
     loader = job.loader(dataset, global_batch=512)
     model = job.wrap(DistributedDataParallel(net))
 
-Each worker gets a local batch sized so that all workers finish the step at the same time. The gradient is that of the
-whole global batch. Every sample occurs exactly once per epoch.
+Each worker gets a local batch sized so that all workers finish the step at the same time. The gradient equals the
+gradient of the whole global batch. Every sample occurs exactly once per epoch.
 """
 
 from evenstep.errors import DivergedError, EvenstepError, RefusedError, SettingError, UnsupportedError

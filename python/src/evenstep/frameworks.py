@@ -7,7 +7,7 @@ from evenstep.loader import Loader
 
 
 def check_ranks(name: str, ranks: int, remedy: str) -> None:
-    """Checks that the framework's number of ranks is that of the process group.
+    """Checks that the framework and the process group have the same number of ranks.
 
     If they differ, each process would train alone on its part of the data.
 
@@ -20,7 +20,7 @@ def check_ranks(name: str, ranks: int, remedy: str) -> None:
 
 
 def check_accumulate(name: str, batches: int, loader: Loader) -> None:
-    """Checks that the framework's accumulation steps match those of the loader.
+    """Checks that the framework and the loader have the same number of accumulation steps.
 
     Raises:
         SettingError: they differ.

@@ -31,8 +31,7 @@ except ImportError:
     except ImportError as error:
         raise ImportError("evenstep.lightning needs Lightning 2: pip install evenstep[lightning]") from error
 
-#: Lightning's warning for loaders without a state of their own. The callback restores the position of evenstep's
-#: loader.
+#: Lightning's warning for loaders without their own state. The callback restores the position of evenstep's loader.
 _NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
 
 

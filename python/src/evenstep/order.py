@@ -68,8 +68,7 @@ class Order:
         return -(-self.samples // self.global_batch)
 
     def size(self, step: int) -> int:
-        """Returns the number of samples in iteration ``step``; past the end of the epoch, that of the next epoch's
-        iteration."""
+        """Returns the number of samples in iteration ``step``; past the end of the epoch, of the next epoch's iteration."""
         begin = step % self.steps * self.global_batch
         return min(self.global_batch, self.samples - begin)
 

@@ -28,7 +28,7 @@ log = logging.getLogger("evenstep")
 #: Number of iterations whose reports are kept while the predictor is unreachable; the oldest are dropped.
 BACKLOG_MAX = 256
 
-#: Maximum number of reports in a request; those of one iteration are never split.
+#: Maximum number of reports in a request; the reports of one iteration are never split.
 REPORTS_PER_REQUEST = 256
 
 #: Maximum number of plans that wait to be published; each iteration publishes at most one.

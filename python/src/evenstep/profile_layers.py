@@ -143,10 +143,10 @@ def _links(path: str, outer: _Call, inner: list[Any], calls: dict[nn.Module, lis
 
 
 def _layers(name: str, call: _Call, calls: dict[nn.Module, list[Any]]) -> list[Link]:
-    """Returns the layers of a child: those of its chain, else the child itself."""
+    """Returns the layers of a child: the layers of its chain, else the child itself."""
     inner = calls[call.module]
     whole = [Link(f"{name} {type(call.module).__name__}", call.module, None)]
-    # The calls of a module that runs twice cannot be told apart.
+    # The calls of a module that runs twice cannot be distinguished.
     siblings = [other for children in calls.values() for other in children if isinstance(other, _Call)]
     if not inner or sum(other.module is call.module for other in siblings) > 1:
         return whole

@@ -16,7 +16,7 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A multiplier of the schedule's learning rate, and the rest of the ramp if one is under way."""
+    """A multiplier of the schedule's learning rate, and the rest of the current ramp, if any."""
 
     multiplier: float = 1.0
     ramp: Ramp | None = None

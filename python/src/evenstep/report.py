@@ -29,7 +29,7 @@ class Report:
     compute_time_s: float
     loader_wait_s: float = 0.0
     micro_batches: int = 1
-    #: None if the device does not report it.
+    #: Peak memory in bytes; None if the device does not report it.
     peak_memory_bytes: int | None = None
     tail: TailWork | None = None
     #: Readings at the end of the iteration's compute, by driver name.

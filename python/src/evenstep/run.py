@@ -89,7 +89,7 @@ class Run:
     quantum: int
     #: Plans by iteration, the same on all ranks.
     plans: Callable[[int], Plan]
-    #: None if plans are given, so that no reports are needed.
+    #: The exchange with other ranks; None if plans are given, so that no reports are needed.
     exchange: Exchange | None
     ahead: int
     sensor: Sensor
@@ -257,7 +257,8 @@ class Run:
     def begin_epoch(self) -> Callable[[], bool]:
         """Starts reading an epoch at the current position.
 
-        If this process left an epoch midway, that epoch is over: batches that were read and not trained on are skipped.
+        If this process left an epoch before its end, that epoch is over: batches that were read and not trained on are
+        skipped.
 
         Returns:
             a function that tells whether this reading of the epoch is still the current one.

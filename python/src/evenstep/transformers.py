@@ -59,7 +59,7 @@ class EvenstepMixin:
         super().__init__(*args, **kwargs)
         self.args: Any
         self._shuffle = _shuffle(self.args)
-        # evenstep counts the items of a batch over ranks itself: those of a rank without samples must not count.
+        # evenstep counts the items of a batch over ranks itself: items of a rank without samples must not count.
         self.args.average_tokens_across_devices = False
         # evenstep's loader resumes at the checkpoint's position, so no data needs to be skipped.
         self.args.ignore_data_skip = True

@@ -15,7 +15,7 @@ from evenstep.doctor.versions import check_devices, check_versions, installed
 from evenstep.drivers.agent import DEFAULT_AGENT
 
 if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  # argparse has no public name for it.
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  # It has no public name.
 
 DEFAULT_SERVER = "http://127.0.0.1:7117"
 """The default address of a predictor."""

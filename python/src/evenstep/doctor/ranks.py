@@ -62,9 +62,9 @@ def read_place(environ: Mapping[str, str]) -> tuple[Place | None, Check]:
     """Reads torchrun's environment. Returns the position, None if it is inconsistent, and the result of the check."""
     missing = [name for name in VARIABLES if not environ.get(name)]
     if len(missing) == len(VARIABLES):
-        return None, Check("torchrun", "ok", f"{', '.join(missing)} not set, although other variables of torchrun are")
+        return None, Check("torchrun", "ok", f"not under torchrun, so ranks are not compared; try: {TORCHRUN}")
     if missing:
-        return None, _wrong(f"{', '.join(missing)} not set beside the others")
+        return None, _wrong(f"{', '.join(missing)} not set, although other variables of torchrun are")
     numbers = {}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
         value = environ.get(name, "")

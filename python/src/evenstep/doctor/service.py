@@ -51,7 +51,7 @@ def check_job(servers: str, job_id: str, *, timeout_s: float) -> list[Check]:
         if answer.status == 404:
             return [Check("job", "ok", f"{job_id} does not exist yet")]
         if answer.status == 200:
-            return [Check("job", "ok", f"{job_id} exists: {_text(answer, 'state') or 'unknown state'}")]
+            return [Check("job", "ok", f"{job_id} exists: {_text(answer, 'state') or 'its state is not said'}")]
     return []
 
 
@@ -96,7 +96,7 @@ def _check_version(name: str, version: str | None, own_version: str | None) -> C
 
 
 def check_clock(name: str, date: str | None, before: float, after: float) -> Check:
-    """Compares the local clock with the `Date` of a response that was awaited from `before` to `after` (Unix seconds)."""
+    """Compares the local clock with a response's `Date`, awaited from `before` to `after` (Unix seconds)."""
     name = f"{name} clock"
     written = _unix_s(date)
     if written is None:

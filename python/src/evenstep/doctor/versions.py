@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from evenstep.doctor.check import Check
 
 PYTHON_MIN = (3, 10)
-#: Before 2.8 a Gloo group could wait for ever when it was destroyed: its destructor held the interpreter's lock while
-#: it waited for a thread that needed that lock (pytorch/pytorch#154976).
+#: Before 2.8 a Gloo group could hang when it was destroyed: its destructor held the interpreter's lock while it waited
+#: for a thread that needed that lock (pytorch/pytorch#154976).
 TORCH_MIN = (2, 8)
 
 

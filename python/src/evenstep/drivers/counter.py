@@ -6,10 +6,10 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 TICK_LOOKBACK_S = 0.1
-"""CPU times of the machine count in ticks of 10 ms: their differences look back at least this far."""
+"""Minimum window for CPU times of the machine, in seconds: they count in ticks of 10 ms."""
 
 SNAPSHOT_SPACING_S = 0.012
-"""Snapshots closer together are not kept: the look-back is at most this much longer."""
+"""Minimum distance of stored snapshots, in seconds; the window is at most this much longer."""
 
 
 class Counter:

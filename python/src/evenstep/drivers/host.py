@@ -32,7 +32,7 @@ class Host:
         self._cpu_times = Lookback[CpuTimes]()
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self.busy_s: float | None = None
-        """CPU time of all cores together at the last reading, in seconds since the machine started."""
+        """CPU time of all cores together at the previous reading, in seconds since boot."""
 
     def read(self, now: float, window_s: float | None, readings: dict[str, float]) -> None:
         """Adds the available readings to `readings`; `now` in seconds, `window_s` since the previous reading."""

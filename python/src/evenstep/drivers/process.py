@@ -8,10 +8,10 @@ from evenstep.drivers.counter import Counter
 from evenstep.drivers.procfs import ProcFile
 
 THREADS_MAX = 1024
-"""With more threads `run_queue_wait` is missing."""
+"""Maximum number of threads for which `run_queue_wait` is read."""
 
 THREAD_HANDLES_MAX = 128
-"""With more threads their files are opened for each reading."""
+"""Maximum number of threads whose files stay open; above it they are opened for each reading."""
 
 
 class Process:
@@ -24,7 +24,7 @@ class Process:
         self._involuntary = Counter()
         self._threads = Threads()
         self.cpu_s = 0.0
-        """CPU time that this process had used at the last reading, in seconds."""
+        """CPU time of this process at the previous reading, in seconds."""
 
     def read(self, window_s: float | None, readings: dict[str, float]) -> None:
         """Adds the available readings to `readings`; `window_s` is the time since the previous reading."""

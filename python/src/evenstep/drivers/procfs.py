@@ -3,7 +3,7 @@
 import os
 
 READ_BYTES_MAX = 1 << 20
-"""The longest file that is read: `/proc/stat` with thousands of interrupt lines stays well below."""
+"""Maximum size of a file in bytes; `/proc/stat` with thousands of interrupt lines stays well below."""
 
 
 class ProcFile:

@@ -10,10 +10,10 @@ from evenstep.drivers.names import NAMES, OF_THE_MOMENT
 from evenstep.drivers.proc import FromProc
 
 AGENT_PAUSE_S = 5.0
-"""An agent that did not answer is asked again after this many seconds."""
+"""Pause before the next request to an agent that did not respond, in seconds."""
 
 SAME_PROCESS_RATIO = 2.0
-"""Where resident memory by the agent differs more than this from our own, it reads another process."""
+"""Maximum difference between the agent's and the local resident memory; above it, the agent reads another process."""
 
 
 class Drivers:
@@ -50,7 +50,7 @@ class Drivers:
         self._ask_at = -float("inf")
         self._agent_has_window = False
         self.source = "nothing"
-        """Where the last reading is from: `agent` or `proc`."""
+        """Source of the last reading: `agent` or `proc`."""
 
     def read(self) -> dict[str, float]:
         """Returns the available readings by name, in the order of `NAMES`."""

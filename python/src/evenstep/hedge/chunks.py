@@ -63,7 +63,7 @@ def chunks(tail: int, parts: int, smallest: int, quantum: int = 1) -> list[int]:
         left -= chunk
     if not sizes:
         return [tail] if tail else []
-    # The remainder is not a chunk of its own. It is added to the first chunks, so that the last ones stay small.
+    # The remainder is not a separate chunk. It is added to the first chunks, so that the last ones stay small.
     for more in range(left // quantum):
         sizes[more % len(sizes)] += quantum
     return sizes

@@ -67,12 +67,12 @@ class Turn:
     """One rank's part in the tail of one iteration."""
 
     def __init__(self, claims: Claims, seat: Seat | None = None, key: str = "", began_at: int = 0) -> None:
-        """Starts at a seat; its counter has this key and started at ``began_at``. Without a seat there are no claims."""
+        """Starts at a seat; its counter has this key and started at ``began_at``. Without a seat it claims nothing."""
         self.additions = Additions()
         #: Number of claimed chunks, their samples, and the seconds of waiting for claims.
         self.chunks, self.samples, self.claim_time_s = 0, 0, 0.0
         self._claims = claims
-        #: None once this rank claims no more.
+        #: The seat; None once this rank claims no more.
         self._seat = seat
         self._key = key
         self._begun = claims.clock()
@@ -128,7 +128,7 @@ class Turn:
         return 1 / seat.speed if seat.speed else self._claims.pace_s or 0.0
 
     def _ask(self, at_s: float, pace_s: float, claim_s: float, due: float) -> None:
-        """Claims or announces to leave, unless an addition is under way or no chunks are left."""
+        """Claims or announces to leave, unless an addition is in progress or no chunks are left."""
         if self._on_its_way is not None or self._judge.is_empty:
             return
         leaves = not self._is_bound and self._judge.declines(at_s, pace_s, claim_s)

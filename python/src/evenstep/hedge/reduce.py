@@ -98,7 +98,7 @@ class Reducer:
 
     @torch.no_grad()
     def reduce(self, numbers: Sequence[int], source: int) -> list[list[int]]:
-        """Sums over all ranks and sets the parameters' gradients to that of the whole iteration.
+        """Sums over all ranks and sets the parameters' gradients to the gradient of the whole iteration.
 
         Args:
             numbers: the numbers of this rank, each at least 0 and below 2^32.
@@ -146,7 +146,7 @@ def from_digits(told: Sequence[int]) -> list[int]:
 
 
 def _view(buffer: torch.Tensor, offset: int, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a view with a tensor's shape and layout: optimizers are faster if gradients have their parameters' layout."""
+    """Returns a view with a tensor's shape and layout: optimizers are faster if gradients match the layout."""
     flat = buffer[offset : offset + tensor.numel()]
     for layout in (torch.channels_last, torch.channels_last_3d):
         is_of_its_dimensions = tensor.ndim == (4 if layout == torch.channels_last else 5)
