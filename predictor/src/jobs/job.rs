@@ -33,8 +33,6 @@ pub struct Job {
 #[derive(Debug)]
 pub(super) struct Held {
     pub state: JobState,
-    /// The global batch with which the state of the learning-rate rule was stored last.
-    pub stored_global_batch: Option<u64>,
     /// A change of the state may not be durable: it was not settled.
     in_doubt: bool,
 }
@@ -120,7 +118,7 @@ impl Job {
         let now_unix_ms = self.clock.now_unix_ms();
         let held = match slot.take().filter(|held| !held.in_doubt) {
             Some(held) => held,
-            None => Held { state: self.load(now_unix_ms).await?, stored_global_batch: None, in_doubt: false },
+            None => Held { state: self.load(now_unix_ms).await?, in_doubt: false },
         };
         let held = MutexGuard::map(slot, |slot| slot.insert(held));
         let mut guard = StateGuard { held, now_unix_ms };

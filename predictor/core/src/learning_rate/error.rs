@@ -1,6 +1,6 @@
 //! Why there is no instruction.
 
-/// Iterations with instructions that are remembered: at least as many as can be requested ahead.
+/// Maximum number of remembered instructions. At least the number of iterations that can be requested ahead.
 pub const REMEMBERED_MAX: usize = 128;
 
 /// Why there is no instruction.
@@ -39,12 +39,6 @@ pub enum LearningRateError {
         before: u64,
         /// The one it is asked for with now.
         now: u64,
-    },
-    /// So far back that it is forgotten.
-    #[error("iteration {iteration}: only the latest {kept} that were asked for are remembered", kept = REMEMBERED_MAX)]
-    Forgotten {
-        /// The iteration.
-        iteration: u64,
     },
     /// Gradients for a rule that takes none.
     #[error("gradients: the rule is not adascale, and no other takes them")]
