@@ -1,12 +1,12 @@
-/** The colours of the page as they are now, for what is drawn on a canvas. */
+/** The current colours of the page, for drawing on a canvas. */
 
-/** Sent to everything that draws on a canvas. */
+/** Event that notifies everything that draws on a canvas of a change of colours. */
 export const THEME_CHANGED = 'evenstep-theme-changed';
 
 /** @type {Map<string, string>} */
 const colours = new Map();
 
-/** A colour of the page: `colour('--c0')`. @param {string} name */
+/** Returns a colour of the page: `colour('--c0')`. @param {string} name */
 export function colour(name) {
   let value = colours.get(name);
   if (!value) {

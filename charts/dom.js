@@ -1,10 +1,12 @@
-/** Elements. Everything becomes text or an attribute: nothing that a job or a worker is called is ever read as HTML. */
+/** Creation and change of elements. Values become text or attributes: the name of a job or worker is never parsed as
+ * HTML.
+ */
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
 
 /**
- * An element. Properties that begin with `on` are listeners, the others attributes; `false`, `null` and `undefined` leave one
- * away, `true` sets it without a value.
+ * Creates an element. Properties that begin with `on` are listeners, the others attributes. `false`, `null` and `undefined` omit
+ * an attribute, `true` sets it without a value.
  * @param {string} tag
  * @param {Record<string, any>} [properties]
  * @param {...(Child | Child[])} children
@@ -20,18 +22,18 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Sets or takes away an attribute, where it is not so already. @param {Element} element @param {string} name @param {any} value */
+/** Sets or removes an attribute, if it differs. @param {Element} element @param {string} name @param {any} value */
 export function set(element, name, value) {
   if (value == null || value === false) element.removeAttribute(name);
   else if (element.getAttribute(name) !== String(value === true ? '' : value)) element.setAttribute(name, value === true ? '' : String(value));
 }
 
-/** Changes a text, where it is another. @param {Element} element @param {string | number} text */
+/** Sets the text of an element, if it differs. @param {Element} element @param {string | number} text */
 export function say(element, text) {
   if (element.textContent !== String(text)) element.textContent = String(text);
 }
 
-/** Puts other children in. @param {Element} element @param {...(Child | Child[])} children */
+/** Replaces the children of an element. @param {Element} element @param {...(Child | Child[])} children */
 export function fill(element, ...children) {
   element.replaceChildren(...children.flat().filter((child) => child != null && child !== false).map(asNode));
 }

@@ -1,11 +1,11 @@
-/** The frame around a chart: what it shows, how to read it, its legend, and the same as a table. */
+/** The frame of a chart: title, description, legend, and the same data as a table. */
 
 import { fill, h, say } from './dom.js';
 
 /** @typedef {{ label: string, colour?: string, letter?: string, line?: 'solid' | 'dashed' | 'dotted' | 'area' | 'faint', value?: string }} LegendEntry */
 /** @typedef {{ head: string[], rows: (string | number)[][], note: string }} Table */
 
-/** Rows of a table behind a chart. */
+/** Limit of rows in the table of a chart. */
 export const ROWS_MAX = 50;
 
 let figures = 0;
@@ -22,10 +22,10 @@ export function figure({ title, how, wide, heading = 'h2', table }) {
   button.addEventListener('click', () => {
     behind.hidden = !behind.hidden;
     button.setAttribute('aria-expanded', String(!behind.hidden));
-    // Made when it is opened: rows that change under a reader cannot be read.
+    // Built when it is opened, and not updated after: rows that change cannot be read.
     fill(behind, behind.hidden ? null : tableOf(title, table()));
   });
-  const empty = h('p', { class: 'nodata' }, 'Nothing to show yet.');
+  const empty = h('p', { class: 'nodata' }, 'No data yet.');
   const root = h(
     'figure',
     { class: wide ? 'card figure wide' : 'card figure', 'aria-labelledby': `${id}-title`, 'aria-describedby': `${id}-how` },
@@ -39,7 +39,7 @@ export function figure({ title, how, wide, heading = 'h2', table }) {
   return {
     root,
     plot,
-    /** Shows the chart, or says why there is none. @param {string | null} why */
+    /** Shows the chart, or the reason why it has no data. @param {string | null} why */
     nothing(why) {
       empty.hidden = why == null;
       plot.hidden = legend.hidden = why != null;

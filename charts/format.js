@@ -1,21 +1,21 @@
-/** Numbers, times and the service's words as people read them. What is not known is a dash. */
+/** Formats of numbers, times and counts. Unknown values are a dash. */
 
 export const NONE = '–';
 
-/** Made once: with 64 workers hundreds of numbers are written in a frame. */
+/** Created once: with 64 workers, a frame formats hundreds of numbers. */
 const WHOLE = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 const SIGNIFICANT = [1, 2, 3, 4].map((digits) => new Intl.NumberFormat('en', { maximumSignificantDigits: digits }));
 
-/** With so many significant digits (1 to 4), grouped. @param {number | null | undefined} value @param {number} [digits] */
+/** Formats a number with 1 to 4 significant digits, grouped. @param {number | null | undefined} value @param {number} [digits] */
 export function number(value, digits = 3) {
   if (value == null || !Number.isFinite(value)) return NONE;
   return (Math.abs(value) >= 10 ** digits ? WHOLE : SIGNIFICANT[digits - 1]).format(value);
 }
 
-/** A count. @param {number | null | undefined} value */
+/** Formats a count. @param {number | null | undefined} value */
 export const count = (value) => (value == null ? NONE : WHOLE.format(value));
 
-/** A span of seconds, in the unit that suits it. @param {number | null | undefined} value */
+/** Formats a duration in seconds, in a suitable unit. @param {number | null | undefined} value */
 export function seconds(value) {
   if (value == null || !Number.isFinite(value)) return NONE;
   const size = Math.abs(value);
@@ -28,13 +28,13 @@ export function seconds(value) {
   return `${number(value / 86400)} days`;
 }
 
-/** A share of 1. @param {number | null | undefined} value @param {number} [digits] */
+/** Formats a share of 1 in percent. @param {number | null | undefined} value @param {number} [digits] */
 export const percent = (value, digits = 1) => (value == null || !Number.isFinite(value) ? NONE : `${(value * 100).toFixed(digits)} %`);
 
-/** With its sign, so that too fast and too slow differ in more than colour. @param {number | null | undefined} value */
+/** Formats a share in percent with its sign, so that the direction is not shown by colour alone. @param {number | null | undefined} value */
 export const signed = (value) => (value == null || !Number.isFinite(value) ? NONE : `${value >= 0 ? '+' : '−'}${(Math.abs(value) * 100).toFixed(1)} %`);
 
-/** Samples per second. @param {number | null | undefined} value */
+/** Formats a speed in samples per second. @param {number | null | undefined} value */
 export const speed = (value) => (value == null ? NONE : `${number(value)}/s`);
 
 /** @param {number | null | undefined} value */
@@ -45,15 +45,15 @@ export function bytes(value) {
   return `${number(value / 1024 ** power)} ${units[power]}`;
 }
 
-/** The time of day. @param {number | null | undefined} unixMs @param {boolean} [withSeconds] */
+/** Formats a time of day. @param {number | null | undefined} unixMs @param {boolean} [withSeconds] */
 export const clock = (unixMs, withSeconds = true) =>
   unixMs == null ? NONE : new Date(unixMs).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit', second: withSeconds ? '2-digit' : undefined });
 
-/** Date and time. @param {number | null | undefined} unixMs */
+/** Formats a date and time. @param {number | null | undefined} unixMs */
 export const moment = (unixMs) =>
   unixMs == null ? NONE : new Date(unixMs).toLocaleString('en-GB', { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit', second: '2-digit' });
 
-/** How long ago. @param {number | null | undefined} unixMs @param {number} nowMs */
+/** Formats the age of a time. @param {number | null | undefined} unixMs @param {number} nowMs */
 export function ago(unixMs, nowMs) {
   if (unixMs == null) return 'never';
   const past = Math.max(0, (nowMs - unixMs) / 1000);
@@ -64,5 +64,5 @@ export function ago(unixMs, nowMs) {
   return `${Math.round(past / 86400)} days ago`;
 }
 
-/** One or many. @param {number} n @param {string} one @param {string} [many] */
+/** Formats a count with its noun. @param {number} n @param {string} one @param {string} [many] */
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;

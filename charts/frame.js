@@ -1,9 +1,9 @@
-/** Work that shows something waits for the next frame, and is done once however often it was asked for. */
+/** Drawing in animation frames: a task runs once in the next frame, even if it is requested several times. */
 
 /** @type {Set<() => void>} */
 const wanted = new Set();
 
-/** Does `task` in the next frame. @param {() => void} task */
+/** Runs `task` in the next frame. @param {() => void} task */
 export function nextFrame(task) {
   if (wanted.size === 0) requestAnimationFrame(work);
   wanted.add(task);
@@ -13,7 +13,7 @@ function work() {
   const tasks = [...wanted];
   wanted.clear();
   for (const task of tasks) {
-    // One that fails must not keep the others from being drawn.
+    // An error in one task must not prevent the others.
     try {
       task();
     } catch (error) {
@@ -30,10 +30,9 @@ const observer = new IntersectionObserver(
 );
 
 /**
- * What draws an element only while somebody can see it: call the returned function whenever there is something new, with `true` where
- * somebody waits for it.
+ * Draws an element only while it is visible. Call the returned function whenever the data changed, with `true` to draw at once.
  * @param {Element} element @param {() => void} draw
- * @param {number} [everyMs] from one time to the next, at least: of what moves by less than a point nobody sees more
+ * @param {number} [everyMs] shortest interval between two drawings, in milliseconds
  * @returns {(atOnce?: boolean) => void}
  */
 export function whileSeen(element, draw, everyMs = 0) {

@@ -1,6 +1,6 @@
 /**
- * A chart of lines and bands, on a canvas. Drawn only while it is in view, or before it is printed; read point by point with the arrow keys.
- * uPlot is a script of its own, loaded before: the global `uPlot`.
+ * A chart of lines and bands on a canvas. It is drawn only while it is visible, or before printing. Arrow keys move from point to point.
+ * uPlot is a separate script that is loaded before: the global `uPlot`.
  */
 
 import { h } from './dom.js';
@@ -9,13 +9,13 @@ import { nextFrame, whileSeen } from './frame.js';
 import { colour, THEME_CHANGED } from './colours.js';
 
 /**
- * A line. `edge`: not drawn, such as the end of a band; the scale does not follow it.
+ * A line. `edge`: an invisible line that bounds a band; the scale ignores it.
  * @typedef {{ label: string, colour: string, dash?: number[], width?: number, edge?: boolean, fill?: boolean, letter?: string, stepped?: boolean }} Line
  */
-/** Between two lines, given by their places: the upper, then the lower. @typedef {{ between: [number, number], colour: string }} Band */
-/** @typedef {(number | null | undefined)[]} Column Null breaks a line; undefined is no point of it. */
+/** The area between two lines, given by their positions: the upper, then the lower. @typedef {{ between: [number, number], colour: string }} Band */
+/** @typedef {(number | null | undefined)[]} Column Null interrupts a line; undefined is skipped. */
 /**
- * What a chart over something else than time sets: the smallest and the largest x and y, what is drawn below the lines and above them, in
+ * Settings of a chart that is not over time: the smallest and the largest x and y, functions that draw below and above the lines in
  * canvas pixels, and settings of its axes.
  * @typedef {{ x: [number, number], y: [number, number], under: (plot: uPlot) => void, over: (plot: uPlot) => void, axes: [uPlot.Axis, uPlot.Axis] }} Plane
  */
@@ -35,8 +35,8 @@ export class LineChart {
   /**
    * @param {HTMLElement} host
    * @param {{ name: string, format: (value: number) => string, zero?: boolean, top?: () => number | undefined, group?: string, onPoint?: (index: number | null) => void, height?: number, plane?: Plane }} options
-   *   `zero`: the scale begins there. `top`: it ends there. `group`: charts that point at the same moment. `onPoint`: told which moment is
-   *   pointed at. `height`: in pixels. `plane`: for a chart that is not over time.
+ *   `zero`: the scale begins at 0. `top`: the end of the scale. `group`: charts with a common cursor. `onPoint`: called with the
+ *   position of the cursor. `height`: in pixels. `plane`: for a chart that is not over time.
    * @param {AbortSignal} signal
    */
   constructor(host, options, signal) {
@@ -60,7 +60,7 @@ export class LineChart {
     });
   }
 
-  /** Shows these columns, one for each line, over these moments (seconds since 1970; on a plane, values of x). @param {Line[]} lines @param {Band[]} bands @param {number[]} at @param {Column[]} columns */
+  /** Shows columns, one per line, over times in seconds since 1970 (on a plane, over values of x). @param {Line[]} lines @param {Band[]} bands @param {number[]} at @param {Column[]} columns */
   show(lines, bands, at, columns) {
     this.#shown = { lines, bands, at, columns };
     this.#draw();
@@ -129,7 +129,7 @@ export class LineChart {
           fill: line.fill ? colour(line.colour) : undefined,
           paths: line.stepped ? stepped : undefined,
           points: { show: false },
-          // The ends of an interval may be far away: the scale follows what was expected and what was.
+          // The ends of an interval may be far away: the scale only follows expected and actual values.
           auto: !line.edge,
           spanGaps: false,
         })),
@@ -154,7 +154,7 @@ function pointer(line) {
 }
 
 /**
- * From zero where that costs little of the picture's height, else a little beyond what there is.
+ * The range of the scale: from zero if that takes little of the height, else slightly wider than the data.
  * @param {number | null} low @param {number | null} high @param {boolean} [zero] @param {number} [top]
  * @returns {[number, number]}
  */
@@ -165,7 +165,7 @@ export function scale(low, high, zero, top) {
   return [from, top ?? high + room];
 }
 
-/** Each line's letter at its end, and apart from each other. @param {uPlot} plot @param {Line[]} lines */
+/** Draws each line's letter at its end, without overlaps. @param {uPlot} plot @param {Line[]} lines */
 function letters(plot, lines) {
   const scaled = devicePixelRatio || 1;
   const { ctx, bbox } = plot;

@@ -1,4 +1,5 @@
-//! Lets the binary and the tests find libtorch where torch-sys found it: link arguments do not reach dependents.
+//! Adds libtorch's folder, found by torch-sys, to the run path of the binary and the tests: link arguments of
+//! a dependency do not reach its dependents.
 
 fn main() {
     if let Ok(lib) = std::env::var("DEP_EVENSTEP_C10D_LIBTORCH_LIB") {

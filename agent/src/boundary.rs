@@ -1,4 +1,4 @@
-//! The fresh reading of one worker at the boundary of an iteration.
+//! Reading of one worker at the boundary of an iteration.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::source::host::Host;
 use crate::source::process::Process;
 use crate::{Gap, Reading};
 
-/// One worker's reader: its machine, its process and its GPU in one reading, under the names of
+/// Reader of a worker's machine, process and GPU. The names of readings are those of
 /// [`evenstep_protocol::driver`].
 #[derive(Debug)]
 pub struct Boundary {
@@ -25,7 +25,7 @@ pub struct Boundary {
 }
 
 impl Boundary {
-    /// A reader for the process `pid`, which trains on the GPU of that index in NVML's order, if on any.
+    /// Creates a reader for the process `pid` and, if given, the GPU with this NVML index.
     ///
     /// A GPU that cannot be found is not an error: its readings are missing, with the reason.
     pub fn new(pid: u32, gpu_index: Option<u32>) -> Self {
@@ -40,7 +40,7 @@ impl Boundary {
         }
     }
 
-    /// Reads everything; shares and rates are over the window since the last call, that is, over the iteration.
+    /// Reads all sources. Shares and rates cover the window since the last call, that is, the iteration.
     pub fn read(&mut self, now: Instant) -> Reading {
         let mut reading = self.host.read(now);
         reading.extend(self.process.read(now));
@@ -49,7 +49,7 @@ impl Boundary {
         reading
     }
 
-    /// Whether the process was seen to have ended (or never was): from then on its readings are missing.
+    /// Whether the process has ended or never existed; its readings are then missing.
     pub fn has_ended(&self) -> bool {
         self.process.has_ended()
     }
@@ -83,16 +83,16 @@ fn put_gpu_gap(reading: &mut Reading, gap: &Gap) {
     }
 }
 
-/// CPU time of everything on the machine but one process, in cores.
+/// CPU time of everything on the machine except one process, in cores.
 #[derive(Debug, Default)]
 pub(crate) struct OtherCpu {
-    /// Seconds of CPU time since the start: of the machine, of the process.
+    /// CPU time since the start, in seconds: of the machine, of the process.
     cpu_s: Lookback<(f64, f64)>,
 }
 
 impl OtherCpu {
-    /// The difference since a reading of both at least [`crate::source::TICK_LOOKBACK`] ago, as the machine's time
-    /// counts in ticks.
+    /// Returns the difference to readings of both at least [`crate::source::TICK_LOOKBACK`] ago, because the
+    /// machine's CPU time is counted in ticks.
     pub(crate) fn read(&mut self, now: Instant, host: &Host, process: &Process) -> Result<f64, Gap> {
         let (busy_s, own_s) = match (host.busy_s(), process.cpu_s()) {
             (Some(busy_s), Some(own_s)) => (busy_s, own_s),
@@ -103,7 +103,7 @@ impl OtherCpu {
             }
         };
         let (window_s, (busy_then_s, own_then_s)) = self.cpu_s.advance(now, (busy_s, own_s))?;
-        // With an idle machine the rounding of ticks leaves it a little under nothing.
+        // Rounding of ticks can make the difference slightly negative on an idle machine.
         Ok((((busy_s - busy_then_s) - (own_s - own_then_s)) / window_s).max(0.0))
     }
 }
@@ -131,7 +131,7 @@ mod tests {
             driver::MEMORY_USED,
         ];
         for name in expected {
-            // CPU time may not have moved by one tick between two readings that are a moment apart.
+            // The CPU time may not have advanced by a tick between two readings in quick succession.
             let said = reading.readings.contains_key(name) || reading.missing[name] == "the window is empty";
             assert!(said, "{name}: {reading:?}");
         }

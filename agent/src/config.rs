@@ -1,5 +1,5 @@
-//! What an agent is told: flags, then `EVENSTEP_*` in the environment, then a TOML file, then defaults; checked once
-//! into a [`Config`].
+//! Configuration of the agent, validated once into a [`Config`]. In order of precedence: flags, `EVENSTEP_*`
+//! environment variables, a TOML file, defaults.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,84 +21,88 @@ const INTERVAL_MIN: Duration = Duration::from_millis(20);
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 const SEND_EVERY_MIN: Duration = Duration::from_millis(20);
 
-/// Samples CPU, memory, processes and NVIDIA GPUs of this machine, and sends them to the evenstep predictor.
+/// Samples CPU, memory, processes and NVIDIA GPUs of this machine and sends them to the evenstep predictor.
 #[derive(Debug, Parser, Serialize)]
 #[command(name = "evenstep-agent", version)]
 pub struct Flags {
-    /// A TOML file with any of these options, under their long names with `_` for `-`.
+    /// TOML file with any of these options, under their long names with `_` for `-`.
     #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_CONFIG")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
 
-    /// What to log on standard error: a level, or levels by module.
+    /// Log filter for standard error: a level, or levels per module.
     #[arg(long, value_name = "FILTER", env = "EVENSTEP_LOG", default_value = "info")]
     #[serde(skip)]
     pub log: String,
 
-    /// How it is logged: text, json or logfmt.
+    /// Log format: text, json or logfmt.
     #[arg(long, value_name = "FORMAT", env = "EVENSTEP_LOG_FORMAT", default_value_t = LogFormat::Text)]
     #[serde(skip)]
     pub log_format: LogFormat,
 
-    /// Send metrics to this collector, too, over OTLP (HTTP), such as http://127.0.0.1:4318.
+    /// Also export metrics to this OTLP collector (HTTP), such as http://127.0.0.1:4318.
     #[arg(long, value_name = "URL", env = "EVENSTEP_OTLP")]
     #[serde(skip)]
     pub otlp: Option<String>,
 
-    /// The predictor; several over one store, separated by commas: one that answers is sent to
+    /// Predictor URLs, comma-separated if several share a store; samples go to the first that responds
     /// [default: http://127.0.0.1:7117].
     #[arg(long, value_name = "URL,..", env = "EVENSTEP_SERVER")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
 
-    /// What this machine is called [default: its host name].
+    /// Name of this node [default: its host name].
     #[arg(long, value_name = "NAME", env = "EVENSTEP_NODE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 
-    /// Where fresh readings are answered, on loopback; port 0 takes a free one [default: 127.0.0.1:7118].
+    /// Loopback address for readings, status and metrics; port 0 picks a free port and prints it [default:
+    /// 127.0.0.1:7118].
     #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_AGENT_LISTEN")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
 
-    /// Where /metrics and /healthz are answered, and nothing else, for a Prometheus on another machine, such as 0.0.0.0:7119
-    /// [default: nowhere; both are on --listen].
+    /// Additional address for only /metrics and /healthz, for a Prometheus on another machine, such as
+    /// 0.0.0.0:7119 [default: none; --listen serves both].
     #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_AGENT_METRICS_LISTEN")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics_listen: Option<String>,
 
-    /// The time from sample to sample, 20ms to 1h [default: 1s].
+    /// Time between samples, 20ms to 1h [default: 1s].
     #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_INTERVAL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<String>,
 
-    /// The time from batch to batch, at least 20ms [default: 5s].
+    /// Time between batches sent to the predictor, at least 20ms [default: 5s].
     #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_SEND_EVERY")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_every: Option<String>,
 
-    /// A process to sample too; may be given again. Processes that ask for `/sample?pid=` are watched by themselves.
+    /// Process to sample as well; can be repeated. Processes that request `/sample?pid=` are added
+    /// automatically.
     #[arg(long = "watch-pid", value_name = "PID", env = "EVENSTEP_AGENT_WATCH_PID", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub watch_pid: Vec<u32>,
 
-    /// Where samples wait while the predictor is away [default: evenstep-agent in the user's state folder].
+    /// Directory for samples until the predictor acknowledges them [default: evenstep-agent in the user's
+    /// state directory].
     #[arg(long, value_name = "DIRECTORY", env = "EVENSTEP_AGENT_SPOOL_DIR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spool_dir: Option<PathBuf>,
 
-    /// The room for them in bytes, at least 65536; the oldest are dropped beyond [default: 67108864].
+    /// Maximum size of the spool in bytes, at least 65536; if full, the oldest samples are dropped [default:
+    /// 67108864].
     #[arg(long, value_name = "BYTES", env = "EVENSTEP_AGENT_SPOOL_MAX_BYTES")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spool_max_bytes: Option<u64>,
 
-    /// Send made-up readings, marked as such, from this seed instead of the machine's own.
+    /// Send synthetic readings generated from this seed, marked as such, instead of real ones.
     #[arg(long, value_name = "SEED", env = "EVENSTEP_AGENT_DEMO_SEED")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub demo_seed: Option<u64>,
 }
 
-/// All options as text, before they are checked.
+/// All options as text, before validation.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -131,71 +135,72 @@ impl Default for Settings {
     }
 }
 
-/// A checked configuration.
+/// A validated configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The predictors' base URLs.
+    /// Base URLs of the predictors.
     pub servers: Servers,
-    /// What this machine is called.
+    /// Node name.
     pub node: NodeId,
-    /// Where fresh readings are answered: loopback.
+    /// Loopback address of the local API.
     pub listen: SocketAddr,
-    /// Where metrics are answered for scrapers on other machines.
+    /// Address of the metrics listener for scrapers on other machines.
     pub metrics_listen: Option<SocketAddr>,
-    /// The time from sample to sample.
+    /// Time between samples.
     pub interval: Duration,
-    /// The time from batch to batch.
+    /// Time between batches.
     pub send_every: Duration,
-    /// Processes to watch from the start.
+    /// Processes to sample from the start.
     pub watch_pids: Vec<u32>,
-    /// Where samples wait.
+    /// Directory of the spool.
     pub spool_dir: PathBuf,
-    /// The room they have.
+    /// Maximum size of the spool, in bytes.
     pub spool_bytes_max: u64,
-    /// The seed of made-up readings; absent for real ones.
+    /// Seed of synthetic readings; `None` for real readings.
     pub demo_seed: Option<u64>,
 }
 
-/// What is wrong with an option: its name, its value and the rule.
+/// A configuration error: the option, its value and the rule.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("--config {path}: {message}")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         message: String,
     },
-    /// The file has an unknown option, or one of another type.
+    /// The file has an unknown option, or an option of the wrong type.
     #[error("configuration: {0}")]
     Invalid(#[from] Box<figment::Error>),
-    /// An option breaks its rule.
+    /// An option violates a rule.
     #[error("--{option} {value:?}: {rule}")]
     Option {
-        /// Its long name.
+        /// Long name of the option.
         option: &'static str,
-        /// What was given.
+        /// Its value.
         value: String,
-        /// What it must be.
+        /// The rule.
         rule: String,
     },
-    /// The node's name breaks the rule for ids.
-    #[error("{0}; give one with --node")]
+    /// The node name violates the rules for ids.
+    #[error("{0}; set a node name with --node")]
     Node(#[from] InvalidId),
-    /// There is no place to keep samples by default.
+    /// The default directory of the spool cannot be determined.
     #[error(
-        "neither $STATE_DIRECTORY, $XDG_STATE_HOME nor $HOME says where to keep samples: give --spool-dir"
+        "no directory for the spool: none of $STATE_DIRECTORY, $XDG_STATE_HOME and $HOME is set; set --spool-dir"
     )]
     NoSpoolDirectory,
 }
 
 impl Config {
-    /// Puts flags (with the environment behind them), the file they name and defaults together and checks the whole.
-    /// `host_name` and `state_directory` are this machine's, for where nothing is said.
+    /// Combines flags (which include environment variables), the configuration file and defaults, and
+    /// validates the result. `host_name` and `state_directory` are this machine's, used if the configuration
+    /// does not set them.
     ///
     /// # Errors
-    /// The first option that breaks its rule.
+    /// The first option that violates its rule.
     pub fn new(
         flags: &Flags,
         host_name: Option<String>,
@@ -219,11 +224,11 @@ impl Config {
         let node = NodeId::new(settings.node.or(host_name).unwrap_or_default())?;
         let spool_dir = settings.spool_dir.or(state_directory).ok_or(ConfigError::NoSpoolDirectory)?;
         if settings.spool_max_bytes < SPOOL_BYTES_MIN {
-            let rule = format!("must be at least {SPOOL_BYTES_MIN}");
+            let rule = format!("must be at least {SPOOL_BYTES_MIN} bytes");
             return Err(wrong("spool-max-bytes", &settings.spool_max_bytes, rule));
         }
         if settings.watch_pid.len() > WATCHED_MAX {
-            let rule = format!("at most {WATCHED_MAX} processes are watched");
+            let rule = format!("must be at most {WATCHED_MAX} processes");
             return Err(wrong("watch-pid", &format!("{} values", settings.watch_pid.len()), rule));
         }
         Ok(Self {
@@ -244,7 +249,7 @@ impl Config {
     }
 }
 
-/// Where a service keeps its state, by the customs of systemd and of desktops.
+/// Returns the directory for a service's state, following the conventions of systemd and XDG.
 pub fn state_directory(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Option<PathBuf> {
     let given = |name: &str| variable(name).filter(|value| Path::new(value).is_absolute()).map(PathBuf::from);
     given("STATE_DIRECTORY")
@@ -260,21 +265,21 @@ fn check_listen(listen: &str) -> Result<SocketAddr, ConfigError> {
     match listen.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_loopback() => Ok(address),
         Ok(_) => {
-            Err(wrong("listen", listen, "must be a loopback address: readings are for this machine alone"))
+            Err(wrong("listen", listen, "must be a loopback address; --metrics-listen serves other machines"))
         }
-        Err(_) => Err(wrong("listen", listen, "must be like 127.0.0.1:7118")),
+        Err(_) => Err(wrong("listen", listen, "must be a loopback address such as 127.0.0.1:7118")),
     }
 }
 
 fn check_metrics_listen(listen: &str) -> Result<SocketAddr, ConfigError> {
-    listen.parse().map_err(|_| wrong("metrics-listen", listen, "must be like 0.0.0.0:7119"))
+    listen.parse().map_err(|_| wrong("metrics-listen", listen, "must be an address such as 0.0.0.0:7119"))
 }
 
 fn check_time(option: &'static str, time: &str, least: Duration) -> Result<Duration, ConfigError> {
     match humantime::parse_duration(time) {
         Ok(duration) if (least..=INTERVAL_MAX).contains(&duration) => Ok(duration),
-        Ok(_) => Err(wrong(option, time, format!("must be from {} ms to 1 h", least.as_millis()))),
-        Err(_) => Err(wrong(option, time, "must be a time like 20ms, 1s or 1m")),
+        Ok(_) => Err(wrong(option, time, format!("must be between {} ms and 1 h", least.as_millis()))),
+        Err(_) => Err(wrong(option, time, "must be a duration such as 20ms, 1s or 1m")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The parts of an agent put together: a thread that samples, a thread that sends, and the local pages.
+//! The daemon: a sampling thread, a sending thread, and the local HTTP API.
 
 use std::future::{Future, IntoFuture};
 use std::io;
@@ -21,31 +21,31 @@ use crate::spool::{Life, Spool, SpoolError};
 use crate::uplink::{Uplink, UplinkState};
 use crate::watch::Watch;
 
-/// Why an agent cannot start, or ended.
+/// An error that prevents the agent from starting, or ends it.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The spool cannot be used.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// The address cannot be listened on.
+    /// The agent cannot listen on an address.
     #[error("--{option} {address}: {source}")]
     Listen {
-        /// By which option.
+        /// The option that sets the address.
         option: &'static str,
-        /// Which address.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// Metrics cannot be exported.
     #[error(transparent)]
     Otlp(#[from] otlp::OtlpError),
-    /// The system gave no thread, or the local pages ended.
+    /// A thread cannot be started, or the local HTTP API ended.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// A thread of the agent's that can be told to stop.
+/// A thread of the agent that can be stopped.
 struct Part {
     stop: Sender<()>,
     thread: JoinHandle<()>,
@@ -58,30 +58,31 @@ impl Part {
         Ok(Self { stop, thread })
     }
 
-    /// Tells it to stop and waits until it has.
+    /// Signals the thread to stop and waits until it has ended.
     fn finish(self) {
         drop(self.stop);
         if self.thread.join().is_err() {
-            tracing::error!("a part of the agent panicked");
+            tracing::error!("a thread of the agent panicked");
         }
     }
 }
 
-/// What an agent listens on.
+/// Addresses on which the agent listens.
 #[derive(Debug, Clone, Copy)]
 pub struct Listening {
-    /// Its own pages.
+    /// Local HTTP API.
     pub local: SocketAddr,
-    /// Metrics for scrapers on other machines, where that was asked for.
+    /// Metrics for scrapers on other machines, if configured.
     pub metrics: Option<SocketAddr>,
 }
 
-/// Runs an agent until `shutdown`; `on_ready` is told what it listens on. Metrics go to `collector`, too, where there is one.
+/// Runs an agent until `shutdown` completes. Calls `on_ready` with the addresses on which it listens. Exports
+/// metrics to `collector` if one is given.
 ///
-/// On the way out the last samples are in the spool, and one last attempt to send them has been made.
+/// At shutdown the last samples are written to the spool, and the uplink makes a final attempt to send them.
 ///
 /// # Errors
-/// It cannot start, or the local pages end.
+/// If the agent cannot start, or the local HTTP API ends.
 pub async fn run(
     config: Config,
     boot: uuid::Uuid,
@@ -129,14 +130,14 @@ pub async fn run(
         let shared = shared.clone();
         move || shared.healthy()
     });
-    // No answer takes longer than a reading, so there is nothing to wait for; and a client that holds a connection
-    // open must not hold the agent.
+    // Ends without waiting for open requests: responses take no longer than a reading, and a client that
+    // keeps a connection open must not delay the shutdown.
     let served = tokio::select! {
         served = axum::serve(listener, local::router(shared, gather.clone())).into_future() => served,
         served = scrape(scraped, gather, healthy) => served,
         () = shutdown => Ok(()),
     };
-    // In the way of the data: what the sampler leaves last, the uplink still tries to send.
+    // In the order of the data flow: the uplink still tries to send the sampler's last samples.
     sampler.finish();
     uplink.finish();
     lock(&spool).sync()?;
@@ -147,7 +148,7 @@ fn listen(option: &'static str, address: SocketAddr) -> Result<TcpListener, Agen
     TcpListener::bind(address).map_err(|source| AgentError::Listen { option, address, source })
 }
 
-/// Answers scrapers, where they were given a listener.
+/// Serves scrapers if a metrics listener is configured.
 async fn scrape(listener: Option<TcpListener>, gather: Gather, healthy: Healthy) -> io::Result<()> {
     match listener {
         Some(listener) => serve::serve(listener, gather, healthy).await,
@@ -155,7 +156,8 @@ async fn scrape(listener: Option<TcpListener>, gather: Gather, healthy: Healthy)
     }
 }
 
-/// Samples at a fixed rate. Where one takes longer than the interval, the moments it ran over are skipped and counted.
+/// Samples at a fixed rate. If a sample takes longer than the interval, the samples due meanwhile are skipped
+/// and counted.
 fn sample(config: &Config, shared: &Shared, stop: &Receiver<()>) {
     let mut sampler = match config.demo_seed {
         Some(seed) => Sampler::of_demo(seed, Instant::now()),
@@ -164,7 +166,7 @@ fn sample(config: &Config, shared: &Shared, stop: &Receiver<()>) {
     let mut due = Instant::now();
     loop {
         let sample = {
-            // Sources are slow beside a look at the list: nobody waits for them.
+            // Reading sources is slow, so the lock is released meanwhile.
             let mut watch = lock(&shared.watch).clone();
             let before: Vec<u32> = watch.pids().collect();
             let sample = sampler.sample(Instant::now(), unix_ms(), &mut watch);
@@ -173,7 +175,7 @@ fn sample(config: &Config, shared: &Shared, stop: &Receiver<()>) {
             sample
         };
         if let Err(error) = lock(&shared.spool).append(&sample) {
-            tracing::error!(%error, "a sample is lost");
+            tracing::error!(%error, "failed to write a sample to the spool; it is lost");
         }
         due += config.interval;
         let late = Instant::now().saturating_duration_since(due);
@@ -194,7 +196,7 @@ fn sample(config: &Config, shared: &Shared, stop: &Receiver<()>) {
     }
 }
 
-/// How many samples were due in the time that a sample was late.
+/// Returns the number of samples that were due while a sample was late.
 fn skipped(late: Duration, interval: Duration) -> u32 {
     u32::try_from(late.as_nanos() / interval.as_nanos().max(1)).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! What the agent says on its own machine: fresh readings, and how it fares itself.
+//! Local HTTP API of the agent: readings on request, status, metrics and health.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,87 +21,88 @@ use crate::uplink::UplinkState;
 use crate::watch::Watch;
 use crate::{Boundary, Reading};
 
-/// Readers for processes that ask, at most: each has its own windows. Beyond, the least recently used is dropped.
+/// Maximum number of readers, as each client process has its own windows. The least recently used reader is
+/// dropped.
 const READERS_MAX: usize = 64;
 
-/// A sample that is later than this means that sampling has stopped.
+/// Maximum delay of a sample; a longer delay means that sampling has stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// What the parts of an agent share.
+/// State shared by the threads of an agent.
 pub struct Shared {
-    /// This life of the agent.
+    /// Identity of this run's samples.
     pub life: Life,
-    /// The machine's cores, and what they call themselves.
+    /// Number of cores of the machine, and the name of their model.
     pub cores: (Option<usize>, Option<String>),
-    /// Whether samples are made up.
+    /// Whether readings are synthetic.
     pub synthetic: bool,
-    /// The time from sample to sample.
+    /// Time between samples.
     pub interval: Duration,
-    /// When the agent was started.
+    /// Start time of the agent.
     pub started: Instant,
-    /// The samples on their way.
+    /// The spool.
     pub spool: Arc<Mutex<Spool>>,
-    /// How the uplink fares.
+    /// State of the uplink.
     pub uplink: Arc<Mutex<UplinkState>>,
-    /// What is watched.
+    /// The list of sampled processes.
     pub watch: Mutex<Watch>,
-    /// How sampling fares.
+    /// State of the sampler.
     pub sampling: Mutex<SamplingState>,
 }
 
 impl Shared {
-    /// Whether samples are taken. A driver can hang in a call to it, and the sampler with it.
+    /// Checks that samples are taken. The sampler hangs if a call into a driver hangs.
     ///
     /// # Errors
-    /// Why not.
+    /// A message with the time since the last sample.
     pub fn healthy(&self) -> Result<(), String> {
         let silent = lock(&self.sampling).last.unwrap_or(self.started).elapsed();
         if silent <= self.interval + SILENCE_MAX {
             return Ok(());
         }
-        Err(format!("no sample was taken for {} s", silent.as_secs()))
+        Err(format!("no sample taken for {} s; check the agent's log and the GPU driver", silent.as_secs()))
     }
 }
 
-/// How sampling fares.
+/// State of the sampler.
 #[derive(Debug, Clone, Default)]
 pub struct SamplingState {
-    /// Samples taken since the start.
+    /// Number of samples taken since the start.
     pub taken: u64,
-    /// When the last one was.
+    /// Time of the last sample.
     pub last: Option<Instant>,
-    /// Moments at which a sample was due and the one before was not done.
+    /// Number of samples skipped because the previous one was still being taken.
     pub skipped: u64,
-    /// What was missing in them.
+    /// Counts of missing readings.
     pub missing: MissingCounts,
-    /// The last one.
+    /// The last sample.
     pub latest: Option<Arc<NodeSample>>,
 }
 
-/// Locks what one thread at a time may touch. A panic elsewhere does not take the readings down with it.
+/// Locks a mutex, ignoring poisoning: a panic in one thread must not disable the API.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The answer of `GET /sample`.
+/// Response of `GET /sample`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct FreshSample {
-    /// When it was read, in milliseconds since 1970.
+    /// Time of the reading, in milliseconds since 1970.
     pub at_unix_ms: i64,
-    /// The process that was asked for.
+    /// The requested process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// How long ago it was last asked for, in seconds: shares and rates are over this window.
+    /// Time since the last request for this process, in seconds: the window of shares and rates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_s: Option<f64>,
-    /// What was read, under the names of drivers.
+    /// Readings by driver name.
     pub readings: Readings,
-    /// What could not be read, by name, and why.
+    /// Reasons of missing readings, by name.
     #[serde(default)]
     pub missing: std::collections::BTreeMap<String, String>,
 }
 
-/// The answer of `GET /status`.
+/// Response of `GET /status`.
 #[derive(Debug, Serialize)]
 pub struct Status {
     node: String,
@@ -127,7 +128,7 @@ struct Local {
     gather: Gather,
 }
 
-/// The agent's own pages; `gather` is what `/metrics` shows.
+/// Returns the router of the local HTTP API; `gather` provides the metrics of `/metrics`.
 pub fn router(shared: Arc<Shared>, gather: Gather) -> Router {
     let readers = Arc::new(Mutex::new(Readers::default()));
     Router::new()
@@ -139,11 +140,11 @@ pub fn router(shared: Arc<Shared>, gather: Gather) -> Router {
             problem(
                 StatusCode::NOT_FOUND,
                 "unknown-path",
-                "there are /sample, /status, /metrics and /healthz",
+                "unknown path; use /sample, /status, /metrics or /healthz",
             )
         })
         .method_not_allowed_fallback(async || {
-            problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "only GET is answered here")
+            problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "only GET is allowed")
         })
         .with_state(Local { shared, readers, gather })
 }
@@ -163,14 +164,18 @@ async fn sample(State(local): State<Local>, query: Result<Query<SampleQuery>, Qu
     let (reading, ended) = match (query.pid, query.gpu) {
         (None, None) => (lock(&local.readers).read_host(Instant::now()), false),
         (None, Some(gpu)) => {
-            let detail = format!("gpu={gpu} needs pid=: a reading belongs to a process");
+            let detail = format!("gpu={gpu} requires pid=: add the process that uses the GPU");
             return problem(StatusCode::BAD_REQUEST, "malformed", &detail);
         }
         (Some(pid), gpu) => lock(&local.readers).read(pid, gpu, Instant::now()),
     };
     if let Some(pid) = query.pid {
         if ended {
-            return problem(StatusCode::NOT_FOUND, "unknown-process", &format!("there is no process {pid}"));
+            return problem(
+                StatusCode::NOT_FOUND,
+                "unknown-process",
+                &format!("process {pid} does not exist"),
+            );
         }
         let mut watch = lock(&local.shared.watch);
         if !watch.contains(pid) {
@@ -223,11 +228,11 @@ fn problem(status: StatusCode, slug: &str, detail: &str) -> Response {
     (status, [(header::CONTENT_TYPE, PROBLEM_CONTENT_TYPE)], Json(problem)).into_response()
 }
 
-/// Who asks reads over a window of its own, so each (process, GPU) that is asked for has a reader.
+/// Readers by (process, GPU). Each has its own window, so that clients do not shorten each other's windows.
 #[derive(Default)]
 struct Readers {
     host: Host,
-    /// The least recently used first.
+    /// Least recently used first.
     boundaries: Vec<((u32, Option<u32>), Boundary)>,
 }
 
@@ -236,7 +241,7 @@ impl Readers {
         self.host.read(now)
     }
 
-    /// The reading, and whether there is no such process.
+    /// Returns the reading, and whether the process does not exist.
     fn read(&mut self, pid: u32, gpu: Option<u32>, now: Instant) -> (Reading, bool) {
         let key = (pid, gpu);
         let known = self.boundaries.iter().position(|(reader, _)| *reader == key);
@@ -244,7 +249,7 @@ impl Readers {
             known.map_or_else(|| Boundary::new(pid, gpu), |index| self.boundaries.remove(index).1);
         let mut reading = boundary.read(now);
         if known.is_some() && boundary.has_ended() {
-            // The process that was known is gone; another may have its number by now.
+            // The known process has ended; a new process may have its id.
             boundary = Boundary::new(pid, gpu);
             reading = boundary.read(now);
         }

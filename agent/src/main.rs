@@ -1,4 +1,4 @@
-//! The agent's command.
+//! Command-line program of the agent.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            tracing::info!("stopping: sending what is left");
+            tracing::info!("shutting down: sending the remaining samples");
         };
         let boot = uuid::Uuid::new_v4();
         Ok(daemon::run(config, boot, collector.as_mut(), announce, shutdown).await?)
@@ -48,7 +48,8 @@ fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
     ran
 }
 
-/// One line of JSON for whoever started the agent: with port 0 only it says which one was taken.
+/// Prints one line of JSON for the program that started the agent. With port 0 it is the only place that
+/// names the port.
 fn announce(listening: Listening, life: &Life) {
     let mut line =
         serde_json::json!({ "listening": listening.local, "node": life.node, "boot_id": life.boot_id });

@@ -1,6 +1,7 @@
-//! What the agent measures and how it fares, for Prometheus: `docs/metrics.md` has the names.
+//! Prometheus metrics of the readings and of the agent itself. `docs/metrics.md` lists the names.
 //!
-//! A scrape reads nothing of the machine: it shows the latest sample. What that sample does not have has no series.
+//! A scrape reads no sources: it exposes the latest sample. Readings that are missing from that sample have
+//! no series.
 
 mod names;
 
@@ -15,7 +16,7 @@ use evenstep_protocol::{GpuSample, NodeSample, ProcessSample, Readings};
 use crate::local::{Shared, lock};
 use names::{GPU, GPU_PROCESS, HOST, PROCESS, Shown};
 
-/// What gathers the metrics of an agent.
+/// Returns the function that gathers the metrics of an agent.
 pub fn gather(shared: Arc<Shared>) -> Gather {
     Arc::new(move || families(&shared))
 }
@@ -31,7 +32,7 @@ fn families(shared: &Shared) -> Vec<MetricFamily> {
     families.by_name.into_values().filter_map(Family::done).collect()
 }
 
-/// Families by name, each series with the node that it is of.
+/// Metric families by name; each series has the label `node`.
 struct Families<'a> {
     node: &'a str,
     by_name: BTreeMap<&'static str, Family>,
@@ -58,20 +59,21 @@ impl Families<'_> {
         }
     }
 
-    /// A GPU, and what of it the watched processes use: others on it are only counted, as nothing bounds how many come and go.
+    /// Adds a GPU, and its use by watched processes. Other processes are only counted, since their number is
+    /// not bounded.
     fn gpu(&mut self, gpu: &GpuSample, watched: &[ProcessSample]) {
         let index = gpu.index.to_string();
         let known = [("uuid", &gpu.uuid), ("name", &gpu.name)];
         let known = known.iter().filter_map(|(label, value)| Some((*label, value.as_deref()?)));
         let labels: Vec<_> = [("gpu", index.as_str())].into_iter().chain(known).collect();
-        self.gauge("evenstep_gpu_info", "A GPU of the node.", &labels, 1.0);
+        self.gauge("evenstep_gpu_info", "GPU of the node.", &labels, 1.0);
         self.readings(&GPU, &[("gpu", &index)], &gpu.readings);
         for reason in &gpu.throttle_reasons {
-            let help = "Clocks are lowered for this reason.";
+            let help = "1 while clocks are lowered for this reason.";
             self.gauge("evenstep_gpu_throttled", help, &[("gpu", &index), ("reason", reason)], 1.0);
         }
         if !gpu.missing.contains_key("processes") {
-            let help = "Processes that compute on it.";
+            let help = "Number of processes that compute on the GPU.";
             self.gauge("evenstep_gpu_processes", help, &[("gpu", &index)], gpu.processes.len() as f64);
         }
         let is_watched = |process: &&ProcessSample| watched.iter().any(|other| other.pid == process.pid);
@@ -96,41 +98,40 @@ fn machine(families: &mut Families<'_>, shared: &Shared) {
     let source = if shared.synthetic { "demo" } else { "machine" };
     let cpu = cpu.as_deref().map(|cpu| ("cpu", cpu));
     let labels: Vec<_> = [("source", source)].into_iter().chain(cpu).collect();
-    families.gauge("evenstep_node_info", "The node, and where its readings come from.", &labels, 1.0);
+    families.gauge("evenstep_node_info", "Node, with the source of its readings.", &labels, 1.0);
     if let Some(cores) = cores {
-        families.gauge("evenstep_node_cores", "Cores of the node.", &[], *cores as f64);
+        families.gauge("evenstep_node_cores", "Number of cores of the node.", &[], *cores as f64);
     }
 }
 
-/// How the agent itself fares.
+/// Adds the metrics of the agent itself.
 fn fares(families: &mut Families<'_>, shared: &Shared) {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
-    families.gauge("evenstep_agent_info", "The agent that runs.", &version, 1.0);
+    families.gauge("evenstep_agent_info", "Version of the agent.", &version, 1.0);
     let interval = shared.interval.as_secs_f64();
-    families.gauge("evenstep_agent_interval_seconds", "The time from sample to sample.", &[], interval);
+    families.gauge("evenstep_agent_interval_seconds", "Time between samples.", &[], interval);
     let watched = lock(&shared.watch).pids().count();
-    families.gauge("evenstep_agent_processes_watched", "Processes that are watched.", &[], watched as f64);
+    families.gauge("evenstep_agent_processes_watched", "Number of watched processes.", &[], watched as f64);
     {
         let sampling = lock(&shared.sampling);
         if let Some(sample) = &sampling.latest {
-            let (name, help) =
-                ("evenstep_agent_last_sample_timestamp_seconds", "When the latest sample was taken.");
+            let (name, help) = ("evenstep_agent_last_sample_timestamp_seconds", "Time of the latest sample.");
             families.gauge(name, help, &[], sample.at_unix_ms as f64 / 1e3);
         }
         families.counter("evenstep_agent_samples_taken_total", "Samples taken.", &[], sampling.taken);
-        let help = "Moments at which a sample was due and the one before was not done.";
+        let help = "Samples skipped because the previous one was still being taken.";
         families.counter("evenstep_agent_samples_skipped_total", help, &[], sampling.skipped);
         for missing in sampling.missing.list() {
             let labels = [("source", missing.source), ("name", &missing.name)];
-            let help = "Readings that could not be had.";
+            let help = "Missing readings.";
             families.counter("evenstep_agent_readings_missing_total", help, &labels, missing.count);
         }
     }
     let spool = lock(&shared.spool).state();
     let gauges = [
-        ("evenstep_agent_spool_samples", "Samples that wait to be sent.", spool.waiting),
-        ("evenstep_agent_spool_bytes", "Bytes of samples on disk.", spool.bytes),
-        ("evenstep_agent_spool_limit_bytes", "The room for samples on disk.", spool.bytes_max),
+        ("evenstep_agent_spool_samples", "Samples waiting in the spool.", spool.waiting),
+        ("evenstep_agent_spool_bytes", "Size of the spool on disk.", spool.bytes),
+        ("evenstep_agent_spool_limit_bytes", "Maximum size of the spool on disk.", spool.bytes_max),
     ];
     for (name, help, value) in gauges {
         families.gauge(name, help, &[], value as f64);
@@ -140,47 +141,44 @@ fn fares(families: &mut Families<'_>, shared: &Shared) {
         ("unwritable", spool.dropped_unwritable),
         ("damaged", spool.damaged_lines),
     ] {
-        let help = "Samples that are lost.";
+        let help = "Lost samples.";
         families.counter("evenstep_agent_samples_dropped_total", help, &[("reason", reason)], count);
     }
     let uplink = lock(&shared.uplink).clone();
     for (name, help, count) in [
         (
             "evenstep_agent_samples_sent_total",
-            "Samples that the predictor acknowledged.",
+            "Samples acknowledged by the predictor.",
             uplink.samples_acknowledged,
         ),
         (
             "evenstep_agent_samples_duplicate_total",
-            "Samples sent that the predictor had already.",
+            "Samples sent that the predictor already had.",
             uplink.duplicates,
         ),
-        (
-            "evenstep_agent_samples_rejected_total",
-            "Samples in batches that were refused.",
-            spool.rejected_samples,
-        ),
+        ("evenstep_agent_samples_rejected_total", "Samples in rejected batches.", spool.rejected_samples),
         (
             "evenstep_agent_batches_sent_total",
-            "Batches that the predictor acknowledged.",
+            "Batches acknowledged by the predictor.",
             uplink.batches_acknowledged,
         ),
         (
             "evenstep_agent_batches_rejected_total",
-            "Batches that were refused for their content.",
+            "Batches rejected for their content.",
             spool.rejected_batches,
         ),
-        (
-            "evenstep_agent_send_failures_total",
-            "Attempts to send that led to nothing.",
-            uplink.failed_attempts,
-        ),
+        ("evenstep_agent_send_failures_total", "Failed attempts to send a batch.", uplink.failed_attempts),
     ] {
         families.counter(name, help, &[], count);
     }
     if uplink.batches_acknowledged + uplink.failed_attempts + spool.rejected_batches > 0 {
         let up = f64::from(u8::from(uplink.last_failure.is_none()));
-        families.gauge("evenstep_agent_uplink_up", "Whether the latest attempt was answered.", &[], up);
+        families.gauge(
+            "evenstep_agent_uplink_up",
+            "1 if the latest attempt to send a batch succeeded, else 0.",
+            &[],
+            up,
+        );
     }
 }
 
@@ -200,7 +198,7 @@ mod tests {
         text(&families.by_name.into_values().filter_map(Family::done).collect::<Vec<_>>()).unwrap()
     }
 
-    /// Two samples of this very machine and process: what they read, and nothing they missed.
+    /// Two samples of this machine and process: all their readings have series, and missing ones have none.
     #[test]
     fn all_that_is_read_is_shown_and_nothing_else() {
         let mut sampler = Sampler::of_machine();
@@ -212,7 +210,7 @@ mod tests {
         let known = |table: &[Shown], readings: &Readings| {
             let unknown =
                 readings.keys().find(|reading| table.iter().all(|shown| shown.reading != reading.as_str()));
-            assert_eq!(unknown, None, "is read and not shown");
+            assert_eq!(unknown, None, "reading without a metric");
         };
         known(&HOST, &sample.readings);
         known(&PROCESS, &sample.processes[0].readings);
@@ -229,7 +227,7 @@ mod tests {
             missing: [("memory_used".to_owned(), "broken".to_owned())].into(),
             ..NodeSample::default()
         };
-        let expected = "# HELP evenstep_node_cpu_ratio Share of the time of all cores.\n\
+        let expected = "# HELP evenstep_node_cpu_ratio Share of all cores' time.\n\
              # TYPE evenstep_node_cpu_ratio gauge\n\
              evenstep_node_cpu_ratio{node=\"node-a\",mode=\"busy\"} 0.25\n";
         assert_eq!(shown(&sample), expected);

@@ -1,22 +1,22 @@
-//! What one look at a source gives: readings by name, and for each name that could not be read, the reason.
+//! Result of reading a source: values by name, and the reason for each missing value.
 
 use std::collections::BTreeMap;
 
 use evenstep_protocol::Readings;
 
-/// What a source said at one moment.
+/// Readings of a source at one time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reading {
-    /// How long the window was that shares and rates were taken over, in seconds; absent in a reader's first reading.
+    /// Length of the window of shares and rates, in seconds; absent in a reader's first reading.
     pub window_s: Option<f64>,
-    /// What was read, all finite.
+    /// Values, all finite.
     pub readings: Readings,
-    /// What could not be read, by name, and why. A name is never in both maps.
+    /// Reasons of missing values, by name. A name is never in both maps.
     pub missing: BTreeMap<String, String>,
 }
 
 impl Reading {
-    /// Puts a value under its name, or the reason why there is none.
+    /// Adds a value, or the reason why it is missing.
     pub fn put(&mut self, name: &str, value: Result<f64, Gap>) {
         match value {
             Ok(value) if value.is_finite() => {
@@ -31,51 +31,51 @@ impl Reading {
         }
     }
 
-    /// Takes in everything that another source said; its window is not taken over.
+    /// Adds the readings of another source; the window stays unchanged.
     pub fn extend(&mut self, other: Self) {
         self.readings.extend(other.readings);
         self.missing.extend(other.missing);
     }
 }
 
-/// Why a reading is absent.
+/// Reason why a reading is missing.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Gap {
-    /// Shares and rates need two readings.
+    /// Shares and rates require two readings.
     #[error("first reading: no window yet")]
     First,
-    /// A counter that only rises was lower than before: it began again, so the difference means nothing.
-    #[error("the counter went back")]
+    /// A monotonic counter decreased, so it was reset and the difference is meaningless.
+    #[error("the counter decreased")]
     WentBack,
-    /// Two readings at the same moment.
+    /// Two readings have the same time.
     #[error("the window is empty")]
     EmptyWindow,
-    /// The process that was watched is gone; a later process of the same number is another one.
+    /// The process has ended; a later process with the same id is a different one.
     #[error("process {0} has ended")]
     Ended(u32),
-    /// The kernel has no such file: it was built without, or what the file belongs to is gone.
-    #[error("there is no {path}")]
+    /// The kernel has no such file: the feature is not built in, or the process or device no longer exists.
+    #[error("{path} does not exist")]
     NotThere {
-        /// Which file.
+        /// The file.
         path: String,
     },
-    /// A file of the kernel's could not be read.
+    /// A kernel file could not be read.
     #[error("cannot read {path}: {message}")]
     Unreadable {
-        /// Which file.
+        /// The file.
         path: String,
-        /// What the system said.
+        /// Error of the operating system.
         message: String,
     },
-    /// The text was not what the kernel documents.
+    /// The text does not have the format that the kernel documents.
     #[error("cannot find {field} in {path}")]
     Unexpected {
-        /// Which field was looked for.
+        /// The missing field.
         field: &'static str,
-        /// Which file.
+        /// The file.
         path: String,
     },
-    /// The system or the driver does not say.
+    /// The system or the driver does not provide the value.
     #[error("{0}")]
     Unsupported(String),
 }

@@ -1,4 +1,4 @@
-//! One sample of the node: every source read once, and what was missing counted.
+//! The sampler: reads every source once per sample, and counts missing readings.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::source::host::Host;
 use crate::source::process::Process;
 use crate::watch::Watch;
 
-/// Where samples come from.
+/// Takes samples of this machine or of a synthetic one.
 pub struct Sampler {
     source: Source,
     missing: MissingCounts,
@@ -33,7 +33,7 @@ struct Machine {
 }
 
 impl Sampler {
-    /// Samples this machine.
+    /// Creates a sampler of this machine.
     pub fn of_machine() -> Self {
         let machine = Machine {
             host: Host::new(),
@@ -44,7 +44,7 @@ impl Sampler {
         Self { source: Source::Machine(Box::new(machine)), missing: MissingCounts::default() }
     }
 
-    /// Samples a made-up machine.
+    /// Creates a sampler of synthetic readings.
     pub fn of_demo(seed: u64, started: Instant) -> Self {
         Self {
             source: Source::Demo { demo: Box::new(Demo::new(seed)), started },
@@ -52,7 +52,7 @@ impl Sampler {
         }
     }
 
-    /// Takes one sample. Processes that turn out to have ended are watched no longer.
+    /// Takes a sample. Removes processes that have ended from `watch`.
     pub fn sample(&mut self, now: Instant, at_unix_ms: i64, watch: &mut Watch) -> NodeSample {
         let sample = match &mut self.source {
             Source::Machine(machine) => machine.sample(now, at_unix_ms, watch),
@@ -62,7 +62,7 @@ impl Sampler {
         sample
     }
 
-    /// What was missing so far.
+    /// Returns the counts of missing readings.
     pub fn missing(&self) -> &MissingCounts {
         &self.missing
     }
@@ -107,7 +107,7 @@ impl Machine {
     }
 }
 
-/// How often which reading was missing. Bounded by the names that sources have.
+/// Number of times that each reading was missing. Bounded by the number of readings that sources have.
 #[derive(Debug, Clone, Default)]
 pub struct MissingCounts {
     counts: BTreeMap<(&'static str, String), (u64, String)>,
@@ -118,11 +118,11 @@ pub struct MissingCounts {
 pub struct MissingCount {
     /// `host`, `process`, `gpu` or `gpu_process`.
     pub source: &'static str,
-    /// Its name.
+    /// Name of the reading.
     pub name: String,
-    /// In how many readings it was missing since the agent started.
+    /// Number of samples in which it was missing since the agent started.
     pub count: u64,
-    /// Why, the last time.
+    /// Most recent reason.
     pub last_reason: String,
 }
 
@@ -148,7 +148,7 @@ impl MissingCounts {
         }
     }
 
-    /// All of them, by source and name.
+    /// Returns all counts, by source and name.
     pub fn list(&self) -> Vec<MissingCount> {
         let entry = |((source, name), (count, last_reason)): (&(&'static str, String), &(u64, String))| {
             MissingCount { source, name: name.clone(), count: *count, last_reason: last_reason.clone() }

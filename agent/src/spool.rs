@@ -1,12 +1,13 @@
-//! The spool: samples on disk until the predictor has acknowledged them.
+//! The spool: keeps samples on disk until the predictor has acknowledged them.
 //!
-//! It is a directory of segments, files of lines that are only ever appended to, each line with its checksum. Every
-//! start of the agent is a life of its own: it takes a new boot id, counts from 0 and writes segments of its own, so
-//! that no (boot id, sequence number) is ever used twice, whatever a crash or a power cut took from the disk.
+//! A spool is a directory of segments, which are append-only files of lines with a checksum each. Each start
+//! of the agent uses a new boot id, counts from 0 and writes new segments. So no (boot id, sequence number)
+//! is used twice, whatever a crash or a power failure removes from the disk.
 //!
-//! A sample is handed to the operating system as soon as it is taken, which survives the end of the agent in any way,
-//! `kill -9` too. It is not synced to the disk one by one: that would write a device block every second for the life
-//! of the node. A power cut may therefore take the last seconds that were not sent yet. Segments are synced when full.
+//! Each sample is passed to the operating system at once, so it survives any end of the agent, including
+//! `kill -9`. Samples are not synced to the disk one by one, as this would write a device block every second
+//! for the lifetime of the node. A power failure may therefore lose the unsent samples of the last seconds.
+//! Segments are synced when they are full.
 
 mod rejected;
 mod segment;
@@ -23,92 +24,92 @@ use serde_json::value::RawValue;
 use rejected::Rejected;
 use segment::{Scan, Segment};
 
-/// The least room that makes sense: some dozens of samples.
+/// Minimum size limit: room for some dozens of samples.
 pub const SPOOL_BYTES_MIN: u64 = 64 << 10;
-/// The part of the room that is kept for rejected batches.
+/// Divisor of the size limit that is reserved for rejected batches.
 const REJECTED_SHARE: u64 = 8;
-/// The spool is cut in about this many segments: the oldest is what is dropped when it is full.
+/// Approximate number of segments when the spool is full; the oldest segment is then dropped.
 const SEGMENTS: u64 = 16;
-/// A segment is closed when it has grown to this, however large the spool may be.
+/// Maximum segment size in bytes, however large the spool may be.
 const SEGMENT_BYTES_MAX: u64 = 1 << 20;
-/// Samples in one batch, by the contract.
+/// Maximum number of samples per batch, as the protocol specifies.
 pub const BATCH_SAMPLES_MAX: usize = 1000;
-/// Bytes of samples in one batch, unless a single sample is larger.
+/// Maximum bytes of samples per batch, unless a single sample is larger.
 const BATCH_BYTES_MAX: usize = 512 << 10;
 
-/// Whose samples a segment holds.
+/// Identity of the samples in a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Life {
-    /// The machine they were taken on.
+    /// The node on which they were taken.
     pub node: NodeId,
-    /// The life of the sequence counter.
+    /// Boot id; sequence numbers are unique within it.
     pub boot_id: String,
 }
 
-/// Samples that wait, in the shape of a telemetry batch.
+/// Waiting samples, in the form of a telemetry batch.
 #[derive(Debug, Serialize)]
 pub struct Batch {
-    /// Whose samples.
+    /// Identity of the samples.
     #[serde(flatten)]
     pub life: Life,
-    /// Sequence number of the first.
+    /// Sequence number of the first sample.
     pub sequence: u64,
-    /// The samples, with consecutive numbers.
+    /// The samples, with consecutive sequence numbers.
     pub samples: Vec<Box<RawValue>>,
     #[serde(skip)]
     segment: u64,
-    /// For each sample the place in the segment just behind it.
+    /// Offset in the segment of each sample's end.
     #[serde(skip)]
     ends: Vec<u64>,
 }
 
-/// How the spool fares.
+/// State of the spool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SpoolState {
-    /// Bytes on disk in segments.
+    /// Size of the segments on disk, in bytes.
     pub bytes: u64,
-    /// The most they may take; the oldest samples are dropped beyond.
+    /// Maximum of `bytes`; beyond it, the oldest samples are dropped.
     pub bytes_max: u64,
-    /// Samples not acknowledged yet.
+    /// Samples that are not acknowledged yet.
     pub waiting: u64,
     /// Samples lost because the spool was full.
     pub dropped_full: u64,
     /// Samples lost because they could not be written.
     pub dropped_unwritable: u64,
-    /// Lines that a crash tore, or that the disk garbled; each held one sample at most.
+    /// Lines damaged by a crash or by the disk; each held at most one sample.
     pub damaged_lines: u64,
-    /// Batches set aside because the predictor refused their content.
+    /// Batches that the predictor rejected for their content.
     pub rejected_batches: u64,
-    /// Samples in them.
+    /// Samples in these batches.
     pub rejected_samples: u64,
 }
 
-/// Why the spool cannot be used.
+/// An error of the spool.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
-    /// Another agent has it.
-    #[error("the spool {0} is in use by another agent: give each its own --spool-dir")]
+    /// Another agent uses the spool.
+    #[error("the spool {0} is in use by another agent; give each agent its own --spool-dir")]
     InUse(PathBuf),
-    /// One sample alone is larger than the spool may be.
+    /// A single sample exceeds the size limit of the spool.
     #[error(
-        "a sample of {bytes} bytes is larger than the spool may be ({bytes_max} bytes, --spool-max-bytes)"
+        "a sample of {bytes} bytes exceeds the spool's limit of {bytes_max} bytes; raise --spool-max-bytes"
     )]
     SampleTooLarge {
-        /// Its size.
+        /// Size of the sample, in bytes.
         bytes: u64,
-        /// The room.
+        /// Size limit, in bytes.
         bytes_max: u64,
     },
-    /// The disk refused.
-    #[error("the spool {path}: {source}")]
+    /// A file operation failed.
+    #[error("spool {path}: {source}")]
     Io {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A sample cannot be written down.
-    #[error("a sample cannot be written as JSON: {0}")]
+    /// A sample cannot be serialized.
+    #[error("cannot serialize a sample as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
 
@@ -116,11 +117,11 @@ pub enum SpoolError {
 #[derive(Debug)]
 pub struct Spool {
     directory: PathBuf,
-    /// Locked while this lives.
+    /// Locked for the lifetime of this value.
     _lock: File,
     life: Life,
     next_sequence: u64,
-    /// The oldest first; the last is the one written to while `open` is there.
+    /// Oldest first; if `open` is set, it is the file of the last one.
     segments: VecDeque<Segment>,
     next_segment: u64,
     open: Option<File>,
@@ -129,10 +130,10 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// Opens the spool in `directory`, with what earlier lives left there; `life` must be a new one.
+    /// Opens the spool in `directory`, including samples of earlier runs. `life` must be new.
     ///
     /// # Errors
-    /// [`SpoolError::InUse`] where another agent has it, [`SpoolError::Io`] where the disk refuses.
+    /// [`SpoolError::InUse`] if another agent uses the spool, [`SpoolError::Io`] if a file operation fails.
     pub fn open(directory: &Path, bytes_max: u64, life: Life) -> Result<Self, SpoolError> {
         let io_error = |source| SpoolError::Io { path: directory.to_owned(), source };
         fs::create_dir_all(directory).map_err(io_error)?;
@@ -159,36 +160,38 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Whose samples are appended.
+    /// Returns the identity of appended samples.
     pub fn life(&self) -> &Life {
         &self.life
     }
 
-    /// How it fares.
+    /// Returns the state of the spool.
     pub fn state(&self) -> SpoolState {
         let waiting = self.segments.iter().map(|segment| segment.waiting).sum();
         SpoolState { bytes: self.bytes(), waiting, ..self.state.clone() }
     }
 
-    /// Keeps a sample and gives its sequence number. Where there is no room the oldest samples are dropped.
+    /// Appends a sample and returns its sequence number. If the spool is full, the oldest samples are
+    /// dropped.
     ///
     /// # Errors
-    /// The sample could not be written and is lost, and counted; its sequence number is not used up.
+    /// If the sample could not be written. It is lost and counted; its sequence number is not used.
     pub fn append(&mut self, sample: &NodeSample) -> Result<u64, SpoolError> {
         self.try_append(sample).inspect_err(|_| self.state.dropped_unwritable += 1)
     }
 
-    /// The oldest samples that wait, from one life and with consecutive numbers; none when all are acknowledged.
+    /// Returns the oldest waiting samples of one boot id, with consecutive numbers; `None` if all samples are
+    /// acknowledged.
     ///
     /// # Errors
-    /// A segment could not be read.
+    /// If a segment cannot be read.
     pub fn next_batch(&mut self, samples_max: usize) -> Result<Option<Batch>, SpoolError> {
         while let Some(index) = self.segments.iter().position(|segment| segment.waiting > 0) {
             let segment = &mut self.segments[index];
             let scan = Scan::records(&segment.path, segment.acknowledged, samples_max, BATCH_BYTES_MAX);
             let scan = scan.map_err(|source| SpoolError::Io { path: segment.path.clone(), source })?;
             let Some(first) = scan.records.first() else {
-                // The count of waiting samples came from this very file, which has been garbled since.
+                // The file was damaged after its waiting samples had been counted.
                 self.state.damaged_lines += segment.waiting;
                 segment.waiting = 0;
                 continue;
@@ -208,17 +211,18 @@ impl Spool {
         Ok(None)
     }
 
-    /// Forgets the samples of `batch` below `next_sequence`: the predictor has them. Gives how many those were.
+    /// Removes the samples of `batch` below `next_sequence`, which the predictor has stored. Returns their
+    /// number.
     ///
     /// # Errors
-    /// The place could not be noted on disk: it is known in this life, and the next may send samples again.
+    /// If the position cannot be saved. This run still uses it, but the next run may send samples again.
     pub fn acknowledge(&mut self, batch: &Batch, next_sequence: u64) -> Result<u64, SpoolError> {
         let count = next_sequence.saturating_sub(batch.sequence).min(batch.samples.len() as u64);
         let Some(end) = usize::try_from(count).ok().and_then(|count| batch.ends.get(count.checked_sub(1)?))
         else {
             return Ok(0);
         };
-        // A segment that was dropped while its batch was under way has nothing left to forget.
+        // The segment may have been dropped while the batch was in flight.
         if let Some(segment) = self.segments.iter_mut().find(|segment| segment.number == batch.segment) {
             segment.acknowledged = *end;
             segment.waiting = segment.waiting.saturating_sub(count);
@@ -227,10 +231,10 @@ impl Spool {
         Ok(count)
     }
 
-    /// Puts a batch that the predictor refused for its content aside, and goes on behind it.
+    /// Saves a batch that the predictor rejected for its content, and advances past it.
     ///
     /// # Errors
-    /// It could not be put aside; it stays where it is.
+    /// If the batch cannot be saved; it then stays in the spool.
     pub fn set_aside(&mut self, batch: &Batch, reason: &str) -> Result<(), SpoolError> {
         self.rejected
             .keep(batch, reason)
@@ -240,10 +244,10 @@ impl Spool {
         self.acknowledge(batch, batch.sequence + batch.samples.len() as u64).map(drop)
     }
 
-    /// Syncs what was appended to the disk.
+    /// Syncs appended samples to the disk.
     ///
     /// # Errors
-    /// The disk refused.
+    /// If the sync fails.
     pub fn sync(&mut self) -> Result<(), SpoolError> {
         let synced = self.open.as_ref().map_or(Ok(()), File::sync_data);
         synced.map_err(|source| SpoolError::Io { path: self.directory.clone(), source })
@@ -268,7 +272,7 @@ impl Spool {
         let needed = if self.open.is_some() { bytes } else { bytes + header.len() as u64 };
         self.make_room(needed);
         if let Err(source) = self.write(&header, &line) {
-            // The line may be torn: nothing may follow it in that file.
+            // The line may be incomplete, so no line may follow it in this file.
             self.close();
             return Err(SpoolError::Io { path: self.directory.clone(), source });
         }
@@ -299,7 +303,7 @@ impl Spool {
 
     fn close(&mut self) {
         if let Some(Err(error)) = self.open.take().map(|file| file.sync_data()) {
-            tracing::warn!(%error, "a full segment of the spool could not be synced");
+            tracing::warn!(%error, "failed to sync a full segment of the spool");
         }
     }
 
@@ -316,14 +320,14 @@ impl Spool {
                 tracing::warn!(
                     dropped = oldest.waiting,
                     total,
-                    "the spool is full: its oldest samples are lost"
+                    "the spool is full; dropped its oldest samples"
                 );
             }
             remove(&oldest);
         }
     }
 
-    /// Removes segments that are done with, and notes where the first one left stands.
+    /// Removes finished segments, and saves the position in the first remaining one.
     fn settle(&mut self) -> Result<(), SpoolError> {
         while let Some(oldest) = self.segments.front().filter(|segment| segment.waiting == 0) {
             if self.open.is_some() && self.segments.len() == 1 {
@@ -339,7 +343,7 @@ impl Spool {
 
     fn recover(&mut self) -> io::Result<()> {
         let cursor = segment::read_cursor(&self.directory);
-        // A number is never used again, or an old cursor would be taken for that of a new segment.
+        // Numbers are not reused, because a saved position would then apply to a new segment.
         self.next_segment = cursor.map_or(0, |(number, _)| number + 1);
         for (number, path) in segment::list(&self.directory)? {
             self.next_segment = self.next_segment.max(number + 1);
@@ -355,7 +359,7 @@ impl Spool {
         let state = self.state();
         if state.waiting > 0 || state.damaged_lines > 0 {
             let (waiting, damaged_lines) = (state.waiting, state.damaged_lines);
-            tracing::info!(waiting, damaged_lines, "samples of an earlier run are in the spool");
+            tracing::info!(waiting, damaged_lines, "recovered samples of an earlier run from the spool");
         }
         self.make_room(0);
         Ok(())
@@ -364,13 +368,13 @@ impl Spool {
 
 fn remove(segment: &Segment) {
     if let Err(error) = fs::remove_file(&segment.path) {
-        tracing::warn!(path = %segment.path.display(), %error, "a segment of the spool cannot be removed");
+        tracing::warn!(path = %segment.path.display(), %error, "failed to remove a segment of the spool");
     }
 }
 
 #[cfg(test)]
 impl Batch {
-    /// A batch of `count` samples without readings.
+    /// Creates a batch of `count` samples without readings.
     pub(crate) fn for_test(life: Life, sequence: u64, count: usize) -> Self {
         let sample = || RawValue::from_string("{\"at_unix_ms\":0}".to_owned()).unwrap();
         let samples = (0..count).map(|_| sample()).collect();

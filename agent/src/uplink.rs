@@ -1,8 +1,9 @@
-//! The uplink: what the spool holds goes to the predictor, in batches, and stays in the spool until it is
-//! acknowledged.
+//! The uplink: sends batches from the spool to the predictor. Samples stay in the spool until the predictor
+//! acknowledges them.
 //!
-//! It runs on a thread of its own, as it waits on a network that may be away for days. A batch that got no answer is
-//! sent again: at least once on the wire, and (node, boot id, sequence number) make it exactly once in the store.
+//! The uplink runs on its own thread, because it may wait for an unreachable predictor for days. A batch
+//! without a response is sent again, so delivery is at least once. The predictor stores each (node, boot id,
+//! sequence number) once.
 
 mod verdict;
 
@@ -19,44 +20,45 @@ use serde::Serialize;
 use crate::spool::{BATCH_SAMPLES_MAX, Batch, Spool};
 use verdict::{Unheard, Verdict, judge};
 
-/// Where batches go, on every server.
+/// Path of the telemetry endpoint.
 const PATH: &str = "/v1/telemetry";
-/// The longest wait for one answer, whoever of several servers gives it.
+/// Timeout of a request, per server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest wait for the answer to what is left when the agent is told to stop.
+/// Timeout of a request during shutdown.
 const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// An answer longer than this is none of the predictor's.
+/// Maximum response size; the predictor's responses are smaller.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
-/// The time for sending what is left then; whatever still is waits in the spool for the next start.
+/// Maximum time for sending the remaining samples during shutdown. Other samples stay in the spool for the
+/// next start.
 const LAST_SENDING: Duration = Duration::from_secs(4);
-/// The first pause after a failure, before jitter.
+/// First pause after a failure, before jitter.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
-/// The longest pause after a failure, unless the predictor requests a longer one.
+/// Longest pause after a failure, unless the predictor requests a longer one.
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
-/// The longest pause that a predictor may request.
+/// Longest pause that a predictor can request.
 const RETRY_REQUESTED_LONGEST: Duration = Duration::from_secs(300);
 
-/// How the uplink fares.
+/// State of the uplink.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct UplinkState {
-    /// Where batches go now: of several servers, the one that answered last.
+    /// The server to which batches go: the one that responded last.
     pub server: String,
     /// Samples that the predictor acknowledged.
     pub samples_acknowledged: u64,
-    /// Of these, samples that it had already.
+    /// Acknowledged samples that the predictor already had.
     pub duplicates: u64,
-    /// Batches that it acknowledged.
+    /// Acknowledged batches.
     pub batches_acknowledged: u64,
-    /// Attempts that led to nothing and were or will be made again.
+    /// Failed attempts that were or will be repeated.
     pub failed_attempts: u64,
-    /// What the last such attempt met; absent once one succeeds.
+    /// Reason of the last failed attempt; absent after a success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<String>,
-    /// Samples in one batch, at most: lowered where the predictor finds batches too large.
+    /// Maximum samples per batch; lowered when the predictor rejects a batch as too large.
     pub batch_samples_max: usize,
 }
 
-/// The sending end of one agent.
+/// Sends the samples of one agent.
 pub struct Uplink {
     spool: Arc<Mutex<Spool>>,
     state: Arc<Mutex<UplinkState>>,
@@ -67,19 +69,20 @@ pub struct Uplink {
     batch_samples_max: usize,
 }
 
-/// What came of one attempt.
+/// Outcome of one attempt.
 #[derive(Debug, PartialEq)]
 enum Step {
-    /// Nothing waits.
+    /// No samples are waiting.
     Idle,
-    /// The spool moved on, or the next batch will be smaller.
+    /// The spool advanced, or the next batch will be smaller.
     Went,
-    /// Nothing moved; the next attempt should wait this long.
+    /// No progress; pause this long before the next attempt.
     Retry(Duration),
 }
 
 impl Uplink {
-    /// Sends what `spool` holds to one of `servers` every `send_every`. The jitter of pauses depends on `seed` alone.
+    /// Creates an uplink that sends samples from `spool` to one of `servers` every `send_every`. The jitter
+    /// of pauses depends only on `seed`.
     pub fn new(
         spool: Arc<Mutex<Spool>>,
         state: Arc<Mutex<UplinkState>>,
@@ -110,7 +113,8 @@ impl Uplink {
         uplink
     }
 
-    /// Runs until `stop` says so or its sender is gone, then tries once more to send what is left.
+    /// Runs until `stop` receives a message or its sender is dropped. Then tries to send the remaining
+    /// samples.
     pub fn run(mut self, stop: &Receiver<()>) {
         let mut wait = self.send_every;
         while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(wait) {
@@ -151,7 +155,7 @@ impl Uplink {
                     state.duplicates += duplicates;
                     state.batches_acknowledged += 1;
                     if state.last_failure.take().is_some() {
-                        tracing::info!("the predictor takes telemetry again");
+                        tracing::info!("the predictor accepts telemetry again");
                     }
                 });
                 Step::Went
@@ -161,7 +165,7 @@ impl Uplink {
                 Step::Went
             }
             Verdict::TooLarge => {
-                let step = self.set_aside(&batch, "413: one sample alone is too large for the predictor");
+                let step = self.set_aside(&batch, "413: a single sample is too large for the predictor");
                 self.set_batch_samples_max(BATCH_SAMPLES_MAX);
                 step
             }
@@ -180,7 +184,7 @@ impl Uplink {
         let first = self.transport.first_server();
         self.update(|state| state.server = first);
         sent.unwrap_or_else(|unreachable| {
-            // Whoever said when to come back is left alone until then.
+            // Waits until the latest time that any server requested.
             let after = unreachable.attempts.iter().filter_map(|(_, unheard)| unheard.after).max();
             Verdict::Retry(Unheard { reason: unreachable.to_string(), after })
         })
@@ -188,7 +192,12 @@ impl Uplink {
 
     fn set_aside(&mut self, batch: &Batch, reason: &str) -> Step {
         let (sequence, samples) = (batch.sequence, batch.samples.len());
-        tracing::error!(reason, sequence, samples, "the predictor refused a batch: it is set aside");
+        tracing::error!(
+            reason,
+            sequence,
+            samples,
+            "the predictor rejected a batch; moving it to the rejected directory"
+        );
         let aside = self.lock_spool().set_aside(batch, reason);
         match aside {
             Ok(()) => Step::Went,
@@ -201,16 +210,19 @@ impl Uplink {
         let wait = after.map_or(own, |after| own.max(after.min(RETRY_REQUESTED_LONGEST)));
         self.update(|state| {
             state.failed_attempts += 1;
-            // Said once for each outage, not for each attempt.
+            // Logged once per outage, not for each attempt.
             if state.last_failure.replace(reason.to_owned()).is_none() {
-                tracing::warn!(reason, "the predictor does not take telemetry: samples wait in the spool");
+                tracing::warn!(
+                    reason,
+                    "the predictor is unreachable or rejects telemetry; samples stay in the spool"
+                );
             }
         });
         Step::Retry(wait)
     }
 
     fn set_batch_samples_max(&mut self, samples: usize) {
-        tracing::info!(samples, "samples in one batch, at most, from now on");
+        tracing::info!(samples, "changed the maximum number of samples per batch");
         self.batch_samples_max = samples;
         self.update(|state| state.batch_samples_max = samples);
     }

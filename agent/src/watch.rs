@@ -1,37 +1,40 @@
-//! Which processes are watched.
+//! The list of sampled processes.
 
-/// Processes that are watched, at most; beyond, the one that was asked for longest ago makes room.
+/// Maximum number of sampled processes. If the list is full, the least recently requested process is removed.
 pub const WATCHED_MAX: usize = 64;
 
-/// The processes that samples include: those of `--watch-pid` and those that somebody asked `/sample` for.
+/// Processes that samples include: those of `--watch-pid` and those requested through `/sample`.
 #[derive(Debug, Clone, Default)]
 pub struct Watch {
-    /// The one asked for longest ago first.
+    /// Least recently requested first.
     pids: Vec<u32>,
 }
 
 impl Watch {
-    /// Watches `pid` from now on.
+    /// Adds `pid`, or moves it to the end of the list.
     pub fn ask(&mut self, pid: u32) {
         self.remove(pid);
         if self.pids.len() >= WATCHED_MAX {
             let dropped = self.pids.remove(0);
-            tracing::warn!(dropped, "more than {WATCHED_MAX} processes to watch");
+            tracing::warn!(
+                dropped,
+                "more than {WATCHED_MAX} watched processes; stopped watching the least recently requested one"
+            );
         }
         self.pids.push(pid);
     }
 
-    /// Watches `pid` no longer.
+    /// Removes `pid`.
     pub fn remove(&mut self, pid: u32) {
         self.pids.retain(|watched| *watched != pid);
     }
 
-    /// Whether `pid` is watched.
+    /// Whether `pid` is in the list.
     pub fn contains(&self, pid: u32) -> bool {
         self.pids.contains(&pid)
     }
 
-    /// All of them.
+    /// Returns all process ids.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
         self.pids.iter().copied()
     }

@@ -1,16 +1,17 @@
-//! How long a fresh reading takes: it stands on the critical path of an iteration.
+//! Duration of a reading at the boundary of an iteration, which is on the critical path.
 
 use std::time::{Duration, Instant};
 
 use evenstep_agent::Boundary;
 
 const READINGS: usize = 2000;
-/// The budget for a reading without a GPU. Held against the median: the tail on a shared machine is not ours.
+/// Limit for a reading without a GPU. Applies to the median, since other load on a shared machine affects the
+/// tail.
 const BUDGET: Duration = Duration::from_millis(1);
 
 #[test]
 fn a_fresh_reading_is_well_under_a_millisecond() {
-    // As many threads as a training process has, asleep.
+    // Sleeping threads, as many as a training process has.
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let stopped = std::sync::Arc::new(std::sync::Mutex::new(stopped));
     let threads: Vec<_> = (0..16)

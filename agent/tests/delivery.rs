@@ -1,4 +1,5 @@
-//! Nothing acknowledged is lost, nothing is stored twice: the real agent against a receiver that misbehaves.
+//! Delivery tests of the real agent against a receiver with failures: acknowledged samples are neither lost
+//! nor stored twice.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -23,13 +24,13 @@ fn assert_without_gaps(sequences: &BTreeSet<u64>, from: u64) {
     assert_eq!(sequences, &expected);
 }
 
-/// Bytes of everything below a directory.
+/// Returns the size of all files below a directory, in bytes.
 fn bytes_below(directory: &Path) -> u64 {
     let entries = std::fs::read_dir(directory).unwrap().flatten();
     let size = |entry: std::fs::DirEntry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
         Ok(metadata) => metadata.len(),
-        // Removed between the listing and the look.
+        // Removed between listing and reading.
         Err(_) => 0,
     };
     entries.map(size).sum()
@@ -53,7 +54,7 @@ fn every_sample_arrives_once_though_the_receiver_comes_and_goes() {
     assert!(agent.terminate().success());
     receiver.look(|store| {
         assert_without_gaps(&store.sequences[&boot_id], 0);
-        // What was taken after the look, too: the last attempt is made on the way out.
+        // Includes samples taken after the query, because a final attempt is made at shutdown.
         assert!(store.count() as u64 >= taken);
     });
 }
@@ -69,7 +70,7 @@ fn an_answer_that_was_lost_means_sending_again_and_storing_once() {
         refuse(500)
     });
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
-    receiver.wait_until("it goes on", |store| store.count() >= 20 && store.batches.len() > 3);
+    receiver.wait_until("later samples arrive", |store| store.count() >= 20 && store.batches.len() > 3);
     let status = agent.wait_until("acknowledged", |status| status["uplink"]["samples_acknowledged"] != 0);
     assert!(status["uplink"]["duplicates"].as_u64().unwrap() > 0);
     let boot_id = agent.boot_id.clone();
@@ -95,7 +96,7 @@ fn killed_in_the_middle_it_sends_what_it_had_kept_under_its_old_name() {
     let second = agent.boot_id.clone();
     assert_ne!(first, second);
     receiver.come(take);
-    receiver.wait_until("the new life arrives", |store| {
+    receiver.wait_until("samples of the second run arrive", |store| {
         store.sequences.get(&second).is_some_and(|sequences| sequences.len() >= 10)
     });
     assert!(agent.terminate().success());
@@ -113,7 +114,7 @@ fn a_full_spool_stays_in_its_room_and_says_what_it_dropped() {
     let room = SPOOL_BYTES_MIN.to_string();
     let agent = Agent::start(&receiver.url(), spool.path(), &["--spool-max-bytes", &room]);
     agent.wait_until("the spool is full", |status| {
-        // The lock, the cursor and the file it is written to first come on top.
+        // The lock, the cursor and its temporary file are not part of the limit.
         assert!(bytes_below(spool.path()) <= SPOOL_BYTES_MIN + 200);
         status["spool"]["dropped_full"].as_u64().unwrap() > 10
     });
@@ -131,7 +132,7 @@ fn batches_that_are_too_large_are_halved_until_they_fit() {
     let spool = tempfile::tempdir().unwrap();
     let mut receiver = Receiver::away();
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
-    agent.wait_until("more waits than is taken at once", |status| waiting(status) >= 12);
+    agent.wait_until("more samples wait than fit in a batch", |status| waiting(status) >= 12);
     receiver.come(|batch, _| if batch.samples.len() > 3 { refuse(413) } else { None });
     receiver.wait_until("they arrive in pieces", |store| store.count() >= 12);
     let boot_id = agent.boot_id.clone();
@@ -148,7 +149,7 @@ fn a_poison_batch_is_set_aside_and_the_rest_goes_on() {
         if has_the_fifth { refuse(422) } else { None }
     });
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
-    receiver.wait_until("it goes on", |store| store.count() >= 20);
+    receiver.wait_until("later samples arrive", |store| store.count() >= 20);
     let status = agent.wait_until("counted", |status| status["spool"]["rejected_batches"] == 1);
     let rejected = status["spool"]["rejected_samples"].as_u64().unwrap();
     let boot_id = agent.boot_id.clone();
@@ -171,7 +172,7 @@ fn a_server_that_says_when_to_come_back_is_left_alone_until_then() {
         (store.batches.len() == 1).then(busy)
     });
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
-    receiver.wait_until("it comes back", |store| store.batches.len() >= 2);
+    receiver.wait_until("a second batch arrives", |store| store.batches.len() >= 2);
     receiver.look(|store| {
         let waited = store.batches[1].0.duration_since(store.batches[0].0);
         assert!(waited >= Duration::from_secs(2), "{waited:?}");
@@ -185,21 +186,21 @@ fn of_several_servers_one_that_answers_gets_everything_in_order() {
     let (mut first, mut second) = (Receiver::here(take), Receiver::away());
     let servers = format!("{},{}", first.url(), second.url());
     let agent = Agent::start(&servers, spool.path(), &[]);
-    first.wait_until("the first takes them", |store| store.count() >= 10);
+    first.wait_until("the first server receives samples", |store| store.count() >= 10);
     first.go();
     second.come(take);
-    second.wait_until("the second takes over", |store| store.count() >= 10);
-    agent.wait_until("it says so", |status| status["uplink"]["server"] == second.url());
-    // Back where it was, it is not asked: the second answers.
+    second.wait_until("the second server receives samples", |store| store.count() >= 10);
+    agent.wait_until("it names the second server", |status| status["uplink"]["server"] == second.url());
+    // The first server runs again, but gets no requests as long as the second one responds.
     first.come(take);
     let before = second.look(Store::count);
-    second.wait_until("the second goes on", |store| store.count() >= before + 10);
-    // Who drains is left at once, whatever it asks for.
+    second.wait_until("the second server receives more samples", |store| store.count() >= before + 10);
+    // A draining server is abandoned at once, whatever pause it requests.
     second.go();
     second
         .come(|_, _| Some((StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "300")]).into_response()));
     let before = first.look(Store::count);
-    first.wait_until("the first again", |store| store.count() >= before + 10);
+    first.wait_until("the first server receives more samples", |store| store.count() >= before + 10);
     let boot_id = agent.boot_id.clone();
     assert!(agent.terminate().success());
     let taken = |receiver: &Receiver| receiver.look(|store| store.sequences[&boot_id].clone());
@@ -222,5 +223,5 @@ fn a_server_that_points_to_another_is_followed() {
     assert_eq!(status["uplink"]["server"], owner.url());
     assert_eq!(status["uplink"]["failed_attempts"], 0);
     assert!(agent.terminate().success());
-    pointing.look(|store| assert_eq!(store.batches.len(), 1, "the other one is remembered"));
+    pointing.look(|store| assert_eq!(store.batches.len(), 1, "the redirect is remembered"));
 }

@@ -1,4 +1,4 @@
-//! What the agent says on its own machine.
+//! Tests of the agent's local HTTP API.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -22,7 +22,7 @@ fn a_fresh_reading_is_over_the_time_since_one_last_asked() {
     let (_, second) = agent.get(&page);
     assert!(second["window_s"].as_f64().unwrap() <= start.elapsed().as_secs_f64() + 1.0);
     assert!(second["readings"]["own_cpu"].is_number(), "{second:#}");
-    // Whoever asks for a process wants it in the samples, too.
+    // A requested process is also added to the samples.
     agent.wait_until("watched", |status| status["watched_pids"][0] == std::process::id());
     assert!(agent.get("/sample").1["readings"]["memory_used"].is_number());
 }
@@ -55,7 +55,7 @@ fn missing_readings_are_counted_in_the_status() {
     let status = agent.wait_until("sampled", |status| status["samples_taken"].as_u64().unwrap() >= 10);
     let missing = status["missing"].as_array().unwrap();
     let cpu_busy = missing.iter().find(|entry| entry["name"] == "cpu_busy").unwrap();
-    // At 20 ms from sample to sample the look-back of 100 ms is not reached by the first ones.
+    // At an interval of 20 ms, the first samples do not reach the look-back of 100 ms.
     assert!(cpu_busy["count"].as_u64().unwrap() >= 1 && cpu_busy["source"] == "host", "{status:#}");
 }
 

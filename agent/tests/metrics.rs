@@ -1,4 +1,4 @@
-//! What Prometheus is told by a real agent.
+//! Tests of the real agent's Prometheus metrics.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -14,9 +14,9 @@ use support::agent::Agent;
 use support::promtool::complaints;
 use support::receiver::{Receiver, refuse, take};
 
-/// The names, and what they mean.
+/// Documentation of the metric names.
 const NAMES: &str = include_str!("../../docs/metrics.md");
-/// Longer than any healthy test waits.
+/// Timeout, longer than any healthy test waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -25,7 +25,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "never happened: {what}");
+        assert!(start.elapsed() < PATIENCE, "timed out waiting until {what}");
     }
 }
 
@@ -38,7 +38,7 @@ fn metrics_are_named_as_documented_and_clean() {
     let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
     let own = std::process::id().to_string();
     let agent = Agent::start(&receiver.url(), spool.path(), &["--watch-pid", &own]);
-    let series = until("everything is read and sent", || {
+    let series = until("all metrics have values", || {
         let series = agent.metrics();
         let all = [
             "evenstep_node_cpu_ratio{node=\"node-a\",mode=\"busy\"}".to_owned(),
@@ -54,7 +54,7 @@ fn metrics_are_named_as_documented_and_clean() {
     assert!(series.keys().all(|series| series.contains("node=\"node-a\"")), "{series:#?}");
     assert_eq!(series["evenstep_agent_uplink_up{node=\"node-a\"}"], 1.0);
 
-    // The same as in its own account, taken a little later: counters only rise.
+    // The status is queried later than the metrics, and counters only increase.
     let status = agent.status();
     let count = |name: &str| series[&format!("{name}{{node=\"node-a\"}}")];
     for (name, now) in [
@@ -81,10 +81,10 @@ fn series_of_a_process_end_with_it() {
     let agent = Agent::start(&receiver.url(), spool.path(), &["--watch-pid", &child.id().to_string()]);
     let pid = format!("pid=\"{}\"", child.id());
     let is_shown = || agent.metrics().keys().any(|series| series.contains(&pid));
-    until("the process is shown", || is_shown().then_some(()));
+    until("the process has series", || is_shown().then_some(()));
     drop(child.stdin.take());
     child.wait().unwrap();
-    until("its series are gone", || (!is_shown()).then_some(()));
+    until("its series are removed", || (!is_shown()).then_some(()));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_predictor_that_is_away_is_seen() {
     let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(|_, _| refuse(503)));
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
     let up = || agent.metrics().get("evenstep_agent_uplink_up{node=\"node-a\"}").copied();
-    assert_eq!(until("an attempt was made", up), 0.0);
+    assert_eq!(until("the uplink has made an attempt", up), 0.0);
     let series = agent.metrics();
     assert!(series["evenstep_agent_send_failures_total{node=\"node-a\"}"] >= 1.0);
     assert!(series["evenstep_agent_spool_samples{node=\"node-a\"}"] >= 1.0);
@@ -125,7 +125,7 @@ fn a_collector_gets_the_same_names() {
     let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
     let agent = Agent::start(&receiver.url(), spool.path(), &["--otlp", &receiver.url()]);
     agent.wait_until("sampled", |status| status["samples_taken"].as_u64().unwrap() >= 1);
-    // The last export is made on the way out.
+    // The last export is made at shutdown.
     assert!(agent.terminate().success());
     receiver.wait_until("an export arrives", |store| !store.exports.is_empty());
     let export = receiver.look(|store| store.exports[0].clone());

@@ -1,9 +1,9 @@
-//! What a split costs: 10,000 workers and a global batch of a million, on curves of several forms, beside the greedy
-//! that hands out sample after sample; and what learning a curve does.
+//! Time of a split: 10,000 workers and a global batch of one million, on several forms of curves, compared
+//! with a greedy split sample by sample. Also the time of learning a curve.
 //!
-//! Aim: every exact split in under 1 ms.
+//! Goal: every exact split in under 1 ms.
 
-#![allow(clippy::expect_used, missing_docs, reason = "a benchmark ends where its set-up fails")]
+#![allow(clippy::expect_used, missing_docs, reason = "a benchmark panics if its set-up fails")]
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -52,7 +52,7 @@ fn shares(form: &str) -> Vec<Share> {
     (0..WORKERS).map(&mut one).collect()
 }
 
-/// What a first version would do: each sample to whoever would finish it first.
+/// Straightforward split: gives each sample to the worker that would finish it first.
 fn greedy(shares: &[Share], total: u64) -> Vec<u64> {
     let mut batches: Vec<u64> = shares.iter().map(|share| share.floor).collect();
     let next = |i: usize, batch: u64| {
@@ -88,7 +88,7 @@ fn exact(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The split under uncertainty, on as many scenarios as are kept.
+/// Measures the split under uncertainty, with the maximum number of scenarios.
 fn expected(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("allocate_expected");
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
@@ -111,7 +111,7 @@ fn expected(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Whether to hedge, and how, on as many scenarios as there is time for.
+/// Measures the choice of a hedged step, with the maximum number of scenarios.
 fn hedged(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("hedge");
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
@@ -137,7 +137,7 @@ fn hedged(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Samples of unequal cost in their order, and batches of powers of two.
+/// Measures the splits of samples with unequal costs, and of batches of powers of two.
 fn others(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("allocate_others");
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
@@ -155,7 +155,7 @@ fn others(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What a curve learner takes for an iteration, with sizes that move.
+/// Measures the update of a curve learner per iteration, with changing sizes.
 fn learn(criterion: &mut Criterion) {
     let mut learner = CurveLearner::new();
     let mut random = ChaCha8Rng::seed_from_u64(SEED);

@@ -1,12 +1,12 @@
-//! What a burst-parallel plan costs: 500 layers on 1,024 GPUs.
+//! Time of a burst-parallel plan: 500 layers on 1,024 GPUs.
 //!
-//! Aim: a plan in under 100 ms.
+//! Goal: a plan in under 100 ms.
 
 #![allow(
     clippy::expect_used,
     clippy::print_stdout,
     missing_docs,
-    reason = "a benchmark ends where its set-up fails, and says what was planned"
+    reason = "a benchmark panics if its set-up fails, and prints the plans"
 )]
 
 use std::collections::BTreeMap;
@@ -19,12 +19,13 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const LAYERS: usize = 500;
-/// Where more ways are kept for each layer.
+/// Number of layers of the problem that keeps more alternatives per layer.
 const FEW: usize = 64;
 const GPUS: usize = 1024;
 const SEED: u64 = 1;
 
-/// Profiled layers; with blocks, each fourth reads the one before and the one four before.
+/// Returns profiled layers. With blocks, every fourth layer reads the previous layer and the layer four
+/// before.
 fn problem(blocks: bool) -> Problem {
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
     let mut layer = |at: usize| {
@@ -53,7 +54,8 @@ fn plans(criterion: &mut Criterion) {
     let size = format!("{LAYERS}x{GPUS}");
     let chain = problem(false);
     let blocks = problem(true);
-    // Nine tenths of what the best plan would take, without a limit: under both rules there would be no plan.
+    // The cap is 90 % of the memory of the best plan. The amplification limit is removed, because no plan would
+    // satisfy both rules.
     let capped = |problem: &Problem| {
         let free = Problem { limit: None, ..problem.clone() };
         let bytes = plan(&free).expect("there are no rules").memory_bytes;

@@ -1,9 +1,9 @@
-//! What a fit of a batch model costs, on 600 rows of 12 regressors (rows x regressors in the id), and of the
-//! network of the mix on 600 iterations (iterations x drivers).
+//! Time to fit a batch model on 600 rows of 12 regressors (rows x regressors in the id), and the network of
+//! the mix on 600 iterations (iterations x drivers).
 //!
-//! Aim: the network of a refit in under 20 ms.
+//! Goal: the network of a refit in under 20 ms.
 
-#![allow(clippy::expect_used, missing_docs, reason = "a benchmark ends where its set-up fails")]
+#![allow(clippy::expect_used, missing_docs, reason = "a benchmark panics if its set-up fails")]
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use evenstep_lab::batch::{Arx, Polynomial, Recipe};
 const SIZES: [(usize, usize); 2] = [(200, 12), (600, 12)];
 const SEED: u64 = 1;
 
-/// `Narx::identification()` is left out: it takes seconds, once, where nobody waits.
+/// Omits `Narx::identification()`, which takes seconds, but only once and outside the critical path.
 fn recipes() -> Vec<(&'static str, Box<dyn Recipe>)> {
     let polynomial = |degree| Box::new(Polynomial::new(degree).expect("a degree in range"));
     vec![
@@ -42,7 +42,8 @@ fn fit(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The network of the mix as the service fits it: on all inputs that ARX has, from a history of 600 iterations.
+/// Measures the network of the mix as the service fits it: on all inputs of ARX, from a history of 600
+/// iterations.
 fn expert(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fit_expert");
     let (rows, _) = SIZES[1];

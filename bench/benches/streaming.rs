@@ -1,8 +1,8 @@
-//! What a streaming model costs for each iteration of a worker. The number in an id is that of the drivers.
+//! Time of a streaming model per iteration of a worker. The number in an id is the number of drivers.
 //!
-//! Aims: an ARX update under 5 us; the whole mix, asked and taught, under 60 us.
+//! Goals: an ARX update under 5 us; a prediction and an update of the whole mix under 60 us.
 
-#![allow(clippy::expect_used, missing_docs, reason = "a benchmark ends where its set-up fails")]
+#![allow(clippy::expect_used, missing_docs, reason = "a benchmark panics if its set-up fails")]
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use evenstep_core::forecast::nonlinear::Training;
 use evenstep_core::forecast::{ExpertKind, JobForecaster, Loss};
 
 const ROWS: usize = 1000;
-/// Rows that a model has seen before it is timed: the range guard is full, and the mix has its networks.
+/// Rows that a model has processed before it is timed: the range guard is full, and the mix has its networks.
 const SEEN: usize = 600;
 const SEED: u64 = 1;
-/// ARX by its drivers: the selected ones of those there are, or every one.
+/// ARX by its drivers: the selected drivers, or all.
 const KINDS: [(&str, usize, InputGroups); 4] = [
     ("0", 0, InputGroups::Level),
     ("6", 6, InputGroups::Selected),
@@ -27,7 +27,7 @@ const KINDS: [(&str, usize, InputGroups); 4] = [
     ("16_all", 16, InputGroups::All),
 ];
 
-/// One row as a model meets it: the state before, and what came.
+/// One row as a model receives it: the state before, and the observation.
 struct Step {
     history: History,
     batch: f64,
@@ -48,7 +48,7 @@ fn steps(trace: &Trace) -> Vec<Step> {
     trace.iterations[1..].iter().map(step).collect()
 }
 
-/// The rows again and again: a model never stops learning.
+/// Repeats the rows without end, because a model never stops learning.
 fn cycle<'a, T>(rows: &'a [T]) -> impl FnMut() -> &'a T {
     let mut at = 0;
     move || {
@@ -105,7 +105,7 @@ fn pooled_arx(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What the service does for a worker in one iteration: takes its readings, forecasts, learns how it went.
+/// One iteration of a worker in the service: readings, forecast, update.
 fn iterate(forecaster: &mut JobForecaster<u32>, iteration: &Iteration) -> f64 {
     forecaster.boundary(&0, black_box(&iteration.readings));
     let forecast = forecaster.forecast(&0, Some(iteration.seen.batch));

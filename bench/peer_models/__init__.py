@@ -1,1 +1,1 @@
-"""Forecasters of other people, walked through traces as `evenstep-predictor backtest` walks its own."""
+"""Other forecasters, run on traces with the protocol of `evenstep-predictor backtest`."""

@@ -1,4 +1,4 @@
-"""ARIMA and ARIMAX of statsmodels on log speed. Between fits the Kalman filter goes on with the coefficients as they are."""
+"""ARIMA and ARIMAX of statsmodels on log speed. Between fits the Kalman filter keeps the coefficients."""
 
 import warnings
 
@@ -8,11 +8,11 @@ from statsmodels.tsa.arima.model import ARIMA
 from .features import Inputs
 
 ORDERS = [(1, 0, 0), (2, 0, 0), (1, 0, 1), (2, 0, 1), (0, 1, 1), (1, 1, 1), (2, 1, 1)]
-"""The first fit picks one by AIC."""
+"""Candidate orders; the first fit selects one by AIC."""
 
 
 class Arima:
-    """Order by AIC on the warm-up."""
+    """ARIMA; the order is selected by AIC on the warm-up."""
 
     order = None
 
@@ -35,7 +35,7 @@ class Arima:
 
 
 class Arimax(Arima):
-    """With the drivers (or the batch) that say most beyond the lags."""
+    """ARIMA with the drivers (or the batch) that explain most beyond the lags."""
 
     needs_inputs = True
 

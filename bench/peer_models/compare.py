@@ -1,4 +1,7 @@
-"""Walks every peer, and evenstep's own models, through the same traces. Run by `bench/peers` in its own environment."""
+"""Runs every peer, and evenstep's own models, on the same traces.
+
+Started by `bench/peers` in a separate environment.
+"""
 
 import argparse
 import importlib
@@ -17,7 +20,7 @@ PEERS = {
     "sysidentpy_frols": ("sysident", "Frols", "sysidentpy"),
     "lstm": ("lstm", "Lstm", "torch"),
 }
-"""Name: module, class, and the package behind it."""
+"""Name: module, class and package."""
 
 
 def say(text):
@@ -35,7 +38,7 @@ def arguments():
 
 
 def load(names):
-    """Classes of the peers by name, and why others are skipped."""
+    """Returns the classes of the peers by name, and the reasons why others are skipped."""
     found, skipped = {}, {}
     for name in names:
         module, kind, package = PEERS[name]
@@ -44,22 +47,22 @@ def load(names):
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            skipped[name] = f"{package} is not installed (--lstm brings it)"
+            skipped[name] = f"{package} is not installed; --lstm installs it"
             say(f"SKIPPED {name}: {skipped[name]}")
     return found, skipped
 
 
 def same_rows(series, of_binary):
-    """Both sides must count the same rows of the same values: else no figure beside another means anything."""
+    """Checks that both sides count the same rows of the same values. Otherwise the results cannot be compared."""
     ours = protocol.rmse_of(series, protocol.walk(series, protocol.Last()))
     if not math.isclose(ours, of_binary, rel_tol=1e-9):
-        raise SystemExit(f"peers: {series.trace}/{series.id}: the last value errs by {ours} here, by {of_binary} there")
+        raise SystemExit(f"peers: {series.trace}/{series.id}: the RMSE of the last value is {ours} here and {of_binary} in the backtest")
 
 
 def measure(path, columns, peers, binary, results):
     of_binary = own.run(binary, path, columns)
     for series in protocol.read(path, columns):
-        # A table of one series goes by the name of its file there, too.
+        # In the backtest too, a table of one series has the name of its file.
         same_rows(series, of_binary["last", series.id]["rmse"])
         for model in own.MODELS:
             results[series.trace, series.id, model] = of_binary[model, series.id]
@@ -77,16 +80,16 @@ def measure(path, columns, peers, binary, results):
                 "replaced": track.replaced,
             }
             if track.replaced:
-                say(f"{series.trace}/{series.id}: {name}: {track.replaced} forecasts were no number; last value instead")
+                say(f"{series.trace}/{series.id}: {name}: {track.replaced} forecasts were not finite; replaced by the last value")
 
 
 def tables(paths):
-    """Files, and those in folders."""
+    """Returns the files, and the tables in the folders."""
     files = []
     for path in paths:
         found = sorted(path.glob("*.csv")) if path.is_dir() else [path]
         if not found:
-            raise SystemExit(f"peers: {path} holds no *.csv")
+            raise SystemExit(f"peers: {path} contains no *.csv")
         files += found
     return files
 
@@ -111,7 +114,7 @@ def main():
         ]
         document["sets"].append({"title": title, "traces": traces, "models": rows, "series": series})
     versions = ", ".join(f"{package} {version}" for package, version in document["versions"].items())
-    print("\nMilliseconds are for one series, on one thread: CPU time of the peers; of ours, elapsed time, and CPU time of a whole process.")
+    print("\nMilliseconds are per series, on one thread: CPU time for peers; elapsed time, and CPU time of a whole process, for evenstep.")
     print(f"Peers: {versions}.")
     if given.json:
         given.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the peers are told: the same past, drivers and batch as evenstep's own models."""
+"""Inputs of the peers: the same past, drivers and batch as evenstep's own models."""
 
 import numpy as np
 
@@ -8,7 +8,10 @@ LAGS_EXPLAINED = 3
 
 
 class Inputs:
-    """Drivers and the batch of a row as numbers: constant columns left out, missing readings at their mean, in deviations."""
+    """Drivers and batch of a row as standardized deviations.
+
+    Constant columns are omitted. Missing readings have the mean value.
+    """
 
     def __init__(self, drivers, log_batch, names):
         table = self._table(drivers, log_batch, len(names))
@@ -26,19 +29,20 @@ class Inputs:
         return np.column_stack([np.array(rows, dtype=float).reshape(len(rows), width), log_batch])
 
     def rows(self, drivers, log_batch):
-        """One row of inputs for each row of readings."""
+        """Returns one row of inputs for each row of readings."""
         table = self._table(drivers, log_batch, len(self.mean) - 1)
         filled = np.where(np.isfinite(table), table, self.mean)
         scaled = (filled - self.mean)[:, self.kept] / self.spread[self.kept]
         return np.clip(scaled, -5.0, 5.0)
 
     def row(self, drivers, log_batch):
-        """The inputs of one row."""
+        """Returns the inputs of one row."""
         return self.rows([drivers], [log_batch])[0]
 
     def select(self, y, rows):
-        """Keeps the columns that go most with what an autoregression leaves unexplained: models that fit each coefficient
-        by a search, or have many of them, cannot take them all."""
+        """Keeps the columns with the largest correlation to the residuals of an autoregression.
+
+        Models that fit each coefficient by a search, or have many coefficients, cannot use all columns."""
         if self.width > SELECTED_MAX:
             left = _unexplained(y)
             rows_left = rows[len(y) - len(left) :]
@@ -50,7 +54,7 @@ class Inputs:
 
 
 def _unexplained(y):
-    """Residuals of an autoregression by least squares."""
+    """Returns the residuals of an autoregression by least squares."""
     lags = [y[LAGS_EXPLAINED - lag : len(y) - lag] for lag in range(1, LAGS_EXPLAINED + 1)]
     table = np.column_stack([*lags, np.ones(len(y) - LAGS_EXPLAINED)])
     target = y[LAGS_EXPLAINED:]
@@ -58,7 +62,7 @@ def _unexplained(y):
 
 
 def levels(y):
-    """EMA of log speed before each row; that of row 0 is its own value."""
+    """Returns the EMA of log speed before each row; for row 0 it is the value of the row."""
     level = np.empty(len(y) + 1)
     level[0] = level[1] = y[0]
     for k in range(1, len(y)):

@@ -27,8 +27,10 @@ class Network(torch.nn.Module):
 
 
 class Lstm:
-    """Row k of a window holds what was known before iteration k: last value and EMA, the drivers that say
-    most (or the batch to come)."""
+    """Network over a window of rows.
+
+    Row k holds the values known before iteration k: last value, EMA, and the drivers that explain most (or the next
+    batch)."""
 
     def fit(self, y, drivers, log_batch, names):
         torch.set_num_threads(1)

@@ -15,8 +15,10 @@ def _cpu_s():
 
 
 def run(binary, path, columns):
-    """For each model and series: its RMSE and CPU time. One process for each model, so that the system counts its CPU
-    time: reading the table, `last` beside it, and the metrics are counted too."""
+    """Returns the RMSE and CPU time by model and series.
+
+    Each model runs in a separate process, so that the operating system counts its CPU time. The time includes reading
+    the table, the model `last` and the metrics."""
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "backtest.json")

@@ -1,8 +1,9 @@
-"""Tables, splits, the walk and its metric. Standard library only: the self-check needs nothing installed.
+"""Tables, splits, the walk and its metric. Uses only the standard library, so that the self-check installs nothing.
 
-The protocol is that of `evenstep-predictor backtest`: rolling origin, the first 40 % of a series is warm-up, one step
-ahead. Before a row its drivers and its batch are known; its speed is not. Forecasts stay within the range of the last
-20 values, and 5 % beyond. What counts is the RMSE over the rows after the warm-up, over that of the last value.
+The protocol is the same as in `evenstep-predictor backtest`: rolling origin, one step ahead, and the first 40 % of a
+series is warm-up. Before a row, its drivers and its batch are known, but not its speed. Forecasts stay within the range
+of the last 20 values, with a margin of 5 %. The result is the RMSE over the rows after the warm-up, divided by the RMSE
+of the last value.
 """
 
 import csv
@@ -14,19 +15,19 @@ WARMUP_SHARE = 0.4
 REFIT_ROWS = 100
 RANGE_ROWS = 20
 RANGE_MARGIN = 0.05
-"""In log speed: about 5 %."""
+"""Margin in log speed: about 5 %."""
 
 NO_DRIVERS = {"iter", "iter_ms", "speed"}
 TRUTH = "truth_"
 
 
 class BadTable(Exception):
-    """A table that breaks a rule: file, line, column and rule."""
+    """Invalid table; the message names file, line, column and rule."""
 
 
 @dataclass
 class Columns:
-    """Which column is what; the defaults fit evenstep's own traces."""
+    """Names of the columns; the defaults are for evenstep's traces."""
 
     target: str = "speed"
     target_time: str | None = None
@@ -35,7 +36,7 @@ class Columns:
     id: str | None = None
 
     def flags(self):
-        """The same for `evenstep-predictor backtest`."""
+        """Returns the flags of `evenstep-predictor backtest` for these columns."""
         flags = []
         if self.target_time:
             flags += ["--target-time", self.target_time, "--time", self.time]
@@ -49,7 +50,7 @@ PAI = Columns(target_time="batch_time_norm", time="time", id="worker")
 
 @dataclass
 class Series:
-    """One worker, row by row. `drivers[k]` was read before row k; a missing reading is None."""
+    """Rows of one worker. `drivers[k]` was read before row k; a missing reading is None."""
 
     trace: str
     id: str
@@ -64,7 +65,7 @@ class Series:
 
     @property
     def has_inputs(self):
-        """Whether a driver, or the batch, ever changes."""
+        """Whether any driver, or the batch, ever changes."""
         columns = [*zip(*self.drivers, strict=True), self.log_batch]
         return any(len(set(column) - {None}) > 1 for column in columns)
 
@@ -74,7 +75,7 @@ class Series:
 
 
 def driver_columns(header, columns):
-    """Every column that has no other part, and holds nothing that could not have been known."""
+    """Returns the columns without another role whose values are known before the iteration."""
     taken = {columns.target_time or columns.target, columns.batch, columns.time, columns.id}
     return [
         name
@@ -84,7 +85,7 @@ def driver_columns(header, columns):
 
 
 def read(path, columns):
-    """The series of a table, in the order of their first rows."""
+    """Returns the series of a table, in the order of their first rows."""
     with open(path, newline="", encoding="utf-8") as file:
         table = csv.DictReader(file)
         header = table.fieldnames or []
@@ -113,23 +114,23 @@ def read(path, columns):
             of.drivers.append([number(path, table.line_num, name, row[name]) for name in names])
     for of in series.values():
         if of.warmup < RANGE_ROWS or len(of.log_speed) < of.warmup + 2:
-            raise BadTable(f"{path}, series {of.id}: {len(of.log_speed)} rows; the warm-up alone needs {RANGE_ROWS}")
+            raise BadTable(f"{path}, series {of.id}: {len(of.log_speed)} rows; the warm-up needs at least {RANGE_ROWS}")
     return list(series.values())
 
 
 def number(path, line, name, text):
-    """A cell: None where the reading is missing."""
+    """Returns the value of a cell, or None if the reading is missing."""
     if text is None or text.strip().lower() in {"", "nan", "na", "null"}:
         return None
     try:
         value = float(text)
     except ValueError:
-        raise BadTable(f"{path}, line {line}, column {name}: {text!r} is no number") from None
+        raise BadTable(f"{path}, line {line}, column {name}: {text!r} is not a number") from None
     return value if math.isfinite(value) else None
 
 
 def guarded(forecast, recent):
-    """A forecast of log speed within the range of the recent values; None where it is no number."""
+    """Clips a forecast of log speed to the range of the recent values. Returns None if it is not finite."""
     if not math.isfinite(forecast):
         return None
     window = recent[-RANGE_ROWS:]
@@ -138,18 +139,18 @@ def guarded(forecast, recent):
 
 @dataclass
 class Track:
-    """What a model said of the rows after the warm-up, and what that cost in CPU time."""
+    """Forecasts of a model for the rows after the warm-up, and their CPU time."""
 
     log_forecasts: list
     fits: int = 0
     fit_cpu_s: float = 0.0
     predict_cpu_s: float = 0.0
     replaced: int = 0
-    """Forecasts that were no number: the last value stands for them."""
+    """Number of forecasts that were not finite and were replaced by the last value."""
 
 
 def walk(series, peer, clock=time.process_time):
-    """Walks a peer through a series: fitted on the warm-up, and again every REFIT_ROWS rows on all that came before."""
+    """Runs a peer on a series: fits it on the warm-up, and again every REFIT_ROWS rows on all earlier rows."""
     track = Track([])
     y = series.log_speed
     for k in range(series.warmup, len(y)):
@@ -172,17 +173,17 @@ def walk(series, peer, clock=time.process_time):
 
 
 def rmse(actual, forecast):
-    """Root of the mean squared error."""
+    """Returns the root mean squared error."""
     return math.sqrt(sum((y - f) ** 2 for y, f in zip(actual, forecast, strict=True)) / len(actual))
 
 
 def rmse_of(series, track):
-    """RMSE in speed of the rows after the warm-up."""
+    """Returns the RMSE in speed over the rows after the warm-up."""
     return rmse(series.speed[series.warmup :], [math.exp(value) for value in track.log_forecasts])
 
 
 class Last:
-    """The last value: what all are compared with, and the proof that both sides count the same rows."""
+    """Last-value forecast: the reference of all models, and the proof that both sides count the same rows."""
 
     def fit(self, y, drivers, log_batch, names):
         self.value = y[-1]

@@ -15,7 +15,7 @@ TERMS_MAX = 15
 
 
 class Frols:
-    """Its inputs are lagged by a row at least, so readings stand one row before the one that they were read for."""
+    """Polynomial NARX model. FROLS lags inputs by at least one row, so readings are shifted one row forward."""
 
     def fit(self, y, drivers, log_batch, names):
         self.inputs = Inputs(drivers, log_batch, names)

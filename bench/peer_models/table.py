@@ -1,4 +1,4 @@
-"""One table of all models. Standard library only."""
+"""Table of all models. Uses only the standard library."""
 
 import math
 
@@ -9,7 +9,9 @@ def _mean(values):
 
 
 def summary(results, models):
-    """Per model: RMSE over that of last value by trace (the mean over its series) and over all traces, and CPU time.
+    """Returns by model the RMSE relative to the last value, and the CPU time.
+
+    The RMSE is by trace (mean over its series) and over all traces.
 
     `results[trace, series, model]` has rmse, fit_s, predict_s, predictions. A model without a result for a series is
     `None` on its trace.
@@ -41,14 +43,14 @@ def summary(results, models):
 
 
 def figure(value):
-    """Four figures or so."""
+    """Formats a value with three significant digits, or as an integer from 1000 on."""
     if value is None or math.isnan(value):
         return "-"
     return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def markdown(traces, rows, skipped):
-    """The table; what was skipped stands in it by name."""
+    """Returns the table, skipped peers included."""
     cells = ["model", *traces, "mean", "fits, ms", "a forecast, us", "all, ms", "whole process, ms"]
     lines = [f"| {' | '.join(cells)} |", f"|---|{'---:|' * (len(cells) - 1)}"]
     for row in rows:

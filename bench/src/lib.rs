@@ -1,11 +1,11 @@
-//! The data that the benchmarks run on: drawn from a seed, so that every run does the same work.
+//! Data of the benchmarks, drawn from a seed, so that every run does the same work.
 
 use evenstep_core::series::{DriverSet, Observation};
 use ndarray::{Array1, Array2};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Names of drivers, those with a role first: a job that reads `n` of them reads the first `n`.
+/// Names of drivers, those with a role first. A job with `n` drivers has the first `n`.
 const DRIVERS: [&str; 16] = [
     "psi_cpu_some",
     "run_queue_wait",
@@ -25,29 +25,29 @@ const DRIVERS: [&str; 16] = [
     "network_bytes_per_s",
 ];
 
-/// The most drivers that a trace can have.
+/// Maximum number of drivers of a trace.
 pub const DRIVERS_MAX: usize = DRIVERS.len();
 
-/// One iteration of a worker: what was read before it, and how it went.
+/// One iteration of a worker: the readings before it, and the observation.
 #[derive(Debug, Clone)]
 pub struct Iteration {
     /// Readings in the order of the trace's drivers.
     pub readings: Vec<Option<f64>>,
-    /// Samples and time.
+    /// Number of samples and time.
     pub seen: Observation,
 }
 
-/// A worker under contention that comes and goes.
+/// A worker with intermittent contention.
 #[derive(Debug, Clone)]
 pub struct Trace {
     /// Names of the drivers.
     pub drivers: DriverSet,
-    /// Row by row.
+    /// Iterations in order.
     pub iterations: Vec<Iteration>,
 }
 
 impl Trace {
-    /// So many rows with so many drivers, at most [`DRIVERS_MAX`].
+    /// Creates a trace with these numbers of rows and drivers, at most [`DRIVERS_MAX`].
     pub fn new(rows: usize, drivers: usize, seed: u64) -> Self {
         let names = &DRIVERS[..drivers.min(DRIVERS_MAX)];
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -57,7 +57,7 @@ impl Trace {
             level = 0.8 * level + if contended { 0.12 } else { 0.0 } + 0.05 * (rng.random::<f64>() - 0.5);
             let reading = |at: usize, rng: &mut ChaCha8Rng| {
                 let scale = 1.0 + at as f64;
-                // As on a real node: a few readings are missing.
+                // As on a real node, a few readings are missing.
                 let noise: f64 = rng.random();
                 (noise > 0.01).then_some(scale * (0.2 + level.abs() + 0.1 * noise))
             };
@@ -71,7 +71,8 @@ impl Trace {
     }
 }
 
-/// Regressors uniform in -1..1, and targets that follow from the first few of them: partly linear, partly not.
+/// Returns regressors uniform in -1..1, and targets that depend on the first few of them: partly linear,
+/// partly not.
 pub fn table(rows: usize, width: usize, seed: u64) -> (Array2<f64>, Array1<f64>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let regressors = Array2::from_shape_simple_fn((rows, width), || 2.0 * rng.random::<f64>() - 1.0);
@@ -99,7 +100,7 @@ mod tests {
         assert_ne!(table(50, 12, 1), table(50, 12, 2));
     }
 
-    /// Speeds as a worker has them, with readings for every driver and a few of them missing.
+    /// A trace has the speeds of a worker and readings of every driver, a few of them missing.
     #[test]
     fn a_trace_is_like_a_workers() {
         let trace = Trace::new(500, DRIVERS_MAX, 7);

@@ -1,19 +1,21 @@
-//! The Python side of `bench/peers`: its splits, its walk and its metric hold, wherever there is a Python to ask.
+//! Tests the splits, the walk and the metric of the Python side of `bench/peers`, if a suitable Python is
+//! installed.
 
-#![allow(clippy::expect_used, reason = "a test ends where its set-up fails")]
+#![allow(clippy::expect_used, reason = "a test panics if its set-up fails")]
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::process::{Command, Output};
 
-/// Names a file that skipped tests are written to, a line each, for whoever sums up the run.
+/// Names a file that lists skipped tests, one per line, for the summary of the run.
 const SKIPPED_VARIABLE: &str = "EVENSTEP_TESTS_SKIPPED";
 
-/// What the script said, with the status it ended with; `None`, loudly, where there is no Python that can run it.
+/// Returns the script's exit code and output. Returns `None` and reports the test as skipped if no suitable
+/// Python is installed.
 fn peers(test: &str, arguments: &[&str]) -> Option<(Option<i32>, String)> {
     let recent_enough = ["-c", "import sys; sys.exit(sys.version_info < (3, 11))"];
     if !Command::new("python3").args(recent_enough).status().is_ok_and(|status| status.success()) {
-        let line = format!("SKIPPED {test}: there is no python3 of version 3.11 or newer\n");
+        let line = format!("SKIPPED {test}: python3 3.11 or newer is not installed\n");
         std::io::stderr().write_all(line.as_bytes()).expect("standard error");
         if let Some(file) = std::env::var_os(SKIPPED_VARIABLE) {
             let mut file = OpenOptions::new().create(true).append(true).open(file).expect("a list");

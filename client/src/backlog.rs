@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenstep_protocol::WorkerReport;
 
-/// The default for [`BacklogLimits::iterations`].
+/// Default of [`BacklogLimits::iterations`].
 pub const ITERATIONS_MAX: usize = 256;
 
-/// The default for [`BacklogLimits::reports_per_request`].
+/// Default of [`BacklogLimits::reports_per_request`].
 pub const REPORTS_PER_REQUEST_MAX: usize = 256;
 
 /// Bounds of a [`Backlog`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BacklogLimits {
-    /// The maximum number of iterations whose reports are kept. The oldest are dropped first and counted as lost.
+    /// Maximum number of iterations whose reports are kept. The oldest are dropped first and counted as lost.
     pub iterations: usize,
-    /// The maximum number of reports in one request. The reports of one iteration are never split over requests.
+    /// Maximum number of reports in one request. The reports of one iteration are never split over requests.
     pub reports_per_request: usize,
 }
 
@@ -26,7 +26,7 @@ impl Default for BacklogLimits {
     }
 }
 
-/// The reports of iterations, the oldest first. Clones share the queue.
+/// Queue of the reports of iterations, oldest first. Clones share the queue.
 #[derive(Debug, Clone, Default)]
 pub struct Backlog(Arc<Mutex<Queue>>);
 
@@ -39,7 +39,7 @@ struct Queue {
 }
 
 impl Backlog {
-    /// An empty backlog with these bounds.
+    /// Creates an empty backlog with these bounds.
     pub fn new(limits: BacklogLimits) -> Self {
         Self(Arc::new(Mutex::new(Queue { limits, ..Queue::default() })))
     }
@@ -52,7 +52,8 @@ impl Backlog {
         queue.shed();
     }
 
-    /// Takes the oldest reports for a request for iteration `requested`: only those of iterations before it.
+    /// Removes and returns the oldest reports for a request for iteration `requested`: only reports of
+    /// earlier iterations.
     pub fn take(&self, requested: u64) -> Vec<Vec<WorkerReport>> {
         let mut queue = self.lock();
         let mut taken: Vec<Vec<WorkerReport>> = Vec::new();
@@ -67,7 +68,7 @@ impl Backlog {
         taken
     }
 
-    /// Returns reports that could not be delivered.
+    /// Returns undelivered reports to the queue.
     pub fn put_back(&self, taken: Vec<Vec<WorkerReport>>) {
         let mut queue = self.lock();
         for iteration in taken.into_iter().rev() {
@@ -81,23 +82,23 @@ impl Backlog {
         self.lock().lost += reports as u64;
     }
 
-    /// The number of reports that were never delivered.
+    /// Returns the number of reports that were never delivered.
     pub fn lost(&self) -> u64 {
         self.lock().lost
     }
 
-    /// The number of iterations that are done.
+    /// Returns the number of finished iterations.
     pub fn done(&self) -> u64 {
         self.lock().done
     }
 
-    /// Whether no report waits.
+    /// Returns whether no report waits.
     pub fn is_empty(&self) -> bool {
         self.lock().iterations.is_empty()
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Each change leaves the queue valid, so a panic of another thread does no harm.
+        // Every change leaves the queue valid, so a panic of another thread does no harm.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Exponential back-off: steps double from the first to the longest.
+/// Exponential back-off: the steps double from the first to the longest.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
     first: Duration,
@@ -11,7 +11,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Steps from `first` to `longest`.
+    /// Creates a back-off with steps from `first` to `longest`.
     pub fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, failures: 0 }
     }
@@ -21,15 +21,15 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// Returns the pause after another failure: a whole step.
+    /// Returns the pause after another failure: a full step.
     pub fn next_pause(&mut self) -> Duration {
         let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         self.failures = self.failures.saturating_add(1).min(32);
         self.first.saturating_mul(factor).min(self.longest)
     }
 
-    /// Returns the pause after another failure, with jitter: between half of the step (`random` = 0) and all of it
-    /// (`random` = 1), so that clients that lost one predictor do not all return at the same moment.
+    /// Returns the pause after another failure, with jitter: between half of the step (`random` = 0) and the
+    /// full step (`random` = 1). Clients that lost the same predictor then do not retry at the same moment.
     pub fn next_pause_with_jitter(&mut self, random: f64) -> Duration {
         self.next_pause().mul_f64(0.5 + 0.5 * random.clamp(0.0, 1.0))
     }

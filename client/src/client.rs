@@ -14,7 +14,8 @@ use crate::failover::Outcome;
 use crate::http::{Method, Request, Response, TimeLimit, Transport, TransportConfig};
 use crate::servers::Servers;
 
-/// The requests of one job. Every request may be repeated. Clones share connections and the memory of which server responds.
+/// HTTP requests of one job. Every request may be repeated. Clones share the connections and the server that
+/// responded last.
 #[derive(Debug, Clone)]
 pub struct Client {
     transport: Transport,
@@ -22,19 +23,20 @@ pub struct Client {
     config: ClientConfig,
 }
 
-/// A response and how long it took.
+/// A response and its duration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timed<T> {
     /// The response.
     pub response: T,
-    /// Time from sending the request to having read the response, with failed attempts at other servers, in seconds.
+    /// Time from sending the request to reading the complete response, failed attempts at other servers
+    /// included, in seconds.
     pub round_trip_s: f64,
-    /// Time that the predictor spent on it (`server-timing`), in seconds.
+    /// Processing time of the predictor (`server-timing`), in seconds.
     pub server_time_s: Option<f64>,
 }
 
 impl Client {
-    /// A client of these servers for one job. Connects on the first request.
+    /// Creates a client of these servers for one job. It connects on the first request.
     pub fn new(servers: &Servers, job_id: JobId, config: ClientConfig) -> Self {
         let transport = Transport::new(
             servers,
@@ -48,17 +50,17 @@ impl Client {
         Self { transport, job_id, config }
     }
 
-    /// The job.
+    /// Returns the job id.
     pub fn job_id(&self) -> &JobId {
         &self.job_id
     }
 
-    /// Time limits and bounds.
+    /// Returns the time limits and bounds.
     pub fn config(&self) -> &ClientConfig {
         &self.config
     }
 
-    /// The same client with the time limit of requests at the end of a run.
+    /// Returns the same client with the time limit of requests at the end of a run.
     #[must_use]
     pub(crate) fn at_end_of_run(mut self) -> Self {
         self.config.request_timeout = self.config.request_timeout.max(self.config.leave_timeout);
@@ -68,7 +70,7 @@ impl Client {
     /// Registers the job, or changes its options.
     ///
     /// # Errors
-    /// No response, or a rejection.
+    /// The predictor does not respond or rejects the request.
     pub fn register_job(&self, spec: &JobSpec) -> Result<(), Error> {
         let path = format!("/v1/jobs/{}", self.job_id);
         let sent = self.send_json(&Method::PUT, &path, spec).map(|_: Timed<IgnoredAny>| ());
@@ -78,7 +80,7 @@ impl Client {
     /// Joins a worker to the job, or renews its lease.
     ///
     /// # Errors
-    /// No response, or a rejection.
+    /// The predictor does not respond or rejects the request.
     pub fn join(&self, request: &JoinRequest) -> Result<JoinAnswer, Error> {
         let path = format!("/v1/jobs/{}/workers", self.job_id);
         let joined = self.send_json(&Method::POST, &path, request).map(|timed| timed.response);
@@ -88,9 +90,9 @@ impl Client {
     /// Removes a worker from the job.
     ///
     /// # Errors
-    /// No response, or a rejection.
+    /// The predictor does not respond or rejects the request.
     pub fn leave(&self, worker: &WorkerId) -> Result<JoinAnswer, Error> {
-        // Of the characters that an id may contain only the slash has a meaning in a path.
+        // The slash is the only character of a worker id with a meaning in a path.
         let path = format!("/v1/jobs/{}/workers/{}", self.job_id, worker.as_str().replace('/', "%2F"));
         let left = self.send(&Method::DELETE, &path, None).map(|timed| timed.response);
         left.map_err(|kind| kind.in_operation(Operation::Leave(worker.clone())))
@@ -99,7 +101,7 @@ impl Client {
     /// Requests the allocation of an iteration and delivers reports of earlier ones.
     ///
     /// # Errors
-    /// No response, or a rejection.
+    /// The predictor does not respond or rejects the request.
     pub fn allocate(&self, request: &AllocateRequest) -> Result<Timed<AllocateAnswer>, Error> {
         let allocated = self.send_json(&Method::POST, "/allocate", request);
         allocated.map_err(|kind| kind.in_operation(Operation::Allocate(request.iteration)))
@@ -143,11 +145,11 @@ impl Client {
     }
 }
 
-/// Whether another server should be tried.
+/// Returns whether another server should be tried.
 fn judge(response: Response) -> Outcome<Response, String> {
     if matches!(response.status, 502..=504) {
         let (slug, detail) = describe(&response);
-        // These are about the job: the other servers would redirect to its owner, which sent them.
+        // These problems concern the job: other servers would redirect to its owner, which sent them.
         if !matches!(slug.as_str(), "paused" | "cooling-down") {
             return Outcome::Unreachable(detail);
         }
@@ -176,7 +178,7 @@ fn rejection(response: &Response) -> ErrorKind {
     }
 }
 
-/// The type of the problem, empty if a predictor did not send it, and the whole problem in words.
+/// Returns the type of the problem, empty if a predictor did not send it, and a description of the problem.
 fn describe(response: &Response) -> (String, String) {
     let status = response.status;
     match serde_json::from_slice::<Problem>(&response.body) {

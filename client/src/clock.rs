@@ -1,10 +1,10 @@
-//! The source of time of a client, so that a caller can supply another one.
+//! The time source of a client, replaceable by the caller.
 
 use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A monotonic clock and a way to wait.
+/// A monotonic clock, and a function that waits.
 pub trait Clock: fmt::Debug + Send + Sync {
     /// Returns the current time.
     fn now(&self) -> Instant;
@@ -22,7 +22,7 @@ impl Clock for SystemClock {
         Instant::now()
     }
 
-    #[expect(clippy::disallowed_methods, reason = "waiting is what the caller asked for")]
+    #[expect(clippy::disallowed_methods, reason = "the caller requests the wait")]
     fn sleep(&self, duration: Duration) {
         thread::sleep(duration);
     }

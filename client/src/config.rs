@@ -11,15 +11,15 @@ pub struct ClientConfig {
     /// Time limit of a request over all servers: no server is tried after it, and it bounds each phase (connect, send,
     /// receive) of an attempt. Default 2 s.
     pub request_timeout: Duration,
-    /// The least that `request_timeout` is raised to when a run ends and no iteration waits any more. Default 2 s.
+    /// Minimum value of `request_timeout` at the end of a run, when no iteration waits any more. Default 2 s.
     pub leave_timeout: Duration,
-    /// The longest response that is read, in bytes. Default 8 MiB.
+    /// Maximum length of a response, in bytes. Default 8 MiB.
     pub response_bytes_max: u64,
-    /// The number of further attempts while a job moves from one predictor to another. Default 10.
+    /// Number of further attempts while a job moves from one predictor to another. Default 10.
     pub handover_attempts_max: u32,
-    /// The pause between these attempts. Default 20 ms.
+    /// Pause between these attempts. Default 20 ms.
     pub handover_pause: Duration,
-    /// The source of time.
+    /// The time source.
     pub clock: Arc<dyn Clock>,
 }
 

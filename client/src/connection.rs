@@ -1,4 +1,5 @@
-//! The connection of a run: requests allocations while the predictor is reachable, and costs no time while it is not.
+//! The connection of a run: requests allocations while the predictor is reachable, and returns at once while
+//! it is not.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,11 @@ use crate::recovery::{Attempted, BackgroundRecovery, Recovery};
 use crate::registration::Registration;
 use crate::shares::Requested;
 
-/// The number of rejections in a row after which the reports in the request are given up: they may be the cause.
+/// Number of consecutive rejections after which the reports in the request are dropped, because they may be
+/// the cause.
 const REJECTIONS_MAX: u64 = 3;
 
-/// Of rejections in a row the first, and every n-th after it, is an event.
+/// The first of consecutive rejections is an event, and then every n-th.
 const REJECTIONS_PER_EVENT: u64 = 100;
 
 /// An allocation that passed the caller's check.
@@ -24,17 +26,18 @@ const REJECTIONS_PER_EVENT: u64 = 100;
 pub struct Allocated<T> {
     /// The result of the check.
     pub plan: T,
-    /// The whole response, and how long it took.
+    /// The complete response, and its duration.
     pub timed: Timed<AllocateAnswer>,
 }
 
-/// Who restores the connection when the predictor was unreachable.
+/// How a lost connection is restored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Reconnect {
-    /// A thread that the connection starts when it loses the predictor, and that ends with the outage or the connection.
+    /// By a thread that the connection starts when it loses the predictor. The thread ends with the outage or
+    /// the connection.
     #[default]
     Background,
-    /// The caller, by [`Connection::reconnect`]. The connection starts no thread.
+    /// By the caller, with [`Connection::reconnect`]. The connection starts no thread.
     Caller,
 }
 
@@ -54,7 +57,7 @@ pub struct Connection {
     registration: Registration,
     backlog: Backlog,
     state: State,
-    /// Whether the predictor has accepted this run: from then on the job's past is that of this run.
+    /// Whether the predictor has accepted this run. The job's past then belongs to this run.
     registered: bool,
     rejections: u64,
     reconnect: Reconnect,
@@ -79,14 +82,14 @@ enum State {
 }
 
 impl ConnectionBuilder {
-    /// Sets the queue of reports, to share it with the code that fills it. Default: an empty one.
+    /// Sets the queue of reports, to share it with the code that fills it. Default: an empty queue.
     #[must_use]
     pub fn backlog(mut self, backlog: Backlog) -> Self {
         self.backlog = backlog;
         self
     }
 
-    /// Sets who restores a lost connection. Default: a thread.
+    /// Sets how a lost connection is restored. Default: by a thread.
     #[must_use]
     pub fn reconnect(mut self, reconnect: Reconnect) -> Self {
         self.reconnect = reconnect;
@@ -100,14 +103,15 @@ impl ConnectionBuilder {
         self
     }
 
-    /// Sets what receives events. It is called on the thread that uses the connection. Default: nothing.
+    /// Sets the handler of events, which is called on the thread that uses the connection. Default: none.
     #[must_use]
     pub fn on_event(mut self, handle: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.events = EventHandler::new(handle);
         self
     }
 
-    /// Registers the run. If the predictor is unreachable, the connection opens all the same and is restored later.
+    /// Registers the run. If the predictor is unreachable, the connection opens nevertheless and is restored
+    /// later.
     ///
     /// # Errors
     /// The predictor rejects this run, or the job id belongs to another run.
@@ -128,8 +132,8 @@ impl ConnectionBuilder {
         Ok(connection)
     }
 
-    /// Registers a changed set of workers of a run that the predictor has accepted before. It does not wait: the connection
-    /// is restored as after an outage.
+    /// Registers a changed set of workers of a run that the predictor has accepted before. Returns at once:
+    /// the connection is restored as after an outage.
     pub fn reopen(self) -> Connection {
         let mut connection = self.unregistered(true);
         connection.disconnect();
@@ -144,27 +148,28 @@ impl ConnectionBuilder {
 }
 
 impl Connection {
-    /// Options of a connection for this run.
+    /// Returns a builder of a connection for this run.
     pub fn builder(registration: Registration) -> ConnectionBuilder {
         let (backlog, reconnect, backoff, events) = Default::default();
         ConnectionBuilder { registration, backlog, reconnect, backoff, events }
     }
 
-    /// The queue of reports.
+    /// Returns the queue of reports.
     pub fn backlog(&self) -> &Backlog {
         &self.backlog
     }
 
-    /// The job and the workers of the run.
+    /// Returns the job and the workers of the run.
     pub fn registration(&self) -> &Registration {
         &self.registration
     }
 
-    /// Requests the allocation of an iteration of `global_batch` samples and delivers waiting reports with it. Returns what
-    /// `check` makes of the response. Returns `None` if there is no allocation now: the previous one stays in force.
+    /// Requests the allocation of an iteration of `global_batch` samples and delivers waiting reports with
+    /// it. Returns the result of `check` on the response, or `None` without a new allocation: the previous
+    /// one then stays in force.
     ///
-    /// `check` returns `Ok(None)` for an allocation of an earlier set of workers that this run cannot follow, and a message
-    /// for an invalid one: the connection then registers again.
+    /// `check` returns `Ok(None)` for an allocation of an earlier set of workers that this run cannot follow.
+    /// It returns a message for an invalid allocation; the connection then registers again.
     pub fn request<T>(
         &mut self,
         iteration: u64,
@@ -207,7 +212,8 @@ impl Connection {
                     self.events.handle(&Event::Rejected { error, in_a_row: self.rejections });
                 }
             }
-            // The predictor has taken the reports; only the response is of no use. Registering again removes foreign workers.
+            // The predictor has accepted the reports; only the response is invalid. Registering again removes
+            // foreign workers.
             ErrorKind::InvalidResponse(_) => self.lose(error),
             _ => {
                 self.backlog.put_back(taken);
@@ -217,8 +223,9 @@ impl Connection {
         None
     }
 
-    /// Makes one attempt to restore a lost connection, if [`Reconnect::Caller`] was chosen and the pause since the last attempt
-    /// is over. Returns the time until the next attempt, or `None` if there is nothing to restore.
+    /// Makes one attempt to restore a lost connection, if [`Reconnect::Caller`] is set and the pause since
+    /// the last attempt is over. Returns the time until the next attempt, or `None` if the connection is not
+    /// lost.
     pub fn reconnect(&mut self) -> Option<Duration> {
         let State::Caller { recovery, due } = &mut self.state else { return None };
         let clock = self.registration.client().config().clock.clone();
@@ -237,19 +244,20 @@ impl Connection {
         None
     }
 
-    /// Whether the predictor was reachable when it was last used.
+    /// Returns whether the predictor was reachable at its last use.
     pub fn is_connected(&mut self) -> bool {
         self.generation().is_some()
     }
 
-    /// Ends the run: delivers waiting reports with a request for the iteration that would come next, of `next_global_batch`
+    /// Ends the run: delivers waiting reports with a request for the next iteration, of `next_global_batch`
     /// samples, and removes the workers from the job.
     pub fn close(mut self, next_global_batch: u64) {
-        // No iteration waits for it any more, and the job waits for workers that do not leave until their leases expire.
+        // No iteration waits for the request any more. Workers that do not leave would block the job until
+        // their leases expire.
         self.registration.at_end_of_run();
         if self.is_connected() {
             let next = self.backlog.done();
-            // One request is enough: reports of a long outage were delivered when it ended.
+            // One request is enough: the reports of a long outage were delivered at its end.
             self.request(next, next_global_batch, |_, _| Ok(None::<()>));
         }
         if !self.backlog.is_empty() {
@@ -262,7 +270,7 @@ impl Connection {
         }
     }
 
-    /// The generation for requests, while the predictor is reachable.
+    /// Returns the generation for requests, if the predictor is reachable.
     fn generation(&mut self) -> Option<u64> {
         if let State::Background(recovery) = &self.state {
             match recovery.outcome()? {

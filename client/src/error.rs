@@ -1,4 +1,4 @@
-//! Errors of the client: the operation that failed, and why.
+//! Errors of the client: the failed operation and the cause.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use evenstep_protocol::{JobId, WorkerId};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{operation} failed: {kind}")]
 pub struct Error {
-    /// What failed.
+    /// The failed operation.
     pub operation: Operation,
-    /// Why it failed.
+    /// The cause.
     pub kind: ErrorKind,
 }
 
@@ -44,7 +44,7 @@ pub enum ErrorKind {
     /// No predictor can be reached, all are too slow, or they report a temporary failure.
     #[error("the predictor is unreachable: {0}")]
     Unreachable(String),
-    /// The generation in the request is older than that of the job.
+    /// The generation in the request is older than the job's.
     #[error("the generation is stale: {0}")]
     StaleGeneration(String),
     /// The predictor does not know the job or the worker.
@@ -68,7 +68,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether the same request will never succeed: repeating it is pointless.
+    /// Returns whether repeating the request can never succeed.
     pub fn is_permanent(&self) -> bool {
         matches!(self, Self::Rejected(_) | Self::Infeasible(_) | Self::JobInUse(_) | Self::Superseded)
     }

@@ -1,4 +1,4 @@
-//! What a connection tells its owner: changes that a person may want to read in a log.
+//! Events of a connection: state changes for a log.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ pub enum Event {
         /// The generation.
         generation: u64,
     },
-    /// The predictor rejected requests, the given number in a row.
+    /// The predictor rejected requests.
     Rejected {
         /// The last rejection.
         error: Error,
-        /// The number of rejections in a row.
+        /// Number of consecutive rejections.
         in_a_row: u64,
     },
-    /// The predictor will not serve this run: the connection makes no more requests.
+    /// The predictor will not serve this run; the connection sends no more requests.
     GivenUp(Error),
-    /// The run ended with reports that could not be delivered.
+    /// The run ended with undelivered reports.
     ReportsUndelivered,
     /// The run ended, but its workers could not be removed from the job. They stay until their leases expire.
     LeaveFailed(Error),
@@ -36,7 +36,7 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(error) => {
-                write!(f, "{error}; training starts without it and retries in the background")
+                write!(f, "{error}; training starts without allocations and retries in the background")
             }
             Self::Disconnected(error) => {
                 write!(f, "{error}; the last allocation stays in force while the connection is restored")
@@ -45,7 +45,7 @@ impl fmt::Display for Event {
                 write!(f, "connected to the predictor in generation {generation}")
             }
             Self::Rejected { error, .. } => write!(f, "{error}; the last allocation stays in force"),
-            Self::GivenUp(error) => write!(f, "{error}; this run makes no more requests"),
+            Self::GivenUp(error) => write!(f, "{error}; this run sends no more requests"),
             Self::ReportsUndelivered => {
                 f.write_str("the predictor is unreachable: the last reports were not delivered")
             }
@@ -54,7 +54,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// Receives events. It is called on the thread that uses the connection.
+/// Handler of events, called on the thread that uses the connection.
 #[derive(Clone)]
 pub(crate) struct EventHandler(Arc<dyn Fn(&Event) + Send + Sync>);
 

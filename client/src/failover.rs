@@ -1,4 +1,4 @@
-//! Which of several predictors receives a request. No I/O: the caller sends.
+//! Order of the predictors that receive a request. No I/O: the caller sends.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -6,33 +6,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::servers::{Servers, base_url};
 
-/// The maximum number of redirects (status 307) that one request follows.
+/// Maximum number of redirects (status 307) that one request follows.
 pub const REDIRECTS_MAX: usize = 3;
 
-/// The order in which servers are tried: first the one that responded last, then the others of the list, each once. A
-/// server that redirects (status 307) to another one is followed, and the server that responds is tried first from then on.
+/// The order in which servers are tried: first the server that responded last, then the others of the list,
+/// each once. A redirect (status 307) to another server is followed. A server that responds is tried first
+/// from then on.
 ///
-/// Clones share this memory.
+/// Clones share the server that responded last.
 #[derive(Debug, Clone)]
 pub struct Failover {
     servers: Servers,
-    /// The server that responded last: one of the list, or one that a server of the list redirected to.
+    /// The server that responded last: a server of the list, or one that a server of the list redirected to.
     latest: Arc<Mutex<Option<String>>>,
 }
 
 /// An attempt at one server.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
-    /// Its base URL.
+    /// Base URL of the server.
     pub server: &'a str,
-    /// The number of servers that remain to be tried if this one does not respond.
+    /// Number of servers that remain to be tried if this one does not respond.
     pub remaining: usize,
 }
 
 /// The outcome of an attempt at one server.
 #[derive(Debug)]
 pub enum Outcome<T, E> {
-    /// The server responded, perhaps with a rejection. No other server is tried.
+    /// The server responded, possibly with a rejection. No other server is tried.
     Responded(T),
     /// The server did not respond or cannot serve at the moment. The next server is tried.
     Unreachable(E),
@@ -40,14 +41,14 @@ pub enum Outcome<T, E> {
     Redirected(String),
 }
 
-/// No server responded.
+/// Failure of all servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllUnreachable<E> {
     /// Base URLs and reasons in the order of the attempts; not empty.
     pub attempts: Vec<(String, E)>,
     /// Whether a server redirected the request to another one.
     pub redirected: bool,
-    /// Whether there was more than one server, so that the message must name them.
+    /// Whether the list has more than one server, so that the message must name them.
     several: bool,
 }
 
@@ -65,13 +66,14 @@ impl<E: fmt::Display> fmt::Display for AllUnreachable<E> {
 }
 
 impl Failover {
-    /// Starts with the first server of the list.
+    /// Creates a failover that starts with the first server of the list.
     pub fn new(servers: Servers) -> Self {
         Self { servers, latest: Arc::default() }
     }
 
-    /// Calls `send` with one server after the other until one responds to a request for `path` (with its query, if any).
-    /// The attempts are at most the server that responded last, those of the list and [`REDIRECTS_MAX`].
+    /// Calls `send` with one server after the other until one responds to a request for `path` (with its
+    /// query, if any). Tries at most the server that responded last, the servers of the list, and
+    /// [`REDIRECTS_MAX`] further ones.
     ///
     /// # Errors
     /// No server responded.
@@ -123,12 +125,13 @@ impl Failover {
         Err(AllUnreachable { attempts, redirected, several: several || redirected })
     }
 
-    /// The server that is tried first.
+    /// Returns the server that is tried first.
     pub fn first(&self) -> String {
         self.latest().clone().unwrap_or_else(|| self.servers.urls()[0].clone())
     }
 
-    /// The server that responded last, then the list in its order, starting after that server.
+    /// Returns the server that responded last, then the rest of the list in order, starting after that
+    /// server.
     fn order(&self) -> VecDeque<String> {
         let mut order: VecDeque<String> = self.servers.urls().iter().cloned().collect();
         if let Some(latest) = self.latest().clone() {
@@ -140,7 +143,7 @@ impl Failover {
         order
     }
 
-    /// A server outside the list is tried only as long as it responds.
+    /// Forgets a server outside the list that does not respond.
     fn forget(&self, server: &str) {
         let mut latest = self.latest();
         if latest.as_deref() == Some(server) && !self.servers.urls().iter().any(|listed| listed == server) {
@@ -154,7 +157,7 @@ impl Failover {
     }
 }
 
-/// The base URL of the server to which a `Location` redirects a request for `path`.
+/// Returns the base URL of the server to which a `Location` redirects a request for `path`.
 fn redirect_target(location: &str, path: &str) -> Option<String> {
     base_url(location.strip_suffix(path)?)
 }

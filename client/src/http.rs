@@ -14,7 +14,8 @@ use crate::servers::Servers;
 
 pub use ureq::http::{HeaderMap, Method};
 
-/// Connections to the predictors of one list. Clones share the connections and the memory of which server responds.
+/// Connections to the predictors of one list. Clones share the connections and the server that responded
+/// last.
 #[derive(Debug, Clone)]
 pub struct Transport {
     agent: Agent,
@@ -27,24 +28,24 @@ pub struct Transport {
 pub struct TransportConfig {
     /// The `user-agent` header.
     pub user_agent: &'static str,
-    /// The maximum number of bytes of a response body that are read; the rest is cut off.
+    /// Maximum number of bytes read of a response body; the rest is cut off.
     pub response_bytes_max: u64,
-    /// What the time limit of an attempt bounds.
+    /// Scope of the time limit of an attempt.
     pub limit: TimeLimit,
     /// The source of time.
     pub clock: Arc<dyn Clock>,
 }
 
-/// What the time limit of an attempt bounds.
+/// Scope of the time limit of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeLimit {
     /// Each phase (connect, send, receive). An attempt starts no thread.
     Phase,
-    /// The whole attempt. A host name is then resolved in a thread of its own.
+    /// The whole attempt. A separate thread then resolves the host name.
     Attempt,
 }
 
-/// A request. Every request may be sent again: a server that did not respond may still have executed it.
+/// A request. Every request may be repeated: a server that did not respond may still have executed it.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// The method.
@@ -67,21 +68,22 @@ pub struct Response {
 }
 
 impl Response {
-    /// The pause that the server requests before the next attempt. Only the form in seconds is read: predictors send no other.
+    /// Returns the pause that the server requests before the next attempt. Only the form in seconds is
+    /// supported: predictors send no other.
     pub fn retry_after(&self) -> Option<Duration> {
         let seconds = text(&self.headers, header::RETRY_AFTER)?;
         seconds.trim().parse().ok().map(Duration::from_secs)
     }
 
-    /// The time that the server spent on an allocation, in seconds: `dur` of the metric `allocate` in the `server-timing` header,
-    /// which is in milliseconds.
+    /// Returns the processing time of an allocation in seconds: `dur` of the metric `allocate` in the
+    /// `server-timing` header, which is in milliseconds.
     pub fn server_time_s(&self) -> Option<f64> {
         server_time_s(text(&self.headers, HeaderName::from_static("server-timing"))?)
     }
 }
 
 impl Transport {
-    /// Connects on demand.
+    /// Creates a transport, which connects on demand.
     pub fn new(servers: &Servers, config: TransportConfig) -> Self {
         let agent = Agent::config_builder()
             .http_status_as_error(false)
@@ -91,14 +93,14 @@ impl Transport {
         Self { agent: agent.into(), failover: Failover::new(servers.clone()), config }
     }
 
-    /// The base URL of the server that is tried first.
+    /// Returns the base URL of the server that is tried first.
     pub fn first_server(&self) -> String {
         self.failover.first()
     }
 
-    /// Sends a request to one server after the other until `judge` accepts a response. The last server may take all the time
-    /// that is left of `timeout`, the others half of it: the server that responded last is tried first and is the most likely
-    /// to respond again.
+    /// Sends a request to one server after the other until `judge` accepts a response. The last server may
+    /// use all the remaining time of `timeout`, each other server half of it: the first is the server that
+    /// responded last, which is the most likely to respond.
     ///
     /// # Errors
     /// No server responded, or `judge` accepted none of the responses.
@@ -128,7 +130,7 @@ impl Transport {
         let left = timeout.saturating_sub(self.config.clock.now().saturating_duration_since(started));
         let limit = if attempt.remaining == 0 { left } else { left / 2 };
         if limit.is_zero() {
-            return Outcome::Unreachable("no time was left to try it".to_owned());
+            return Outcome::Unreachable("not tried: the time limit had passed".to_owned());
         }
         let head = http::Request::builder()
             .method(request.method)
@@ -175,7 +177,7 @@ impl Transport {
                 headers: head.headers,
                 body: bytes,
             }),
-            Err(error) => Outcome::Unreachable(format!("the response broke off: {error}")),
+            Err(error) => Outcome::Unreachable(format!("the response was interrupted: {error}")),
         }
     }
 }

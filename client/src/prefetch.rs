@@ -1,4 +1,4 @@
-//! Requests ahead of time, on a thread of their own.
+//! Requests ahead of time, on a separate thread.
 
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,15 +9,15 @@ use evenstep_protocol::AllocateAnswer;
 use crate::connection::{Allocated, Connection};
 use crate::shares::Requested;
 
-/// The maximum number of allocations that wait to be picked up. A training loop picks them up every iteration.
+/// Maximum number of allocations that wait to be collected. A training loop collects them every iteration.
 const ALLOCATIONS_MAX: usize = 4;
 
-/// The iteration to request next and its number of samples: only the newest is worth a request.
+/// The iteration to request next, and its number of samples. Only the newest is requested.
 type Wanted = Arc<Mutex<Option<(u64, u64)>>>;
 
 /// A thread that owns a connection and requests allocations while the training loop computes.
 ///
-/// A caller that has a thread of its own calls [`Connection::request`] there instead.
+/// A caller that already has a thread calls [`Connection::request`] there instead.
 #[derive(Debug)]
 pub struct Prefetcher<T> {
     wanted: Wanted,
@@ -27,7 +27,7 @@ pub struct Prefetcher<T> {
 }
 
 impl<T: Send + 'static> Prefetcher<T> {
-    /// Starts the thread. `check` is applied to every response, as in [`Connection::request`].
+    /// Starts the thread, which applies `check` to every response, as in [`Connection::request`].
     pub fn start(
         mut connection: Connection,
         check: impl Fn(&AllocateAnswer, &Requested<'_>) -> Result<Option<T>, String> + Send + 'static,
@@ -50,20 +50,20 @@ impl<T: Send + 'static> Prefetcher<T> {
         Self { wanted, wake, allocations, thread }
     }
 
-    /// Requests an iteration of `global_batch` samples. It replaces a request that has not been sent yet: that allocation would
-    /// come too late.
+    /// Requests an iteration of `global_batch` samples. It replaces a request that has not been sent yet,
+    /// whose allocation would be too late.
     pub fn request(&self, iteration: u64, global_batch: u64) {
         *lock(&self.wanted) = Some((iteration, global_batch));
         // If the channel is full, the thread will wake up anyway.
         let _ = self.wake.try_send(());
     }
 
-    /// The newest allocation since the last call. Does not wait.
+    /// Returns the newest allocation since the last call, without waiting.
     pub fn newest(&self) -> Option<Allocated<T>> {
         self.allocations.try_iter().last()
     }
 
-    /// Ends the thread and returns the connection; `None` if `check` panicked.
+    /// Ends the thread and returns the connection, or `None` if `check` panicked.
     pub fn finish(self) -> Option<Connection> {
         drop((self.wake, self.allocations));
         self.thread.join().ok()

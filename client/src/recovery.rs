@@ -9,12 +9,12 @@ use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::registration::Registration;
 
-/// What remains to be done until a run is registered again.
+/// State of an attempt to register a run again.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     pub(crate) registration: Registration,
     pub(crate) backlog: Backlog,
-    /// Whether the predictor has accepted this run before: the job's past is then that of this run.
+    /// Whether the predictor has accepted this run before. The job's past then belongs to this run.
     pub(crate) registered: bool,
     pub(crate) backoff: Backoff,
 }
@@ -26,7 +26,7 @@ pub(crate) enum Attempted {
     Connected(u64),
     /// The predictor will never accept this run.
     GivenUp(Error),
-    /// Try again after this pause.
+    /// Another attempt is due after this pause.
     Retry(Duration),
 }
 
@@ -75,7 +75,8 @@ impl BackgroundRecovery {
         Self { outcome, _stop: stop }
     }
 
-    /// The final outcome, if there is one; an error without a value if the thread has died.
+    /// Returns the final outcome, or `None` before it is known; an error without a value if the thread has
+    /// panicked.
     pub(crate) fn outcome(&self) -> Option<Result<u64, Option<Error>>> {
         match self.outcome.try_recv() {
             Ok(outcome) => Some(outcome.map_err(Some)),

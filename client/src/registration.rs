@@ -22,59 +22,60 @@ pub struct Registration {
     start: RunStart,
 }
 
-/// Where a run starts.
+/// Start of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunStart {
-    /// Its first iteration.
+    /// The first iteration.
     pub iteration: u64,
-    /// Whether the run continues an earlier one. Such a run may request iterations that have been allocated before: it gets
-    /// the same allocations.
+    /// Whether the run continues an earlier one. A resumed run may request iterations that were allocated
+    /// before, and gets the same allocations.
     pub resumed: bool,
 }
 
 impl Registration {
-    /// A run from iteration 0 with these workers, in rank order.
+    /// Creates the registration of a run from iteration 0 with these workers, in rank order.
     pub fn new(client: Client, spec: JobSpec, joins: Vec<JoinRequest>) -> Self {
         let workers = joins.iter().map(|join| join.worker.clone()).collect();
         let (former, superseded, start) = Default::default();
         Self { client, spec, joins, workers, former, superseded, start }
     }
 
-    /// Sets where the run starts.
+    /// Sets the start of the run.
     #[must_use]
     pub fn starting_at(mut self, start: RunStart) -> Self {
         self.start = start;
         self
     }
 
-    /// Sets the workers that took part in this run at some time. Those that do not any more are removed from the job.
+    /// Sets the workers that ever took part in this run. Former workers are removed from the job.
     #[must_use]
     pub fn with_former_workers(mut self, former: BTreeSet<WorkerId>) -> Self {
         self.former = former;
         self
     }
 
-    /// The flag by which the owner of a run revokes this registration: once it is true, no worker is joined any more.
+    /// Returns the flag by which the owner of a run revokes this registration. When it is true, no worker
+    /// joins any more.
     pub fn superseded(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.superseded)
     }
 
-    /// The client.
+    /// Returns the client.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The job options.
+    /// Returns the job options.
     pub fn spec(&self) -> &JobSpec {
         &self.spec
     }
 
-    /// The workers in rank order.
+    /// Returns the workers in rank order.
     pub fn workers(&self) -> &[WorkerId] {
         &self.workers
     }
 
-    /// The number of samples in a whole iteration.
+    /// Returns the number of samples in a full iteration.
     pub fn whole_batch(&self) -> u64 {
         let each = self.spec.per_worker_batch;
         each.map_or(self.spec.global_batch, |each| each.saturating_mul(self.workers.len() as u64))
@@ -83,7 +84,7 @@ impl Registration {
     /// Registers the job and joins every worker in rank order. May be repeated.
     ///
     /// # Errors
-    /// No response, a rejection, or the job has a live worker of another run.
+    /// The predictor does not respond or rejects the request, or the job has a live worker of another run.
     pub fn register(&self) -> Result<JoinAnswer, Error> {
         let failed =
             |kind: ErrorKind| kind.in_operation(Operation::RegisterJob(self.client.job_id().clone()));
@@ -118,7 +119,7 @@ impl Registration {
             return Ok(());
         }
         let kind = ErrorKind::JobInUse(format!(
-            "the job has allocations up to iteration {} already, and this run starts with {}; resume that run, or use a new \
+            "the job already has allocations up to iteration {}, but this run starts with {}; resume that run, or use a new \
              job id",
             joined.next_iteration.saturating_sub(1),
             self.start.iteration
@@ -126,11 +127,12 @@ impl Registration {
         Err(kind.in_operation(Operation::RegisterJob(self.client.job_id().clone())))
     }
 
-    /// Delivers the reports in the backlog except those that the next request will carry. It repeats requests for iterations
-    /// that are done: their allocations are of no more use, but the predictor accepts the reports with them.
+    /// Delivers the reports in the backlog, except for the reports that the next request will carry. It
+    /// repeats requests for finished iterations: their allocations are no longer needed, but the predictor
+    /// accepts the reports in the requests.
     ///
     /// # Errors
-    /// No response. Reports that were not delivered stay in the backlog.
+    /// The predictor does not respond. Undelivered reports stay in the backlog.
     pub fn deliver_late_reports(&self, generation: u64, backlog: &Backlog) -> Result<(), Error> {
         loop {
             let taken = backlog.take(backlog.done().saturating_sub(1));
@@ -152,12 +154,12 @@ impl Registration {
     /// Removes every worker from the job.
     ///
     /// # Errors
-    /// No response, or a rejection.
+    /// The predictor does not respond or rejects the request.
     pub fn leave(&self) -> Result<(), Error> {
         self.workers.iter().try_for_each(|worker| self.client.leave(worker).map(drop))
     }
 
-    /// The request for an iteration. `global_batch` is sent only if it differs from that of a whole iteration.
+    /// Returns the request for an iteration. `global_batch` is sent only if it differs from a full iteration.
     pub(crate) fn request(
         &self,
         generation: u64,
@@ -172,7 +174,7 @@ impl Registration {
         }
     }
 
-    /// The same registration with the time limits of the end of a run.
+    /// Sets the time limits of the end of a run.
     pub(crate) fn at_end_of_run(&mut self) {
         self.client = self.client.clone().at_end_of_run();
     }

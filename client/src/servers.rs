@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The maximum number of servers in a list.
+/// Maximum number of servers in a list.
 pub const SERVERS_MAX: usize = 16;
 
 /// Base URLs of predictors that share one store, in order of preference. No URL occurs twice, and none ends with a slash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Servers(Vec<String>);
 
-/// An invalid list of servers. The message names the value and the rule that it breaks.
+/// Invalid list of servers. The message names the value and the broken rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{value:?}: {rule}")]
 pub struct InvalidServers {
@@ -21,7 +21,7 @@ pub struct InvalidServers {
 }
 
 impl Servers {
-    /// The base URLs in order; at least one.
+    /// Returns the base URLs in order; at least one.
     pub fn urls(&self) -> &[String] {
         &self.0
     }
@@ -34,13 +34,13 @@ impl FromStr for Servers {
         let invalid = |value: &str, rule: String| InvalidServers { value: value.to_owned(), rule };
         let mut servers: Vec<String> = Vec::new();
         for value in text.split(',').map(str::trim) {
-            let rule = || "must be like http://host:port; several are separated by commas".to_owned();
+            let rule = || "must be like http://host:port; separate several with commas".to_owned();
             let server = base_url(value).ok_or_else(|| invalid(value, rule()))?;
             if servers.contains(&server) {
-                return Err(invalid(value, "is in the list twice".to_owned()));
+                return Err(invalid(value, "occurs twice in the list".to_owned()));
             }
             if servers.len() == SERVERS_MAX {
-                return Err(invalid(value, format!("at most {SERVERS_MAX} servers")));
+                return Err(invalid(value, format!("exceeds the limit of at most {SERVERS_MAX} servers")));
             }
             servers.push(server);
         }
@@ -54,7 +54,7 @@ impl fmt::Display for Servers {
     }
 }
 
-/// The base URL in a text, if it is one: scheme and host, and perhaps a port and a path.
+/// Returns the base URL in a text, if it is one: scheme and host, optionally with a port and a path.
 pub(crate) fn base_url(text: &str) -> Option<String> {
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));

@@ -1,8 +1,8 @@
-//! The shares of an allocation, checked against what was requested.
+//! The shares of an allocation, checked against the request.
 
 use evenstep_protocol::{AllocateAnswer, Allocation, WorkerId};
 
-/// What an allocation must fit.
+/// Properties of a request that its allocation must match.
 #[derive(Debug, Clone, Copy)]
 pub struct Requested<'a> {
     /// The workers of this run in rank order.
@@ -15,40 +15,42 @@ pub struct Requested<'a> {
     pub follows_workers: bool,
 }
 
-/// The samples of one rank: `offset .. offset + local_batch` of the iteration's global batch.
+/// Samples of one rank: `offset .. offset + local_batch` of the iteration's global batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Share {
     /// The number of samples.
     pub local_batch: u64,
-    /// The position of the first sample.
+    /// Position of the first sample.
     pub offset: u64,
 }
 
-/// An allocation for other workers than those of this run.
+/// An allocation for other workers than this run's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// The allocation names a worker that is not part of this run or names one twice, or omits one.
+    /// The allocation names a worker of another run, names a worker twice, or omits a worker.
     #[error("the allocation names {named} workers and {foreign:?} is not one of the {ours} of this run")]
     Workers {
-        /// The number of workers that it names.
+        /// Number of workers in the allocation.
         named: usize,
-        /// One that is unknown or named twice; empty if a worker of this run is omitted.
+        /// Id of a worker that is unknown or named twice; empty if a worker of this run is omitted.
         foreign: String,
-        /// The number of workers in this run.
+        /// Number of workers in this run.
         ours: usize,
     },
     /// The allocation was made before a worker joined, for a global batch that follows the number of workers.
-    #[error("the allocation is for the global batch of fewer workers, made before others joined")]
+    #[error("the allocation is outdated: its global batch is for fewer workers")]
     Outgrown,
 }
 
 impl Requested<'_> {
-    /// Returns the allocation of each rank. An allocation that was made in an earlier generation than it was requested in may
-    /// omit a worker that joined since, which then computes nothing in that iteration; but not if the global batch follows
-    /// the number of workers, as it and its learning rate are then for another one.
+    /// Returns the allocation of each rank. An allocation of an earlier generation than the request's may
+    /// omit a worker that has joined since. That worker computes nothing in the iteration. If the global
+    /// batch follows the number of workers, such an allocation is an error, because its global batch and
+    /// learning rate are for another number.
     ///
     /// # Errors
-    /// The allocation is for other workers.
+    /// - [`Mismatch::Workers`]: the allocation is for other workers.
+    /// - [`Mismatch::Outgrown`]: the allocation is for the global batch of fewer workers.
     pub fn by_rank<'r>(&self, response: &'r AllocateAnswer) -> Result<Vec<Option<&'r Allocation>>, Mismatch> {
         let mismatch = |foreign: String| Mismatch::Workers {
             named: response.allocations.len(),
@@ -75,12 +77,12 @@ impl Requested<'_> {
     }
 }
 
-/// Returns the shares of an allocation by rank: a check for [`Connection::request`](crate::Connection::request) in a training
-/// loop without a shared tail. Returns `Ok(None)` for an outgrown allocation.
+/// Returns the shares of an allocation by rank, or `Ok(None)` for an outdated allocation. It is a check for
+/// [`Connection::request`](crate::Connection::request) in a training loop without a shared tail.
 ///
 /// # Errors
-/// The allocation names other workers than those of this run, has a shared tail, or does not cover the global batch exactly
-/// once. The message says which.
+/// The allocation names other workers than this run's, has a shared tail, or does not cover the global batch
+/// exactly once. The message names the rule.
 pub fn shares(response: &AllocateAnswer, requested: &Requested<'_>) -> Result<Option<Vec<Share>>, String> {
     let by_rank = match requested.by_rank(response) {
         Ok(by_rank) => by_rank,
@@ -115,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// The shares of two workers, `node/0` and `node/1`, of 8 samples requested in generation 2.
+    /// Returns the shares of two workers, `node/0` and `node/1`, of 8 samples requested in generation 2.
     fn checked(
         generation: u64,
         allocations: &[(&str, u64, u64)],

@@ -1,4 +1,4 @@
-//! A connection through outages, rejections and invalid responses, on a clock that the test moves.
+//! A connection during outages, rejections and invalid responses, on a clock that the test sets.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -16,7 +16,7 @@ use serde_json::json;
 
 use support::{Does, Scripted, json, rejects, responds};
 
-/// A clock that stands still until the test moves it.
+/// A clock that advances only when the test sets it.
 #[derive(Debug)]
 struct ManualClock(Mutex<Instant>);
 
@@ -48,7 +48,7 @@ impl Run {
         Self { server: Scripted::start(script), clock, events: Arc::default() }
     }
 
-    /// A connection of one worker that starts no thread.
+    /// Returns a builder of a connection of one worker that starts no thread.
     fn builder(&self) -> ConnectionBuilder {
         let config = ClientConfig {
             request_timeout: Duration::from_secs(60),
@@ -103,7 +103,7 @@ fn an_outage_costs_requests_nothing_and_its_reports_are_delivered_late() {
     assert_eq!(run.server.heard().len(), 1, "requests do not wait for an unreachable predictor");
 
     assert_eq!(connection.reconnect(), Some(Duration::from_millis(100)));
-    assert_eq!(connection.reconnect(), Some(Duration::from_millis(100)), "not before the pause is over");
+    assert_eq!(connection.reconnect(), Some(Duration::from_millis(100)), "the pause is not over yet");
     assert_eq!(run.server.heard().len(), 1);
     run.clock.advance(Duration::from_millis(100));
     for does in [responds(), joined(1, &["node/0"]), allocation("node/0"), allocation("node/0")] {
@@ -137,7 +137,7 @@ fn reports_that_are_rejected_three_times_are_given_up_and_counted() {
     assert_eq!(lost, [0, 0, 1]);
     assert!(
         matches!(run.events()[..], [Event::Rejected { in_a_row: 1, .. }]),
-        "one event of a hundred rejections"
+        "one event per hundred rejections"
     );
     assert!(connection.is_connected());
 }

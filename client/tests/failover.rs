@@ -11,7 +11,7 @@ use evenstep_protocol::{JobId, JobSpec};
 
 use support::{Does, Scripted, nobody, rejects, responds};
 
-/// Longer than any healthy request takes.
+/// Longer than the duration of any healthy request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn points_to(url: &str) -> Does {
@@ -58,18 +58,18 @@ fn the_next_server_is_tried_at_once_and_first_from_then_on() {
     assert_eq!(register(&client(&[&nobody(), &b.url], PATIENCE)), Ok(()));
 }
 
-/// One that takes the request and says nothing takes no more than its part of the time.
+/// A server that accepts the request and does not respond uses only its part of the time limit.
 #[test]
 fn a_server_that_sleeps_leaves_time_for_the_next() {
     let (a, b) = (Scripted::start([Does::Sleeps]), Scripted::responding());
     let client = client(&[&a.url, &b.url], Duration::from_secs(4));
     let started = Instant::now();
     assert_eq!(register(&client), Ok(()));
-    assert!(started.elapsed() >= Duration::from_secs(2), "half of the time was its own");
+    assert!(started.elapsed() >= Duration::from_secs(2), "it could use half of the time");
     assert_eq!((a.heard().len(), b.heard().len()), (1, 1));
 }
 
-/// What a server says of the job, every other one would say too.
+/// Every other server would send the same response about the job.
 #[test]
 fn an_answer_is_an_answer() {
     for (does, silent) in [
@@ -95,7 +95,7 @@ fn the_owner_of_the_job_is_followed_remembered_and_left_when_it_dies() {
     assert_eq!(a.heard(), owner.heard(), "the same request, body and all");
     assert_eq!(register(&client), Ok(()));
     assert_eq!((a.heard().len(), owner.heard().len()), (0, 1));
-    // It dies; the list still points to it at first, and then takes the job over.
+    // The owner dies. The list still redirects to it at first, and then takes over the job.
     assert_eq!(register(&client), Ok(()));
     assert_eq!((a.heard().len(), owner.heard().len()), (2, 1));
     assert_eq!(register(&client), Ok(()));

@@ -1,12 +1,13 @@
-//! What `/allocate` costs, against the least that it could cost: a bare axum handler that takes the same bytes in and
-//! sends the same bytes out, plus one bare commit of the same row. Everything in one run on one machine, in turn.
+//! Duration of `/allocate`, compared with its lower bound: a bare axum handler that receives and sends the
+//! same bytes, plus one bare commit of the same row. All in one run on one machine, alternating.
 //!
-//! `cargo bench -p evenstep-predictor --bench allocate [-- ROUNDS]`: prints a table of milliseconds and ratios.
+//! `cargo bench -p evenstep-predictor --bench allocate [-- ROUNDS]` prints a table of milliseconds and
+//! ratios.
 
 #![allow(
     clippy::print_stdout,
     clippy::expect_used,
-    reason = "a benchmark prints, and ends where its set-up fails"
+    reason = "a benchmark prints, and panics if its set-up fails"
 )]
 
 mod support;
@@ -27,11 +28,11 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use support::{Connected, percentiles};
 
 const WORKERS: usize = 4;
-/// Iterations before anything is counted.
+/// Iterations before the measurement.
 const WARM_UP: usize = 200;
-/// Connections that ask at once for the throughput figures.
+/// Concurrent connections in the throughput measurement.
 const CLIENTS: usize = 16;
-/// How long each throughput figure is taken for.
+/// Duration of each throughput measurement, in seconds.
 const THROUGHPUT_S: f64 = 2.0;
 
 fn main() {
@@ -45,7 +46,7 @@ fn main() {
     runtime.spawn(app.serve(std::future::pending()));
 
     let mut asker = Connected::to(service);
-    // The same job twice, but that the workers of one can claim: its steps are hedged.
+    // The same job twice. The workers of the second can claim, so that its iterations are hedged.
     for (job, claims) in [("bench", false), ("hedged", true)] {
         asker.call("PUT", &format!("/v1/jobs/{job}"), r#"{"global_batch":1024}"#);
         for worker in 0..WORKERS {
@@ -58,7 +59,7 @@ fn main() {
     }
     let answer = asker.call("POST", "/allocate", &ask("bench", WARM_UP));
     let hedged = asker.call("POST", "/allocate", &ask("hedged", WARM_UP));
-    assert!(hedged.contains("\"tail\""), "noise of 10 % is worth a tail: {hedged}");
+    assert!(hedged.contains("\"tail\""), "noise of 10 % should lead to a tail: {hedged}");
     let bare = runtime.block_on(bare_handler(answer.clone()));
     let mut bare_asker = Connected::to(bare);
     let mut database = runtime.block_on(bare_database(folder.path().join("bare.db")));
@@ -77,13 +78,13 @@ fn main() {
     let rows =
         [&mut handler, &mut commit, &mut allocate, &mut again, &mut hedge].map(|times| percentiles(times));
     let [handler, commit, allocate, again, hedge] = rows;
-    println!("{rounds} rounds in turn, {WORKERS} workers, SQLite WAL with a sync at every commit; ms");
+    println!("{rounds} alternating rounds, {WORKERS} workers, SQLite WAL with a sync at every commit; ms");
     println!("{:<42}{:>8}{:>8}", "", "p50", "p99");
     for (name, [p50, p99]) in [
         ("bare axum handler, same bytes", handler),
         ("bare commit, same row", commit),
         ("/allocate, a new iteration", allocate),
-        ("/allocate, an answered iteration again", again),
+        ("/allocate, a repeated iteration", again),
         ("/allocate, a new iteration, hedged", hedge),
     ] {
         println!("{name:<42}{p50:>8.3}{p99:>8.3}");
@@ -92,14 +93,14 @@ fn main() {
     println!("{:<42}{:>8.2}{:>8.2}   aim: 3", "new iteration / (handler + commit)", ratio(0), ratio(1));
     println!(
         "{:<42}{:>8.2}{:>8.2}   aim: 1.5",
-        "answered again / handler",
+        "repeated iteration / handler",
         again[0] / handler[0],
         again[1] / handler[1]
     );
 
     let body = ask("bench", WARM_UP + rounds);
     let path = format!("/allocate?job_id=bench&iteration={}", WARM_UP + rounds);
-    println!("\n{CLIENTS} connections, requests per second, client included, best of three in turn");
+    println!("\n{CLIENTS} connections, requests per second, client included, best of three, alternating");
     let mut best = [0.0f64; 3];
     for _ in 0..3 {
         best[0] = best[0].max(throughput(bare, "POST", "/", &body));
@@ -109,24 +110,25 @@ fn main() {
     println!("{:<42}{:>8.0}", "bare axum handler", best[0]);
     println!(
         "{:<42}{:>8.0}   bare is {:.2} times that; aim: 1.5",
-        "POST of an answered iteration",
+        "POST of a repeated iteration",
         best[1],
         best[0] / best[1]
     );
     println!(
         "{:<42}{:>8.0}   bare is {:.2} times that",
-        "GET of an answered iteration",
+        "GET of an allocated iteration",
         best[2],
         best[0] / best[2]
     );
 }
 
-/// A request for an iteration with the reports of the one before: speeds that vary, drivers as a trainer sends them.
+/// A request for an iteration with the reports of the previous one: speeds that vary, and the drivers of a
+/// trainer.
 fn ask(job: &str, iteration: usize) -> String {
     let report = |worker: usize| {
         let noise = 1.0 + 0.1 * (((iteration * 7 + worker * 13) % 17) as f64 / 17.0 - 0.5);
         let (before, time, wave) = (iteration - 1, 0.1 * noise, (iteration % 10) as f64 / 10.0);
-        // Chunks of eight samples, as dear as others.
+        // Chunks of eight samples at the same cost per sample.
         let tail = if job == "hedged" {
             let time = time * 24.0 / 256.0;
             format!(r#""tail":{{"chunks":3,"samples":24,"compute_time_s":{time},"claim_time_s":0.001}},"#)

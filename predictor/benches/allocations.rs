@@ -1,13 +1,14 @@
-//! Heap allocations of the service for one `/allocate`, counted in this process while a client that allocates nothing
-//! sends requests to it. SQLite's own allocations are not in it: they do not pass through Rust's allocator.
+//! Number of heap allocations in the service per `/allocate`. They are counted in this process, while a
+//! client that allocates nothing sends requests to it. SQLite's own allocations are not included, because
+//! they do not use Rust's allocator.
 //!
-//! `cargo bench -p evenstep-predictor --bench allocations [-- ROUNDS]` prints the allocations (reallocations among them) and the
-//! bytes of one request, as means over the rounds.
+//! `cargo bench -p evenstep-predictor --bench allocations [-- ROUNDS]` prints the allocations (including
+//! reallocations) and the bytes per request, as means over the rounds.
 
 #![allow(
     clippy::print_stdout,
     clippy::expect_used,
-    reason = "a benchmark prints, and ends where its set-up fails"
+    reason = "a benchmark prints, and panics if its set-up fails"
 )]
 
 use std::alloc::System;
@@ -22,11 +23,11 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Iterations before anything is counted.
+/// Iterations before the measurement.
 const WARM_UP: usize = 200;
-/// Iterations that are repeated: their responses and reports are still in memory.
+/// Number of repeated iterations. Their responses and reports are still in memory.
 const NEWEST: usize = 32;
-/// The largest response, in bytes.
+/// Size limit of a response, in bytes.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
 fn main() {

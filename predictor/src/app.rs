@@ -1,4 +1,4 @@
-//! The service: opens the store and the job registry, serves, and goes down cleanly.
+//! The service: opens the store and the job registry, serves requests, and shuts down cleanly.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -21,18 +21,18 @@ use crate::jobs::{Jobs, Pool};
 use crate::metrics;
 use crate::retention::{self, Keep, Record};
 
-/// How often leases are looked at, besides at every request.
+/// Interval at which leases are checked, in addition to the check in every request.
 const LEASE_TICK: Duration = Duration::from_secs(1);
-/// What a stop waits for requests under way.
+/// Time that a shutdown waits for requests in flight.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A service at work, see [`App::serve`].
+/// A running service, see [`App::serve`].
 pub type Serving = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 
-/// A service that listens.
+/// A service that is bound to its address.
 ///
-/// Its entry points return boxed futures, so that the service is compiled once, in this crate: an `async fn` and all that
-/// it awaits is compiled again in every program that awaits it.
+/// Its entry points return boxed futures, so that the service is compiled once, in this crate. An `async fn`
+/// and everything that it awaits would be compiled again in every program that awaits it.
 #[derive(Debug)]
 pub struct App {
     listener: TcpListener,
@@ -49,10 +49,9 @@ pub struct App {
 }
 
 impl App {
-    /// Listens, and opens the store.
+    /// Binds the address and opens the store.
     ///
-    /// # Errors
-    /// Where the store or the address cannot be used; the error names it.
+    /// # Errors An error that names the store or the address that cannot be used.
     pub fn open(config: &Config, clock: Clock) -> Pin<Box<dyn Future<Output = anyhow::Result<Self>> + '_>> {
         Box::pin(Self::open_store(config, clock))
     }
@@ -60,15 +59,16 @@ impl App {
     async fn open_store(config: &Config, clock: Clock) -> anyhow::Result<Self> {
         let place: Address = config.store.parse()?;
         if let Some(folder) = config.reports.as_ref().filter(|folder| !folder.is_dir()) {
-            anyhow::bail!("reports: {}: no such folder", folder.display());
+            anyhow::bail!("reports: {}: no such folder; create it or change --reports", folder.display());
         }
-        // Bound first: that nobody else listens there is what lets us take over from a process before us.
+        // Bound before the store is opened: a bound address proves that an earlier process no longer serves,
+        // so this one can take over.
         let listener = TcpListener::bind(config.listen).await;
         let listener = listener.with_context(|| format!("listening on {}", config.listen))?;
         let address = listener.local_addr()?;
         if config.url.is_none() && matches!(place, Address::Postgres(_)) && address.ip().is_unspecified() {
             anyhow::bail!(
-                "url: must say where clients reach this predictor: it listens on {address}, and others on the same PostgreSQL send them here"
+                "url: must be set to the URL at which clients reach this predictor: it listens on {address}, and other predictors on the same PostgreSQL redirect clients to it"
             );
         }
         let url = config.url.clone().unwrap_or_else(|| format!("http://{address}"));
@@ -91,20 +91,19 @@ impl App {
         })
     }
 
-    /// Sends metrics to a collector too.
+    /// Also exports metrics to a collector.
     pub fn with_otlp(self, otlp: Option<Otlp>) -> Self {
         Self { otlp, ..self }
     }
 
-    /// Where it listens.
+    /// The address that the service listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until `stop` is done; then finishes what was begun, and closes the store.
+    /// Serves until `stop` completes, then finishes the requests in flight and closes the store.
     ///
-    /// # Errors
-    /// Where the listener fails.
+    /// # Errors An error if the listener fails.
     pub fn serve(self, stop: impl Future<Output = ()> + Send + 'static) -> Serving {
         self.serve_until(Box::pin(stop))
     }
@@ -137,7 +136,7 @@ impl App {
             reports: self.reports,
         };
         if let Err(error) = self.jobs.load_nodes().await {
-            tracing::warn!(%error, "nodes that fell silent before now are not known");
+            tracing::warn!(%error, "cannot read the newest samples of nodes from the store");
         }
         let retention = tokio::spawn(retention::run(self.jobs.clone(), self.clock, self.keep, record));
         let leases = tokio::spawn(watch_leases(self.jobs.clone()));
@@ -147,21 +146,21 @@ impl App {
         let leaving = self.jobs.clone();
         let stopping = async move {
             stop.await;
-            tracing::info!("stopping: finishing what was begun");
+            tracing::info!("stopping: finishing requests in flight");
             drain.send_replace(true);
-            // First of all: from here on other predictors answer for the jobs, while this one ends at its leisure.
+            // Before anything else, so that other predictors serve the jobs while this one shuts down.
             leaving.resign().await;
             drained.send_replace(true);
         };
         let serving = axum::serve(self.listener, router(api)).with_graceful_shutdown(stopping);
         let timed_out = async {
-            // The sender lives in `stopping`: an error here means that serving has ended by itself.
+            // `stopping` owns the sender: an error here means that serving has already ended.
             let _ = drain_begun.wait_for(|drained| *drained).await;
             tokio::time::sleep(DRAIN_TIMEOUT).await;
         };
         tokio::select! {
             served = serving => served?,
-            () = timed_out => tracing::warn!(?DRAIN_TIMEOUT, "requests still under way were cut off"),
+            () = timed_out => tracing::warn!(?DRAIN_TIMEOUT, "requests still in flight were aborted"),
         }
         for task in [leases, refits, retention, lease] {
             task.abort();
@@ -170,10 +169,11 @@ impl App {
         if let Some(otlp) = otlp {
             drop(tokio::task::spawn_blocking(|| otlp.end()).await);
         }
-        // With the last registry the last sender of the writer's queue goes: it commits what waits and closes the file.
+        // The last registry owns the last sender of the writer's queue. Dropping it makes the writer commit
+        // its queue and close the file.
         drop(self.jobs);
         if tokio::time::timeout(DRAIN_TIMEOUT, self.writer).await.is_err() {
-            tracing::warn!("the store did not close in time; what was answered is durable all the same");
+            tracing::warn!("the store did not close in time; all allocations that were returned are durable");
         }
         Ok(())
     }

@@ -1,10 +1,11 @@
-//! The one place where the wall clock enters the predictor.
+//! The only place where the predictor reads the wall clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since 1970. It never goes back: the wall clock is read once, a monotonic clock carries it on.
+/// A clock of milliseconds since 1970 that never goes back. It reads the wall clock once and advances by a
+/// monotonic clock.
 #[derive(Debug, Clone)]
 pub struct Clock(Kind);
 
@@ -22,13 +23,13 @@ impl Clock {
         Self(Kind::System { started_unix_ms: millis(since_1970), started: Instant::now() })
     }
 
-    /// A clock that stands still until it is moved through the handle.
+    /// Returns a clock that only changes through the returned handle.
     pub fn manual() -> (Self, Arc<AtomicI64>) {
         let handle = Arc::new(AtomicI64::new(0));
         (Self(Kind::Manual(handle.clone())), handle)
     }
 
-    /// Now, in milliseconds since 1970.
+    /// The current time, in milliseconds since 1970.
     pub fn now_unix_ms(&self) -> i64 {
         match &self.0 {
             Kind::System { started_unix_ms, started } => {

@@ -1,4 +1,5 @@
-//! Configuration of the service: flags over `EVENSTEP_*` over a TOML file over defaults.
+//! Configuration of the service, from four sources. In order of precedence: flags, `EVENSTEP_*` variables, a
+//! TOML file, defaults.
 
 mod amount;
 
@@ -18,50 +19,54 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::retention::Keep;
 pub use amount::{Size, Span};
 
-/// The configuration in force.
+/// The effective configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Address to listen on. Default 127.0.0.1:7117: this machine only.
+    /// Address to listen on. Default 127.0.0.1:7117, which only this machine can reach.
     #[serde(deserialize_with = "address")]
     pub listen: SocketAddr,
-    /// Where everything is kept. Default `sqlite://evenstep.db`, in the working folder.
+    /// Address of the store. Default `sqlite://evenstep.db`, in the working directory.
     pub store: String,
-    /// Where clients reach this predictor, for others on the same PostgreSQL to send them here. Default: where it listens.
+    /// URL at which clients reach this predictor. Other predictors on the same PostgreSQL redirect clients to
+    /// it. Default: the address it listens on.
     #[serde(deserialize_with = "web_address")]
     pub url: Option<String>,
-    /// Seconds after which others on the same PostgreSQL take the jobs of a predictor that fell silent, 1 to 300. Default 5.
+    /// Lease of this predictor, in seconds, 1 to 300. After it expires, other predictors on the same
+    /// PostgreSQL take over its jobs. Default 5.
     #[serde(deserialize_with = "lease")]
     pub lease_s: f64,
-    /// Samples, reports and answers older than this become minutes, unless a job says otherwise. Default 7d.
+    /// Age after which samples, reports and allocations are rolled up into minutes, unless the job options
+    /// set another. Default 7d.
     pub keep_raw: Span,
-    /// Minutes older than this become hours. Default 90d.
+    /// Age after which minutes are rolled up into hours. Default 90d.
     pub keep_minutes: Span,
-    /// Hours older than this go. Default 2y.
+    /// Age after which hours are deleted. Default 2y.
     pub keep_hours: Span,
-    /// Where the store holds more, the oldest raw rows become minutes early. Default: no bound.
+    /// Size of the store above which the oldest raw rows are rolled up early. Default: no limit.
     pub keep_bytes: Option<Size>,
-    /// Seconds between two looks at what models have learned: to fit networks and to store models. At least 1. Default 30.
+    /// Seconds between two refits. Each refit fits networks to new observations and stores the models. At
+    /// least 1. Default 30.
     #[serde(deserialize_with = "at_least_1")]
     pub refit_interval_s: u64,
-    /// Threads that fits may take. At least 1. Default 1.
+    /// Number of threads for refits. At least 1. Default 1.
     #[serde(deserialize_with = "at_least_1")]
     pub refit_threads: usize,
-    /// Folder whose pages (backtests, simulations) can be opened from the service's own page. Default: none.
+    /// Folder of HTML reports (backtests, simulations) that the service's page lists. Default: none.
     pub reports: Option<PathBuf>,
-    /// What is logged: a level, or a list of `target=level`. Default `info`.
+    /// Log filter: a level, or a list of `target=level`. Default `info`.
     pub log: String,
-    /// How it is logged. Default `text`.
+    /// Log format. Default `text`.
     pub log_format: LogFormat,
-    /// What operators must show to override what workers get. Default: everybody may.
+    /// Token required to override workers. Default: none, so that every client may override them.
     #[serde(deserialize_with = "token")]
     pub operator_token: Option<Secret>,
-    /// A collector of OTLP (HTTP) that spans and metrics are sent to. Default: none.
+    /// OTLP (HTTP) collector for spans and metrics. Default: none.
     #[serde(deserialize_with = "web_address")]
     pub otlp: Option<String>,
 }
 
-/// Says the value and the rule, which figment's own error does not.
+/// Parses an address. The error names the value and the rule, which figment's own error does not.
 fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     let rule = || D::Error::custom(format!("{text:?} must be an address and a port, such as 127.0.0.1:7117"));
@@ -86,7 +91,7 @@ fn web_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
 
 fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
     let token = Option::<String>::deserialize(deserializer)?;
-    // What is wrong with it is not repeated: it is a secret.
+    // The error does not repeat the value: it is a secret.
     let rule = "must be 8 to 256 letters, digits or signs, without spaces";
     let is_one = |token: &String| {
         (8..=256).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
@@ -105,7 +110,7 @@ fn lease<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Err(D::Error::custom(format!("{seconds} must be 1 to 300 seconds")))
 }
 
-/// Says the rule where a count is 0.
+/// Rejects 0. The error names the rule.
 fn at_least_1<'de, D: Deserializer<'de>, T: Deserialize<'de> + PartialEq + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -113,13 +118,13 @@ fn at_least_1<'de, D: Deserializer<'de>, T: Deserialize<'de> + PartialEq + Defau
     if value == T::default() { Err(D::Error::custom("0 must be at least 1")) } else { Ok(value) }
 }
 
-/// Something that no log and no error shows.
+/// A secret that is never printed in a log or an error.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// What it is.
+    /// Returns the secret.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -161,77 +166,86 @@ impl Default for Config {
     }
 }
 
-/// Flags of `serve`; what is not given comes from the environment, the file or the defaults.
+/// Flags of `serve`. A missing flag is read from the environment, then the file, then the defaults.
 #[derive(Debug, Default, Args, Serialize)]
 pub struct Flags {
-    /// TOML file with the same names as the flags [env: EVENSTEP_CONFIG]
+    /// TOML configuration file; keys are the flags' names [env: EVENSTEP_CONFIG]
     #[arg(long, env = "EVENSTEP_CONFIG", hide_env = true)]
     #[serde(skip)]
     pub config: Option<PathBuf>,
-    /// Address to listen on; port 0 lets the system choose [env: EVENSTEP_LISTEN] [default: 127.0.0.1:7117]
+    /// Address to listen on; port 0 picks a free port and prints it [env: EVENSTEP_LISTEN] [default:
+    /// 127.0.0.1:7117]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
-    /// Where everything is kept: sqlite://FILE or postgres://USER@HOST/DATABASE [env: EVENSTEP_STORE] [default: sqlite://evenstep.db]
+    /// Store: sqlite://FILE or postgres://USER@HOST/DATABASE [env: EVENSTEP_STORE] [default:
+    /// sqlite://evenstep.db]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
-    /// Where clients reach this predictor, where several share a PostgreSQL [env: EVENSTEP_URL] [default: where it listens]
+    /// URL at which clients reach this predictor, if several share a PostgreSQL [env: EVENSTEP_URL] [default:
+    /// the listen address]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Seconds after which another predictor takes the jobs of one that fell silent, 1 to 300 [env: EVENSTEP_LEASE_S] [default: 5]
+    /// Lease in seconds, 1 to 300; after it expires another predictor takes over the jobs [env:
+    /// EVENSTEP_LEASE_S] [default: 5]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_s: Option<f64>,
-    /// Samples, reports and answers older than this become minutes, such as 12h or 7d [env: EVENSTEP_KEEP_RAW] [default: 7d]
+    /// Age at which samples, reports and allocations are rolled up into minutes, such as 12h or 7d [env:
+    /// EVENSTEP_KEEP_RAW] [default: 7d]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_raw: Option<Span>,
-    /// Minutes older than this become hours [env: EVENSTEP_KEEP_MINUTES] [default: 90d]
+    /// Age at which minutes are rolled up into hours [env: EVENSTEP_KEEP_MINUTES] [default: 90d]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_minutes: Option<Span>,
-    /// Hours older than this go [env: EVENSTEP_KEEP_HOURS] [default: 2y]
+    /// Age at which hours are deleted [env: EVENSTEP_KEEP_HOURS] [default: 2y]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_hours: Option<Span>,
-    /// Where the store holds more, such as 20GiB, the oldest raw rows become minutes early [env: EVENSTEP_KEEP_BYTES]
+    /// Store size, such as 20GiB, above which the oldest raw rows are rolled up early [env:
+    /// EVENSTEP_KEEP_BYTES] [default: no limit]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_bytes: Option<Size>,
-    /// Seconds between two looks at what models have learned [env: EVENSTEP_REFIT_INTERVAL_S] [default: 30]
+    /// Seconds between two refits of the models [env: EVENSTEP_REFIT_INTERVAL_S] [default: 30]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refit_interval_s: Option<u64>,
-    /// Threads that fits of models may take [env: EVENSTEP_REFIT_THREADS] [default: 1]
+    /// Number of threads for refits [env: EVENSTEP_REFIT_THREADS] [default: 1]
     #[arg(long, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refit_threads: Option<usize>,
-    /// Folder whose *.html, as backtest and simulate write them, can be opened from the page at / [env: EVENSTEP_REPORTS]
+    /// Folder of *.html reports of backtest and simulate, listed on the page at / [env: EVENSTEP_REPORTS]
+    /// [default: none]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reports: Option<PathBuf>,
-    /// What is logged: error, warn, info, debug, trace, or target=level,.. [env: EVENSTEP_LOG] [default: info]
+    /// Log filter: error, warn, info, debug, trace, or target=level,.. [env: EVENSTEP_LOG] [default: info]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
-    /// How it is logged: text, json or logfmt [env: EVENSTEP_LOG_FORMAT] [default: text]
+    /// Log format: text, json or logfmt [env: EVENSTEP_LOG_FORMAT] [default: text]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_format: Option<LogFormat>,
-    /// What operators must show to override what workers get; better in the environment or the file than here, where others on
-    /// the machine see it [env: EVENSTEP_OPERATOR_TOKEN]
+    /// Token required to override workers; other users of the machine can see flags, so prefer the
+    /// environment or the file [env: EVENSTEP_OPERATOR_TOKEN] [default: none]
     #[arg(long, value_name = "TOKEN")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operator_token: Option<Secret>,
-    /// Collector that spans and metrics are sent to over OTLP (HTTP), such as http://127.0.0.1:4318 [env: EVENSTEP_OTLP]
+    /// OTLP (HTTP) collector for spans and metrics, such as http://127.0.0.1:4318 [env: EVENSTEP_OTLP]
+    /// [default: none]
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp: Option<String>,
 }
 
-/// Variables of the environment that are ours; others of the same prefix belong to other programs of evenstep.
+/// Environment variables of the predictor. Other programs of evenstep use other variables with the same
+/// prefix.
 const VARIABLES: [&str; 15] = [
     "listen",
     "store",
@@ -251,15 +265,14 @@ const VARIABLES: [&str; 15] = [
 ];
 
 impl Config {
-    /// Puts the configuration together.
+    /// Reads the configuration from all sources.
     ///
-    /// # Errors
-    /// Where a file cannot be read or a value breaks its rule; the error names where it came from.
+    /// # Errors An error that names the source if a file cannot be read or a value breaks its rule.
     pub fn load(flags: &Flags) -> anyhow::Result<Self> {
         let mut figment = Figment::from(Serialized::defaults(Self::default()));
         if let Some(file) = &flags.config {
             if !file.is_file() {
-                anyhow::bail!("config {}: no such file", file.display());
+                anyhow::bail!("config {}: no such file; check --config or EVENSTEP_CONFIG", file.display());
             }
             figment = figment.merge(Toml::file_exact(file));
         }
@@ -268,15 +281,15 @@ impl Config {
         let config: Self = figment.extract().map_err(|error| anyhow::anyhow!("configuration: {error}"))?;
         let [raw, minutes, hours] = [config.keep_raw, config.keep_minutes, config.keep_hours];
         if minutes < raw {
-            anyhow::bail!("configuration: keep_minutes: {minutes} must not be under keep_raw, {raw}");
+            anyhow::bail!("configuration: keep_minutes: {minutes} must not be below keep_raw, {raw}");
         }
         if hours < minutes {
-            anyhow::bail!("configuration: keep_hours: {hours} must not be under keep_minutes, {minutes}");
+            anyhow::bail!("configuration: keep_hours: {hours} must not be below keep_minutes, {minutes}");
         }
         Ok(config)
     }
 
-    /// How long things are kept.
+    /// Retention periods.
     pub fn keep(&self) -> Keep {
         Keep {
             raw_s: self.keep_raw.seconds(),

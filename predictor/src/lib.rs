@@ -1,11 +1,19 @@
-//! The predictor: telemetry in, forecasts and batch allocations out, over HTTP.
+//! The predictor service: receives telemetry and serves forecasts and batch allocations over HTTP.
 //!
-//! Modules follow the way of the data: [`http`] takes requests apart, [`jobs`] keeps the hot state of each job and asks
-//! the pure core, `evenstep_store` makes things durable before an answer leaves. [`top`] shows running jobs in a terminal. Burst-parallel plans are made by
-//! `evenstep-burst`, backtests and simulations by `evenstep-lab`.
+//! Modules, in the order in which a request passes through them:
+//! - [`http`] parses requests.
+//! - [`jobs`] holds the state of each job in memory and calls the pure core.
+//! - `evenstep_store` makes changes durable before a response is sent.
 //!
-//! Invariants: only `evenstep_store` names sqlx; only [`http`] knows status codes; no handler fits a model; an allocation is
-//! durable before it is answered and never changes after; every queue, body and batch has a bound.
+//! [`top`] shows running jobs in a terminal. `evenstep-burst` computes burst-parallel plans, `evenstep-lab`
+//! runs backtests and simulations.
+//!
+//! Invariants:
+//! - Only `evenstep_store` uses sqlx.
+//! - Only [`http`] uses status codes.
+//! - No request handler fits a model.
+//! - An allocation is durable before it is returned, and never changes after.
+//! - Every queue, body and batch is bounded.
 
 pub mod config;
 

@@ -19,7 +19,7 @@ use evenstep_store::command as store;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
-/// Telemetry in, forecasts and batch allocations out.
+/// Forecasts worker speeds from telemetry and allocates batches over HTTP
 #[derive(Debug, Parser)]
 #[command(name = "evenstep-predictor", version)]
 struct Cli {
@@ -29,7 +29,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answer over HTTP until told to stop (SIGTERM, Ctrl-C)
+    /// Serve the HTTP API until SIGTERM or Ctrl-C
     Serve(Box<Flags>),
     Backtest(Box<backtest::Args>),
     Simulate(Box<simulate::Args>),
@@ -49,7 +49,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// How stored models are read: the store itself keeps bytes.
+/// Readers of stored models. The store itself only keeps their bytes.
 fn model_readers() -> store::ModelReaders {
     store::ModelReaders {
         format: FORMAT,
@@ -61,8 +61,7 @@ fn model_readers() -> store::ModelReaders {
     }
 }
 
-/// A command that needs no service: what is wrong with its flags is said as clap says it, what is wrong with its data in
-/// a line.
+/// Runs a command that needs no service. Reports wrong flags in clap's format, and other errors in one line.
 fn offline(
     checked: Result<(), String>,
     run: impl FnOnce() -> anyhow::Result<()>,
@@ -71,12 +70,12 @@ fn offline(
         Cli::command().error(ErrorKind::ValueValidation, wrong).exit();
     }
     let Err(error) = run() else { return Ok(ExitCode::SUCCESS) };
-    // Where in our code it was noticed says nothing.
+    // Only the message and its causes are printed: the location in the source does not help the user.
     writeln!(std::io::stderr(), "error: {}", in_words(&error))?;
     Ok(ExitCode::FAILURE)
 }
 
-/// An error with its causes, each said once: some name theirs themselves.
+/// Joins an error and its causes. A cause that is already part of the text is not repeated.
 fn in_words(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
         "" => cause,
@@ -99,7 +98,7 @@ async fn serve(config: &Config, otlp: Option<Otlp>) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let app = App::open(config, Clock::system()).await?.with_otlp(otlp);
-    // For scripts that let the system choose the port: the one line on standard output.
+    // The only line on standard output, for scripts that start the service with port 0.
     writeln!(std::io::stdout(), "listening on http://{}", app.address())?;
     app.serve(async move {
         tokio::select! {

@@ -1,4 +1,4 @@
-//! All metrics of the predictor, gathered from the rooms that they are counted in; docs/metrics.md says what each means.
+//! All metrics of the predictor, collected from the modules that count them. docs/metrics.md describes each.
 
 use std::sync::{Arc, Weak};
 
@@ -9,7 +9,8 @@ use evenstep_observability::metrics::{Family, collect};
 use crate::http::Meter;
 use crate::jobs::{Jobs, Pool};
 
-/// What gathers them. Exporters do not keep a registry alive that is gone.
+/// Returns the function that collects all metrics. It holds weak references, so that exporters do not keep a
+/// closed registry alive.
 pub fn gather(jobs: &Arc<Jobs>, pool: &Pool, meter: &Meter) -> Gather {
     let (jobs, pool, meter): (Weak<Jobs>, _, _) = (Arc::downgrade(jobs), pool.clone(), meter.clone());
     let process = ProcessCollector::for_self();
@@ -19,12 +20,12 @@ pub fn gather(jobs: &Arc<Jobs>, pool: &Pool, meter: &Meter) -> Gather {
             families.extend(jobs.families());
             families.extend(jobs.store().families());
         }
-        let mut build = Family::gauge("evenstep_build_info", "What runs.");
+        let mut build = Family::gauge("evenstep_build_info", "Version of the running predictor.");
         build.say([("version", env!("CARGO_PKG_VERSION"))], 1.0);
         families.extend(build.done());
         collect(&mut families, &process, []);
         families.sort_by(|a, b| a.name().cmp(b.name()));
-        // An instrument of labels that never occurred has a name and no series.
+        // A metric with labels that never occurred has a name and no series.
         families.retain(|family| !family.get_metric().is_empty());
         families
     })

@@ -1,7 +1,9 @@
-//! Retention: raw history becomes minutes, minutes become hours, hours go; in the background, in small slices.
+//! Retention: rolls raw history up into minutes and minutes into hours, and deletes old hours. Runs in the
+//! background, in small slices.
 //!
-//! Every slice is a write of its own through the one writer, and stands for itself (`store::RollUp`), so that it can stop and go
-//! on anywhere. Between two slices it rests for as long as the last one took: whoever trains comes first.
+//! Each slice is one write by the store's writer and is complete in itself (`store::RollUp`), so that
+//! retention can stop and resume between any two slices. After each slice it pauses for the duration of that
+//! slice, because requests have priority.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,29 +14,30 @@ use evenstep_store::{Change, HOUR_S, MINUTE_S, RollUp, Store, StoreError, begin_
 use crate::clock::Clock;
 use crate::jobs::{HISTORY_ITERATIONS, JobError, Jobs};
 
-/// From one look for old rows to the next.
+/// Interval at which retention looks for old rows.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// The longest rest between two slices.
+/// Longest pause between two slices.
 const REST_MAX: Duration = Duration::from_secs(1);
-/// Of a store above its bound, raw rows go until it is below this share of it.
+/// Share of the size limit to which a store above the limit is reduced.
 const BELOW_BOUND: f64 = 0.95;
-/// Parts of the time that raw rows span; the oldest goes at once where the store is above its bound.
+/// Number of parts into which the time span of raw rows is divided. The oldest part is rolled up at once if
+/// the store is above its size limit.
 const EARLY_PARTS: i64 = 32;
 
-/// How long things are kept.
+/// Retention periods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
-    /// Samples, reports and answers, in seconds.
+    /// Age limit of raw samples, reports and allocations, in seconds.
     pub raw_s: u64,
-    /// Minutes, in seconds.
+    /// Age limit of minutes, in seconds.
     pub minutes_s: u64,
-    /// Hours, in seconds.
+    /// Age limit of hours, in seconds.
     pub hours_s: u64,
-    /// Above so many bytes the oldest raw rows go early.
+    /// Size in bytes above which the oldest raw rows are rolled up early.
     pub bytes: Option<u64>,
 }
 
-/// What retention did.
+/// Statistics of retention.
 #[derive(Debug, Clone)]
 pub struct Record {
     view: Arc<Mutex<RetentionView>>,
@@ -42,7 +45,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Nothing yet.
+    /// Statistics at zero.
     pub fn new(keep: &Keep) -> Self {
         let view = RetentionView {
             keep_raw_s: keep.raw_s,
@@ -53,10 +56,9 @@ impl Record {
         Self { view: Arc::new(Mutex::new(view)), keep_bytes: keep.bytes }
     }
 
-    /// The store at a glance.
+    /// Returns the summary of the store.
     ///
-    /// # Errors
-    /// Where the store cannot be read.
+    /// # Errors An error if the store cannot be read.
     pub async fn store_view(&self, jobs: &Jobs) -> Result<StoreView, JobError> {
         let (store, retention) = (jobs.store(), self.lock().clone());
         let room = store.disk_use().await?;
@@ -89,7 +91,7 @@ impl Record {
     }
 }
 
-/// Lets old rows go, for as long as it is polled.
+/// Rolls up and deletes old rows while it is polled.
 pub async fn run(jobs: Arc<Jobs>, clock: Clock, keep: Keep, record: Record) {
     let store = jobs.store().clone();
     let retention = Retention { jobs, store, clock, keep, record };
@@ -98,11 +100,11 @@ pub async fn run(jobs: Arc<Jobs>, clock: Clock, keep: Keep, record: Record) {
     loop {
         tick.tick().await;
         let failure = match retention.look().await {
-            // Another predictor is at it, or has been.
+            // Another predictor applies retention to the same store.
             Ok(()) | Err(JobError::Store(StoreError::Taken)) => None,
             Err(error) => {
-                tracing::warn!(%error, "retention broke off; it goes on at the next look");
-                Some("the log says why".to_owned())
+                tracing::warn!(%error, "retention failed; it resumes in the next run");
+                Some("the log has the error".to_owned())
             }
         };
         let mut view = retention.record.lock();
@@ -120,8 +122,9 @@ struct Retention {
 }
 
 impl Retention {
-    /// Lets everything go that is old now. Age is counted from what was stored last, where that is before the clock: a clock
-    /// that jumps ahead makes nothing old that is new. Samples have the clocks of their nodes, answers ours.
+    /// Rolls up and deletes everything that is old now. Age is relative to the newest row if that is before
+    /// the current time: a clock that jumps ahead must not make new rows old. Samples have the clock of their
+    /// node, allocations the clock of the predictor.
     async fn look(&self) -> Result<(), JobError> {
         let now_unix_ms = self.clock.now_unix_ms();
         let [minutes_s, hours_s] = [self.keep.minutes_s, self.keep.hours_s];
@@ -156,7 +159,7 @@ impl Retention {
             let started = Instant::now();
             match self.jobs.roll_up(job_id, &roll_up).await {
                 Ok(()) => {}
-                // Its owner lets its history go; a job that was deleted has none.
+                // Another predictor owns the job and applies retention to it, or the job was deleted.
                 Err(JobError::Elsewhere { .. } | JobError::UnknownJob(_)) => return Ok(rows),
                 Err(error) => return Err(error),
             }
@@ -197,20 +200,20 @@ impl Retention {
         Ok(rows)
     }
 
-    /// Keeps in mind what went, and rests for as long as that took.
+    /// Records the slice, and pauses for its duration.
     async fn went(&self, roll_up: &RollUp, early: bool, started: Instant) {
         self.record.count(roll_up, early);
         tokio::time::sleep(started.elapsed().min(REST_MAX)).await;
     }
 
-    /// Where the store is above its bound, lets the oldest raw rows go until it is not.
+    /// Rolls up the oldest raw rows until the store is below its size limit.
     async fn stay_below_bound(&self) -> Result<(), JobError> {
         let Some(bound) = self.keep.bytes else { return Ok(()) };
         let mut used = self.store.disk_use().await?.used_bytes;
         if used <= bound {
             return Ok(());
         }
-        tracing::warn!(used, bound, "the store is above its bound: the oldest raw rows go early");
+        tracing::warn!(used, bound, "the store exceeds its size limit; rolling up the oldest raw rows early");
         for _ in 0..EARLY_PARTS {
             let mut rows = 0;
             if let Some(span) = self.store.samples_span_unix_ms().await? {
@@ -227,19 +230,23 @@ impl Retention {
             }
         }
         if used > bound {
-            tracing::warn!(used, bound, "the store is above its bound, and what is left in it has to stay");
+            tracing::warn!(
+                used,
+                bound,
+                "the store exceeds its size limit, and no more rows can be rolled up"
+            );
         }
         Ok(())
     }
 }
 
-/// So many seconds before a moment, at the beginning of a minute.
+/// The time `seconds` before `now_unix_ms`, rounded down to a minute.
 fn before(now_unix_ms: i64, seconds: u64) -> i64 {
     let ms = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1000);
     begin_of_step(now_unix_ms.saturating_sub(ms).max(0), MINUTE_S)
 }
 
-/// The end of the oldest part of a span of time: a minute at least.
+/// End of the oldest part of a time span, at least one minute.
 fn oldest_part([oldest_unix_ms, newest_unix_ms]: [i64; 2]) -> i64 {
     let part = newest_unix_ms.saturating_sub(oldest_unix_ms) / EARLY_PARTS;
     begin_of_step(oldest_unix_ms.saturating_add(part), MINUTE_S).saturating_add(MINUTE_S * 1000)

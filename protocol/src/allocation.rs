@@ -182,8 +182,8 @@ pub struct Allocation {
     pub rank: u64,
     /// Number of samples to compute.
     pub local_batch: u64,
-    /// Offset of its samples within the iteration's global batch: it computes `offset .. offset +
-    /// local_batch`.
+    /// Offset of its samples within the iteration's global batch: it computes
+    /// `offset .. offset + local_batch`.
     pub offset: u64,
     /// Weight of the mean gradient over these samples in the global mean: `local_batch / global_batch`. The
     /// weight of a chunk of the tail is `samples / global_batch`.
@@ -226,7 +226,8 @@ pub struct Decision {
     pub kind: DecisionKind,
     /// The reason in words.
     pub reason: String,
-    /// Expected time of the slowest worker under this allocation, in seconds; absent while any worker is unmeasured.
+    /// Expected time of the slowest worker with this allocation, in seconds; absent while any worker is
+    /// unmeasured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_step_time_s: Option<f64>,
     /// Expected time of the slowest worker under an even split, in seconds.
@@ -239,7 +240,7 @@ pub struct Decision {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionKind {
-    /// Some worker is unmeasured: it gets a small share. If all are unmeasured, the shares are even.
+    /// Some worker is unmeasured: it gets at most an even share. If all are unmeasured, the shares are even.
     ColdStart,
     /// Profiling at the start: shares are unequal on purpose to measure batch curves.
     Profiling,

@@ -44,8 +44,8 @@ pub mod driver {
     pub const GPU_POWER_W: &str = "gpu_power_w";
     /// Temperature of the worker's GPU in degrees Celsius.
     pub const GPU_TEMPERATURE_CELSIUS: &str = "gpu_temperature_celsius";
-    /// Share of time in which a kernel ran on the worker's GPU, 0 to 1. It does not measure how much of the GPU
-    /// was used.
+    /// Share of time in which a kernel ran on the worker's GPU, 0 to 1. It does not measure how much of the
+    /// GPU was used.
     pub const GPU_BUSY: &str = "gpu_busy";
 
     /// Barrier wait of the worker at the end of the iteration, in seconds. Forecasts take it from the report

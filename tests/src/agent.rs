@@ -10,14 +10,14 @@ use crate::client::Client;
 use crate::predictor::without_settings;
 use crate::process::Process;
 
-/// `evenstep-agent`, sampling and sending as fast as it may.
+/// `evenstep-agent` with the shortest intervals for sampling and sending.
 #[derive(Debug)]
 pub struct Agent {
     /// The process.
     pub process: Process,
-    /// Names this life of its sequence counter.
+    /// Boot id, which identifies this life of the agent.
     pub boot_id: String,
-    /// Its own pages.
+    /// Client of the agent's own pages.
     pub client: Client,
 }
 
@@ -32,14 +32,14 @@ impl Agent {
         let ready = |line: &str| {
             serde_json::from_str::<Value>(line).ok().filter(|line| line["listening"].is_string())
         };
-        let line = process.line("where it listens", ready);
+        let line = process.line("its address", ready);
         let address: SocketAddr =
             line["listening"].as_str().and_then(|said| said.parse().ok()).expect("an address");
         let boot_id = line["boot_id"].as_str().expect("a boot id").to_owned();
         Self { process, boot_id, client: Client::new(&format!("http://{address}")) }
     }
 
-    /// Its counters.
+    /// Returns the agent's counters.
     pub fn status(&self) -> Value {
         self.client.get("/status").json()
     }

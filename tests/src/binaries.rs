@@ -1,21 +1,22 @@
-//! Where the programs under test are, and what is skipped where one is missing.
+//! Paths of the programs under test, and the skipping of tests if a program is missing.
 
 use std::env;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Names a file that skipped tests are written to, a line each, for whoever sums up the run.
+/// Names a file that lists skipped tests, one per line, for the summary of the run.
 const SKIPPED_VARIABLE: &str = "EVENSTEP_TESTS_SKIPPED";
 
-/// A program of the workspace: what `EVENSTEP_<NAME>` says, or what cargo built beside this test.
+/// Returns the path of a program of the workspace: the value of `EVENSTEP_<NAME>`, or cargo's build next to
+/// this test.
 ///
-/// None where it is not there, or where the variable is empty; then the test by this name is skipped, loudly.
+/// Returns `None` and reports the test `test` as skipped if the program is missing or the variable is empty.
 pub fn find(program: &str, test: &str) -> Option<PathBuf> {
     let variable = program.to_uppercase().replace('-', "_");
     if let Some(path) = env::var_os(&variable).map(PathBuf::from) {
         if path.as_os_str().is_empty() {
-            skip(test, &format!("{variable} is empty: no test is to use {program}"));
+            skip(test, &format!("{variable} is empty: tests with {program} are disabled"));
             return None;
         }
         assert!(path.is_file(), "{variable}={}: no such file", path.display());
@@ -34,7 +35,7 @@ pub fn find(program: &str, test: &str) -> Option<PathBuf> {
     None
 }
 
-/// Says that a test was skipped, also where the test runner keeps what passing tests print to itself.
+/// Reports a test as skipped, even if the test runner hides the output of passing tests.
 pub fn skip(test: &str, why: &str) {
     let line = format!("SKIPPED {test}: {why}\n");
     std::io::stderr().write_all(line.as_bytes()).expect("standard error");

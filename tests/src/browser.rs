@@ -1,4 +1,5 @@
-//! A real browser: Chromium without a window, driven over WebDriver (<https://www.w3.org/TR/webdriver2/>) by its own chromedriver.
+//! A real browser: headless Chromium, driven over WebDriver (<https://www.w3.org/TR/webdriver2/>) by its
+//! chromedriver.
 
 use std::env;
 use std::fs;
@@ -17,9 +18,9 @@ use crate::binaries::skip;
 use crate::process::Process;
 use crate::wait::until;
 
-/// What Chromium may be called.
+/// Possible names of the Chromium program.
 const CHROMIUM: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
-/// No window, no account, no network of its own.
+/// Headless, with a new profile and without background network traffic.
 const FLAGS: [&str; 9] = [
     "--headless",
     "--no-sandbox",
@@ -31,27 +32,27 @@ const FLAGS: [&str; 9] = [
     "--disable-sync",
     "--hide-scrollbars",
 ];
-/// The id under which WebDriver says what an element is.
+/// Key of an element's id in WebDriver.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-/// No answer of a healthy browser takes longer, on the slowest machine that builds this.
+/// Longer than any response of a healthy browser, on the slowest machine that builds this.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The size of a desktop's window, in pixels.
+/// Window size of a desktop, in pixels.
 pub const DESKTOP: (u32, u32) = (1400, 1000);
-/// The size of a phone's.
+/// Window size of a phone, in pixels.
 pub const PHONE: (u32, u32) = (390, 844);
 
-/// A browser with a profile of its own, and one tab.
+/// A browser with a separate profile and one tab.
 #[derive(Debug)]
 pub struct Browser {
     agent: Agent,
     session: String,
-    // Ends before the folder that it writes to goes.
+    // Declared before the profile folder, so that the driver ends before the folder is removed.
     _driver: Process,
     _profile: TempDir,
 }
 
-/// The first of these programs that is on the PATH.
+/// Returns the first of these programs on the PATH.
 fn on_path(names: &[&str]) -> Option<PathBuf> {
     let folders: Vec<PathBuf> = env::split_paths(&env::var_os("PATH")?).collect();
     names
@@ -61,7 +62,8 @@ fn on_path(names: &[&str]) -> Option<PathBuf> {
 }
 
 impl Browser {
-    /// Starts one. None where Chromium or its driver is not installed; then the test by this name is skipped, loudly.
+    /// Starts a browser. Returns `None` and reports the test as skipped if Chromium or its driver is not
+    /// installed.
     pub fn start(test: &str) -> Option<Self> {
         let (Some(chromium), Some(driver)) = (on_path(&CHROMIUM), on_path(&["chromedriver"])) else {
             skip(test, "chromium and chromedriver are not on the PATH (Debian: chromium, chromium-driver)");
@@ -69,7 +71,7 @@ impl Browser {
         };
         let profile = tempfile::tempdir().expect("a folder");
         let driver = Process::start(Command::new(driver).arg("--port=0"));
-        let port = driver.line("where it listens", |line| {
+        let port = driver.line("its address", |line| {
             Some(line.split_once("successfully on port ")?.1.trim_end_matches('.').to_owned())
         });
         let agent: Agent =
@@ -89,17 +91,17 @@ impl Browser {
         Some(browser)
     }
 
-    /// Goes to an address.
+    /// Opens an address.
     pub fn open(&self, url: &str) {
         self.post("/url", &json!({ "url": url }));
     }
 
-    /// Runs a script in the page (the body of a function), and returns what it returns.
+    /// Runs a script in the page (the body of a function), and returns its result.
     pub fn run(&self, script: &str) -> Value {
         self.post("/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
-    /// Runs a script that ends when it calls its last argument, with what it is called with.
+    /// Runs a script that ends by calling its last argument, and returns the value of that call.
     pub fn run_until_called(&self, script: &str) -> Value {
         self.post("/timeouts", &json!({ "script": TIMEOUT.as_millis() }));
         self.post("/execute/async", &json!({ "script": script, "args": [] }))
@@ -108,20 +110,20 @@ impl Browser {
     /// Waits until an expression is true in the page.
     ///
     /// # Panics
-    /// Where it never is, with what the page says.
+    /// The expression is never true. The message contains the text of the page.
     pub fn until(&self, what: &str, expression: &str) {
-        let shown = || format!("{what}; the page says: {}", self.text("body"));
-        // A page that is being left has no document for a moment.
+        let shown = || format!("{what}; text of the page: {}", self.text("body"));
+        // A page has no document for a moment while another one is loaded.
         let script = json!({ "script": format!("return Boolean({expression})"), "args": [] });
         let look = || self.try_post("/execute/sync", &script).is_ok_and(|value| value == true);
         let begun = std::time::Instant::now();
         until(what, || {
-            assert!(begun.elapsed() < TIMEOUT / 2, "never happened: {}", shown());
+            assert!(begun.elapsed() < TIMEOUT / 2, "timeout waiting until {}", shown());
             look().then_some(())
         });
     }
 
-    /// The text of the first element that a CSS selector finds; empty where there is none.
+    /// Returns the text of the first element that a CSS selector finds, or an empty text.
     pub fn text(&self, css: &str) -> String {
         let found = self.run(&format!("return document.querySelector({})?.innerText ?? ''", json!(css)));
         found.as_str().unwrap_or_default().to_owned()
@@ -131,23 +133,24 @@ impl Browser {
     pub fn says(&self, css: &str, words: &str) {
         let contains =
             format!("document.querySelector({})?.innerText.includes({})", json!(css), json!(words));
-        self.until(&format!("{css} says {words:?}"), &contains);
+        self.until(&format!("{css} shows {words:?}"), &contains);
     }
 
-    /// Waits for an element, and clicks on it as a mouse would: in its middle, where it must not be covered.
+    /// Waits for an element and clicks on it like a mouse: in its middle, which must not be covered.
     pub fn click(&self, css: &str) {
-        self.until(&format!("there is {css}"), &format!("document.querySelector({})", json!(css)));
+        self.until(&format!("{css} exists"), &format!("document.querySelector({})", json!(css)));
         let element = self.element(css);
         self.post(&format!("/element/{element}/click"), &json!({}));
     }
 
-    /// Types into an element: a text, or the path of a file.
+    /// Types a text, or the path of a file, into an element.
     pub fn fill(&self, css: &str, text: &str) {
         let element = self.element(css);
         self.post(&format!("/element/{element}/value"), &json!({ "text": text }));
     }
 
-    /// Presses keys one after the other, wherever the focus is. Named keys are WebDriver's private characters.
+    /// Presses keys one after the other, in the focused element. Named keys are private characters of
+    /// WebDriver.
     pub fn press(&self, keys: &[char]) {
         let presses: Vec<Value> = keys
             .iter()
@@ -159,7 +162,7 @@ impl Browser {
         self.post("/actions", &actions);
     }
 
-    /// Looks into a frame, also of another origin.
+    /// Runs `look` inside a frame, which may be of another origin.
     pub fn in_frame(&self, css: &str, look: impl FnOnce(&Self)) {
         let element = json!({ ELEMENT: self.element(css) });
         self.post("/frame", &json!({ "id": element }));
@@ -167,29 +170,30 @@ impl Browser {
         self.post("/frame", &json!({ "id": null }));
     }
 
-    /// Sets the size of the page, in pixels, as phones have it too (windows have a least size).
+    /// Sets the size of the page in pixels. It may be a phone's size, although windows have a larger minimum
+    /// size.
     pub fn resize(&self, (width, height): (u32, u32)) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.devtools("Emulation.setDeviceMetricsOverride", &size);
     }
 
-    /// What the system prefers, as the page is told: `("prefers-color-scheme", "dark")`.
+    /// Sets the system's preferences as the page receives them, such as `("prefers-color-scheme", "dark")`.
     pub fn prefer(&self, features: &[(&str, &str)]) {
         let features: Vec<Value> =
             features.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
         self.devtools("Emulation.setEmulatedMedia", &json!({ "features": features }));
     }
 
-    /// A command of the browser's own protocol.
+    /// Sends a command of the DevTools protocol.
     pub fn devtools(&self, command: &str, parameters: &Value) -> Value {
         self.post("/goog/cdp/execute", &json!({ "cmd": command, "params": parameters }))
     }
 
-    /// Keeps a picture of the whole page as `target/pictures/NAME.png`.
+    /// Saves a picture of the whole page as `target/pictures/NAME.png`.
     pub fn picture(&self, name: &str) {
         let number = |script: &str| self.run(script).as_f64().unwrap_or_default() as u32;
         let window = (number("return innerWidth"), number("return innerHeight"));
-        // All of it in view: what is not is not drawn.
+        // The whole page must be in view, because the rest is not drawn.
         self.resize((window.0, number("return document.documentElement.scrollHeight").max(window.1)));
         let plots = "[...document.querySelectorAll('.figure .plot:not([hidden])')]";
         self.until("every chart is drawn", &format!("{plots}.every((plot) => plot.firstElementChild)"));
@@ -201,7 +205,7 @@ impl Browser {
         fs::write(folder.join(format!("{name}.png")), bytes).expect("a picture that can be written");
     }
 
-    /// Warnings and errors of the console since the last time it was asked, as `LEVEL message`.
+    /// Returns warnings and errors of the console since the last call, as `LEVEL message`.
     pub fn complaints(&self) -> Vec<String> {
         let lines = self.post("/se/log", &json!({ "type": "browser" }));
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -225,9 +229,9 @@ impl Browser {
 }
 
 impl Drop for Browser {
-    /// Chromium is the driver's child, and ends with the session.
+    /// Chromium is a child of the driver and ends with the session.
     fn drop(&mut self) {
-        // Fails only where it has crashed, and then it is gone.
+        // Fails only if the driver has crashed.
         let _ = ask(&self.agent, &Method::DELETE, &self.session, None);
     }
 }
@@ -244,19 +248,20 @@ fn ask(agent: &Agent, method: &Method, url: &str, body: Option<&Value>) -> Resul
     if answer.status().is_success() { Ok(said["value"].take()) } else { Err(said["value"].to_string()) }
 }
 
-/// Where pictures are kept, for people to look at.
+/// Returns the folder for pictures, for people to look at.
 pub fn pictures() -> PathBuf {
     // target/debug/deps/this-test
     let test_file = env::current_exe().expect("the path of this test");
     test_file.ancestors().nth(3).map(|target| target.join("pictures")).expect("cargo's folders")
 }
 
-/// axe-core, as `scripts/axe` brings it. None where it is not there; then the test by this name is skipped, loudly.
+/// Returns the axe-core script that `scripts/axe` downloads. Returns `None` and reports the test as skipped
+/// if it is missing.
 pub fn axe(test: &str) -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.axe/axe.min.js");
     let script = fs::read_to_string(&path).ok();
     if script.is_none() {
-        skip(test, "axe-core is not there (scripts/axe brings it)");
+        skip(test, "axe-core is missing; scripts/axe downloads it");
     }
     script
 }

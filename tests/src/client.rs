@@ -1,4 +1,4 @@
-//! The predictor's HTTP interface as a test sees it: status, headers and bytes.
+//! A client of the predictor's HTTP interface for tests: status, headers and bytes.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use serde::de::DeserializeOwned;
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
-/// No healthy answer takes longer.
+/// Longer than any healthy response takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Redirects that a client which follows them takes.
+/// Maximum number of redirects that a following client accepts.
 const HOPS_MAX: usize = 3;
 
-/// A client with connections of its own.
+/// A client with separate connections.
 #[derive(Debug, Clone)]
 pub struct Client {
     agent: Agent,
@@ -26,7 +26,7 @@ pub struct Client {
     token: Option<String>,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     /// The status.
@@ -44,19 +44,19 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The body of a success.
+    /// Returns the parsed body of a success.
     ///
     /// # Panics
-    /// Where it was none.
+    /// The response is not a success.
     pub fn json<T: DeserializeOwned>(&self) -> T {
         assert!((200..300).contains(&self.status), "{self:?}");
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The problem of a refusal.
+    /// Returns the problem of a rejection.
     ///
     /// # Panics
-    /// Where it was none, another than this, or not told as problem+json.
+    /// The response has another status or slug, or is not problem+json.
     pub fn problem(&self, status: u16, slug: &str) -> Problem {
         assert_eq!(self.status, status, "{self:?}");
         assert_eq!(self.content_type.as_deref(), Some(PROBLEM_CONTENT_TYPE), "{self:?}");
@@ -69,7 +69,7 @@ impl Reply {
 }
 
 impl Client {
-    /// A client of the server at `http://host:port`.
+    /// Creates a client of the server at `http://host:port`.
     pub fn new(url: &str) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -81,27 +81,27 @@ impl Client {
         Self { agent: config.into(), url: url.to_owned(), hops: 0, token: None }
     }
 
-    /// Where the server is.
+    /// Returns the URL of the server.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// A client that goes where the server sends it.
+    /// Creates a client that follows redirects.
     pub fn following(url: &str) -> Self {
         Self { hops: HOPS_MAX, ..Self::new(url) }
     }
 
-    /// The same client with an operator token.
+    /// Returns the same client with an operator token.
     pub fn with_token(self, token: &str) -> Self {
         Self { token: Some(token.to_owned()), ..self }
     }
 
-    /// The token, as a request carries it.
+    /// Returns the token as a request header.
     fn authorization(&self) -> String {
         self.token.as_ref().map_or_else(String::new, |token| format!("Bearer {token}"))
     }
 
-    /// Asks, and asks again where it is sent.
+    /// Sends a request, and follows redirects if the client follows them.
     fn ask(
         &self,
         path: &str,
@@ -115,33 +115,33 @@ impl Client {
         Ok(answer)
     }
 
-    /// `GET`
+    /// Sends `GET`.
     pub fn get(&self, path: &str) -> Reply {
         self.try_get(path).unwrap_or_else(|error| panic!("GET {path}: {error}"))
     }
 
-    /// `GET` from a server that may be gone.
+    /// Sends `GET` to a server that may be down.
     ///
     /// # Errors
-    /// There was no answer.
+    /// The server does not respond.
     pub fn try_get(&self, path: &str) -> Result<Reply, ureq::Error> {
         self.ask(path, |url| self.agent.get(url).header("authorization", self.authorization()).call())
     }
 
-    /// `DELETE`
+    /// Sends `DELETE`.
     pub fn delete(&self, path: &str) -> Reply {
         self.try_delete(path).unwrap_or_else(|error| panic!("DELETE {path}: {error}"))
     }
 
-    /// `DELETE` on a server that may be gone.
+    /// Sends `DELETE` to a server that may be down.
     ///
     /// # Errors
-    /// There was no answer.
+    /// The server does not respond.
     pub fn try_delete(&self, path: &str) -> Result<Reply, ureq::Error> {
         self.ask(path, |url| self.agent.delete(url).header("authorization", self.authorization()).call())
     }
 
-    /// `PUT` of JSON.
+    /// Sends `PUT` with JSON.
     pub fn put(&self, path: &str, body: &impl Serialize) -> Reply {
         self.ask(path, |url| {
             self.agent.put(url).header("authorization", self.authorization()).send_json(body)
@@ -149,20 +149,20 @@ impl Client {
         .unwrap_or_else(|error| panic!("PUT {path}: {error}"))
     }
 
-    /// `POST` of JSON.
+    /// Sends `POST` with JSON.
     pub fn post(&self, path: &str, body: &impl Serialize) -> Reply {
         self.try_post(path, body).unwrap_or_else(|error| panic!("POST {path}: {error}"))
     }
 
-    /// `POST` of JSON to a server that may be gone.
+    /// Sends `POST` with JSON to a server that may be down.
     ///
     /// # Errors
-    /// There was no answer.
+    /// The server does not respond.
     pub fn try_post(&self, path: &str, body: &impl Serialize) -> Result<Reply, ureq::Error> {
         self.ask(path, |url| self.agent.post(url).send_json(body))
     }
 
-    /// `POST` of any text.
+    /// Sends `POST` with any text.
     pub fn post_text(&self, path: &str, body: &str) -> Reply {
         let send = |url: &str| self.agent.post(url).content_type("application/json").send(body);
         self.ask(path, send).unwrap_or_else(|error| panic!("POST {path}: {error}"))
@@ -173,45 +173,45 @@ impl Client {
         self.put(&format!("/v1/jobs/{job}"), spec).json()
     }
 
-    /// A job at a glance.
+    /// Returns the summary of a job.
     pub fn job(&self, job: &str) -> JobView {
         self.get(&format!("/v1/jobs/{job}")).json()
     }
 
-    /// The first iteration of a job that nobody has asked for; 0 where there is no such job yet.
+    /// Returns the first iteration of a job without a request; 0 for an unknown job.
     pub fn next_iteration(&self, job: &str) -> u64 {
         let reply = self.get(&format!("/v1/jobs/{job}"));
         if reply.status == 404 { 0 } else { reply.json::<JobView>().next_iteration }
     }
 
-    /// What each worker is expected to do.
+    /// Returns the forecast of each worker.
     pub fn forecast(&self, job: &str) -> ForecastView {
         self.get(&format!("/v1/jobs/{job}/forecast")).json()
     }
 
-    /// A worker without bounds of its own takes part.
+    /// Joins a worker without bounds.
     pub fn join(&self, job: &str, worker: &str) -> JoinAnswer {
         let worker = WorkerId::new(worker).expect("a worker id");
         let request = JoinRequest::new(worker);
         self.post(&format!("/v1/jobs/{job}/workers"), &request).json()
     }
 
-    /// A worker leaves.
+    /// Removes a worker.
     pub fn leave(&self, job: &str, worker: &str) -> JoinAnswer {
         self.delete(&format!("/v1/jobs/{job}/workers/{}", worker.replace('/', "%2F"))).json()
     }
 
-    /// Asks for an iteration.
+    /// Requests an allocation.
     pub fn allocate(&self, request: &AllocateRequest) -> Reply {
         self.post("/allocate", request)
     }
 
-    /// Reads the answer of an iteration.
+    /// Reads the allocation of an iteration.
     pub fn allocated(&self, job: &str, iteration: u64) -> Reply {
         self.get(&format!("/allocate?job_id={job}&iteration={iteration}"))
     }
 
-    /// The latest samples of a node.
+    /// Returns the newest samples of a node.
     pub fn samples(&self, node: &str, limit: u64) -> SamplesView {
         self.get(&format!("/v1/nodes/{node}/samples?limit={limit}")).json()
     }

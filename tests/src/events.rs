@@ -1,4 +1,4 @@
-//! Server-sent events as a test sees them.
+//! Server-sent events for tests.
 
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
@@ -6,23 +6,23 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use ureq::{Agent, Body};
 
-/// No test follows a stream for longer.
+/// Maximum duration of a stream.
 const FOLLOW_MAX: Duration = Duration::from_secs(60);
 
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Its name.
+    /// Name of the event.
     pub name: String,
-    /// What it says.
+    /// Data of the event.
     pub data: String,
 }
 
 impl Event {
-    /// What it says, as a value.
+    /// Returns the parsed data.
     ///
     /// # Panics
-    /// Where it says something else.
+    /// The data is not of this type.
     pub fn json<T: DeserializeOwned>(&self) -> T {
         serde_json::from_str(&self.data).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
@@ -37,7 +37,7 @@ impl Events {
     /// Opens the stream at `url`.
     ///
     /// # Panics
-    /// Where there is none.
+    /// The server does not send a stream.
     pub fn open(url: &str) -> Self {
         let config = Agent::config_builder().timeout_recv_body(Some(FOLLOW_MAX)).build();
         let response = Agent::from(config).get(url).call().unwrap_or_else(|error| panic!("{url}: {error}"));
@@ -47,10 +47,10 @@ impl Events {
         Self { lines: BufReader::new(body.into_reader()) }
     }
 
-    /// The next event that is one of these; `None` at the end of the stream.
+    /// Returns the next event with one of these names, or `None` at the end of the stream.
     ///
     /// # Panics
-    /// Where the stream breaks off, or what is waited for never comes.
+    /// The stream is interrupted, or no such event arrives in time.
     pub fn next_of(&mut self, names: &[&str]) -> Option<Event> {
         self.find(|event| names.contains(&event.name.as_str()))
     }
@@ -63,7 +63,7 @@ impl Iterator for Events {
         let (mut name, mut data) = (String::new(), String::new());
         loop {
             let mut line = String::new();
-            let read = self.lines.read_line(&mut line).expect("a stream that goes on, or ends");
+            let read = self.lines.read_line(&mut line).expect("a stream that continues or ends");
             let line = line.trim_end();
             if read == 0 {
                 return None;

@@ -1,11 +1,11 @@
-//! A link that can be cut: a TCP port that stays the same while the server behind it goes and comes.
+//! A link that can be cut: a TCP port that stays the same while the server behind it restarts.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// The link. Without a server behind it every connection is closed at once.
+/// The link. Without a server behind it, every connection is closed at once.
 #[derive(Debug)]
 pub struct Gate {
     address: SocketAddr,
@@ -21,7 +21,7 @@ struct Link {
 }
 
 impl Gate {
-    /// A link with nobody behind it.
+    /// Creates a link without a server.
     pub fn shut() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -42,14 +42,14 @@ impl Gate {
         Self { address, link }
     }
 
-    /// A link to a server, as `http://host:port`.
+    /// Creates a link to a server, given as `http://host:port`.
     pub fn to(url: &str) -> Self {
         let gate = Self::shut();
         gate.open(url);
         gate
     }
 
-    /// Its own address, for clients.
+    /// Returns the link's own address, for clients.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -60,12 +60,12 @@ impl Gate {
         self.link.lock().expect("no panic while linking").server = Some(server);
     }
 
-    /// Cuts every connection, in the middle of whatever it carries, and takes no more.
+    /// Cuts every connection, in the middle of its traffic, and accepts no more.
     pub fn cut(&self) {
         let mut link = self.link.lock().expect("no panic while linking");
         link.server = None;
         for connection in link.connections.drain(..) {
-            // Fails only for one that is closed already.
+            // Fails only for a connection that is already closed.
             let _ = connection.shutdown(Shutdown::Both);
         }
     }
@@ -75,7 +75,7 @@ impl Drop for Gate {
     fn drop(&mut self) {
         self.cut();
         self.link.lock().expect("no panic while linking").closed = true;
-        // Wakes the thread that accepts, which then ends.
+        // Wakes the accepting thread, which then ends.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -91,7 +91,7 @@ impl Link {
     }
 }
 
-/// Carries bytes one way until either end closes.
+/// Copies bytes in one direction until either end closes.
 fn carry(mut from: TcpStream, mut to: TcpStream) {
     thread::spawn(move || {
         let mut buffer = [0; 16 * 1024];
@@ -100,7 +100,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream) {
                 break;
             }
         }
-        // Fails only for one that is closed already.
+        // Fails only for a connection that is already closed.
         let _ = to.shutdown(Shutdown::Both);
         let _ = from.shutdown(Shutdown::Both);
     });

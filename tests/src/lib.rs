@@ -1,8 +1,8 @@
-//! The whole system of evenstep under test: real processes, real servers, real training.
+//! System tests of evenstep: real processes, real servers, real training.
 //!
-//! Here is what such tests are made of; the tests themselves are under `tests/system`, and those of the predictor alone
-//! under `predictor/tests`. Every process takes a free port and a folder of its own, is waited for until it answers,
-//! and ends with the test that started it.
+//! This crate is the support code. The tests are under `tests/system`, and the tests of the predictor alone
+//! under `predictor/tests`. Every process has a free port and a separate folder, is awaited until it
+//! responds, and ends with the test that started it.
 
 #![allow(
     clippy::expect_used,

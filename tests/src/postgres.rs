@@ -1,4 +1,5 @@
-//! A real PostgreSQL: the shared server of a test run, and private ones that a test may crash (`scripts/postgres`).
+//! A real PostgreSQL: the shared server of a test run, and private servers that a test may crash
+//! (`scripts/postgres`).
 
 use std::env;
 use std::future::Future;
@@ -12,12 +13,12 @@ use uuid::Uuid;
 
 use crate::binaries::skip;
 
-/// Names the shared server: the URL that `scripts/postgres start` prints.
+/// Names the shared server by the URL that `scripts/postgres start` prints.
 const SERVER_VARIABLE: &str = "EVENSTEP_TESTS_POSTGRES";
-/// The script's status where there is no PostgreSQL on this machine.
+/// Exit code of the script if PostgreSQL is not installed.
 const NONE: i32 = 3;
 
-/// A private server, with its data in a folder of its own; both end with the test.
+/// A private server with a separate data folder; both end with the test.
 #[derive(Debug)]
 pub struct Postgres {
     folder: TempDir,
@@ -25,7 +26,7 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// A new server; None where there is no PostgreSQL here, then the test by this name is skipped, loudly.
+    /// Starts a new server. Returns `None` and reports the test as skipped if PostgreSQL is not installed.
     pub fn start(test: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         match script("start", folder.path()) {
@@ -38,30 +39,30 @@ impl Postgres {
         }
     }
 
-    /// Its URL, whose database is that of administrators; the same after a restart.
+    /// Returns the URL of the administrators' database, which stays the same after a restart.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Its data folder, which is its user's.
+    /// Returns the data folder, which belongs to the server's user.
     pub fn data(&self) -> PathBuf {
         let elsewhere = std::fs::read_to_string(self.folder.path().join("place"));
         elsewhere.map_or_else(|_| self.folder.path().to_owned(), |place| place.trim().into()).join("data")
     }
 
-    /// Ends it at once, without a checkpoint.
+    /// Stops the server at once, without a checkpoint.
     pub fn crash(&self) {
         self.run("crash");
     }
 
-    /// Ends it cleanly, and cuts every connection.
+    /// Stops the server cleanly and cuts every connection.
     pub fn stop(&self) {
         self.run("stop");
     }
 
-    /// Ends it cleanly where it runs, and starts it on the same port.
+    /// Stops the server cleanly if it runs, and starts it on the same port.
     pub fn restart(&self) {
-        assert_eq!(self.run("restart"), self.url, "it came back elsewhere");
+        assert_eq!(self.run("restart"), self.url, "the URL changed after the restart");
     }
 
     fn run(&self, command: &str) -> String {
@@ -72,12 +73,12 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // A test that fails says why; what is left of its server is of no interest then.
+        // A failed test reports its own error; the server's folder no longer matters.
         let _ = script("remove", self.folder.path());
     }
 }
 
-/// Runs `scripts/postgres`; what it printed, or its status and what it said.
+/// Runs `scripts/postgres`. Returns its output, or its exit code and output on failure.
 fn script(command: &str, folder: &Path) -> Result<String, (i32, String)> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/postgres");
     let ran = Command::new(script).arg(command).arg(folder).stdin(Stdio::null()).output();
@@ -90,7 +91,7 @@ fn script(command: &str, folder: &Path) -> Result<String, (i32, String)> {
     }
 }
 
-/// A fresh database; dropped with the test, whoever is connected.
+/// A new database, dropped with the test even if clients are connected.
 #[derive(Debug)]
 pub struct Database {
     server: String,
@@ -98,8 +99,8 @@ pub struct Database {
 }
 
 impl Database {
-    /// One on the shared server that `EVENSTEP_TESTS_POSTGRES` names; None where it names none, then the test by this name is
-    /// skipped, loudly.
+    /// Creates a database on the shared server that `EVENSTEP_TESTS_POSTGRES` names. Returns `None` and
+    /// reports the test as skipped if the variable is not set.
     pub fn shared(test: &str) -> Option<Self> {
         let server = env::var(SERVER_VARIABLE).ok().filter(|server| !server.is_empty());
         if server.is_none() {
@@ -108,43 +109,44 @@ impl Database {
         Some(Self::on(&server?))
     }
 
-    /// One on a server, by the URL of its administrators' database.
+    /// Creates a database on a server, given by the URL of the administrators' database.
     pub fn on(server: &str) -> Self {
         Self::with(server, "")
     }
 
-    /// The same, with more clauses of `CREATE DATABASE`.
+    /// Creates a database with more clauses of `CREATE DATABASE`.
     pub fn with(server: &str, clauses: &str) -> Self {
         let name = format!("evenstep_{}", Uuid::new_v4().simple());
         let database = Self { server: server.to_owned(), name };
-        // template0: nobody is ever connected to it, which would be in the way.
+        // No client is ever connected to template0, so nothing blocks the copy.
         database.administer(&format!("CREATE DATABASE {} TEMPLATE template0 {clauses}", database.name));
         database
     }
 
-    /// Its URL.
+    /// Returns the URL of the database.
     pub fn url(&self) -> String {
         let (server, _) = self.server.rsplit_once('/').expect("a URL that names a database");
         format!("{server}/{}", self.name)
     }
 
-    /// Its name, as in `pg_stat_activity.datname`.
+    /// Returns the name of the database, as in `pg_stat_activity.datname`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A statement on the administrators' database of its server.
+    /// Runs a statement on the administrators' database of the server.
     pub fn administer(&self, statement: &str) {
         let done = execute(&self.server, statement);
         done.unwrap_or_else(|error| panic!("{statement}: {error}"));
     }
 
-    /// A statement on it.
+    /// Runs a statement on this database.
     pub fn execute(&self, statement: &str) {
         execute(&self.url(), statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
     }
 
-    /// Cuts every connection to it that others have, in the middle of whatever it does; returns how many there were.
+    /// Cuts every other connection to the database, in the middle of its work. Returns the number of
+    /// connections.
     pub fn cut(&self) -> u64 {
         let query = format!(
             "SELECT COUNT(pg_terminate_backend(pid))::TEXT FROM pg_stat_activity
@@ -158,7 +160,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // Fails where its server is gone already, and the database with it.
+        // Fails if the server, and so the database, no longer exists.
         let _ = execute(&self.server, &format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name));
     }
 }
@@ -171,15 +173,15 @@ fn execute(url: &str, statement: &str) -> Result<(), sqlx::Error> {
     })
 }
 
-/// The rows of a query whose columns are all text.
+/// Returns the rows of a query whose columns are all text.
 pub fn rows(url: &str, query: &str) -> Vec<Vec<Option<String>>> {
     try_rows(url, query).unwrap_or_else(|error| panic!("{query}: {error}"))
 }
 
-/// The rows of a query whose columns are all text.
+/// Returns the rows of a query whose columns are all text.
 ///
 /// # Errors
-/// The database refuses it.
+/// The database rejects the query.
 pub fn try_rows(url: &str, query: &str) -> Result<Vec<Vec<Option<String>>>, sqlx::Error> {
     let rows = block_on(async {
         let mut connection = connect(url).await?;
@@ -195,7 +197,7 @@ async fn connect(url: &str) -> Result<PgConnection, sqlx::Error> {
     options.disable_statement_logging().connect().await
 }
 
-/// Runs to the end on a thread of its own, so that it may be called on any, also on one of another runtime.
+/// Runs a future to the end on a separate thread, so that any thread may call this, even one of another runtime.
 pub(crate) fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> T {
     thread::scope(|scope| {
         let run = || {

@@ -15,7 +15,7 @@ pub struct Predictor {
     flags: Vec<String>,
     /// The process.
     pub process: Process,
-    /// Where it listens.
+    /// URL at which it listens.
     pub url: String,
 }
 
@@ -32,24 +32,25 @@ impl Predictor {
         Self { binary: binary.to_owned(), store: address.to_owned(), flags, process, url }
     }
 
-    /// A client with connections of its own.
+    /// Returns a client with separate connections.
     pub fn client(&self) -> Client {
         Client::new(&self.url)
     }
 
-    /// Starts it again, on another port, over the same store.
+    /// Starts the predictor again, on another port, with the same store.
     pub fn restart(&mut self) {
         (self.process, self.url) = serve(&self.binary, &self.store, &self.flags);
     }
 
-    /// Starts it over the same store, and kills it after `meanwhile`, most likely before it listens.
+    /// Starts the predictor with the same store and kills it after `meanwhile`, most likely before it
+    /// listens.
     pub fn start_and_kill(&mut self, meanwhile: impl FnOnce()) {
         self.process = launch(&self.binary, &self.store, &self.flags);
         meanwhile();
         self.process.kill();
     }
 
-    /// `kill -9`, then a start over what it left behind.
+    /// Kills the predictor with `kill -9` and starts it again with the same store.
     pub fn kill_and_restart(&mut self) {
         self.process.kill();
         self.restart();
@@ -58,7 +59,7 @@ impl Predictor {
 
 fn serve(binary: &Path, store: &str, flags: &[String]) -> (Process, String) {
     let process = launch(binary, store, flags);
-    let url = process.line("where it listens", |line| Some(line.strip_prefix("listening on ")?.to_owned()));
+    let url = process.line("its address", |line| Some(line.strip_prefix("listening on ")?.to_owned()));
     (process, url)
 }
 
@@ -69,7 +70,7 @@ fn launch(binary: &Path, store: &str, flags: &[String]) -> Process {
     Process::start(without_settings(&mut command))
 }
 
-/// Takes away what the surroundings of the test may say to our programs.
+/// Removes environment variables that evenstep's programs would read.
 pub fn without_settings(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("EVENSTEP_") {

@@ -1,4 +1,4 @@
-//! A child process: what it says is kept, and it ends with its owner.
+//! A child process: its output is kept, and it ends with its owner.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wait::PATIENCE;
 
-/// Standard output and standard error.
+/// Number of output streams: standard output and standard error.
 const STREAMS: usize = 2;
 
 /// A running (or ended) process.
@@ -21,7 +21,7 @@ pub struct Process {
     said: Arc<Said>,
 }
 
-/// What both streams said.
+/// Output of both streams.
 #[derive(Debug, Default)]
 struct Said {
     heard: Mutex<Heard>,
@@ -30,9 +30,9 @@ struct Said {
 
 #[derive(Debug, Default)]
 struct Heard {
-    /// Lines in the order they came.
+    /// Lines in order of arrival.
     lines: Vec<String>,
-    /// Streams that have ended.
+    /// Number of streams that have ended.
     ended: usize,
 }
 
@@ -41,7 +41,7 @@ impl Said {
         self.heard.lock().expect("no panic while listening")
     }
 
-    /// A little longer: until there is more, or not.
+    /// Waits a little longer for more output.
     fn listen<'a>(&self, heard: MutexGuard<'a, Heard>) -> MutexGuard<'a, Heard> {
         self.more.wait_timeout(heard, PATIENCE / 1000).expect("no panic while listening").0
     }
@@ -59,20 +59,20 @@ impl Process {
         Self { child, name, said }
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Everything that it said so far.
+    /// Returns the output so far.
     pub fn said(&self) -> String {
         self.said.heard().lines.join("\n")
     }
 
-    /// Waits for a line, also one said before, and returns what `found` makes of it.
+    /// Waits for a line, including earlier ones, for which `found` returns a value. Returns that value.
     ///
     /// # Panics
-    /// Where the process ends or the time is up without it.
+    /// The process ends or the time limit passes without such a line.
     pub fn line<T>(&self, what: &str, found: impl Fn(&str) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
         let mut seen = 0;
@@ -83,48 +83,53 @@ impl Process {
             }
             seen = heard.lines.len();
             let all = || heard.lines.join("\n");
-            assert!(heard.ended < STREAMS, "{} ended and never said {what}:\n{}", self.name, all());
-            assert!(Instant::now() < deadline, "{} never said {what}:\n{}", self.name, all());
+            assert!(heard.ended < STREAMS, "{} ended without printing {what}:\n{}", self.name, all());
+            assert!(Instant::now() < deadline, "{} did not print {what} in time:\n{}", self.name, all());
             heard = self.said.listen(heard);
         }
     }
 
-    /// Whether it has neither ended nor closed what it says.
+    /// Returns whether the process runs and has not closed its output.
     pub fn lives(&self) -> bool {
         self.said.heard().ended < STREAMS
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         send(self.id(), Signal::TERM);
     }
 
-    /// SIGSTOP: it stands still, and the system says nothing of it to whoever is connected.
+    /// Sends SIGSTOP: the process stops, and its connections stay open.
     pub fn stop(&self) {
         send(self.id(), Signal::STOP);
     }
 
-    /// SIGCONT: it goes on as if nothing had been.
+    /// Sends SIGCONT: the process continues.
     pub fn go_on(&self) {
         send(self.id(), Signal::CONT);
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL, and waits for the end of the process.
     pub fn kill(&mut self) {
-        // Fails only for a process that has ended already.
+        // Fails only for a process that has already ended.
         let _ = self.child.kill();
         self.child.wait().expect("a child of ours");
     }
 
-    /// Waits until it ends by itself and has said its last words.
+    /// Waits until the process ends by itself and has printed everything.
     ///
     /// # Panics
-    /// Where it does not.
+    /// The process does not end in time.
     pub fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;
         let mut heard = self.said.heard();
         while heard.ended < STREAMS {
-            assert!(Instant::now() < deadline, "{} never ended:\n{}", self.name, heard.lines.join("\n"));
+            assert!(
+                Instant::now() < deadline,
+                "{} did not end in time:\n{}",
+                self.name,
+                heard.lines.join("\n")
+            );
             heard = self.said.listen(heard);
         }
         drop(heard);
@@ -138,7 +143,7 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal to a process that a test started, or that such a process started.
+/// Sends a signal to a process that a test, or a process of a test, started.
 pub fn send(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
     kill_process(pid, signal).expect("the process lives");

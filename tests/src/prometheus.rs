@@ -1,4 +1,4 @@
-//! A real Prometheus, with its data in a folder of its own, and what it answers.
+//! A real Prometheus with a separate data folder, and its query results.
 
 use std::env;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::binaries::skip;
 use crate::process::Process;
 use crate::wait::PATIENCE;
 
-/// A running server; it ends with the test.
+/// A running server, which ends with the test.
 #[derive(Debug)]
 pub struct Prometheus {
     /// The process.
@@ -22,27 +22,27 @@ pub struct Prometheus {
     _folder: TempDir,
 }
 
-/// A time series: its labels, and values at times in seconds since 1970.
+/// A time series: labels, and values at times in seconds since 1970.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Its labels, `__name__` among them.
+    /// Labels, including `__name__`.
     pub labels: Value,
     /// (time, value)
     pub points: Vec<(f64, f64)>,
 }
 
-/// A program on the path; None where it is not there, then the test by this name is skipped, loudly.
+/// Returns the path of a program. Returns `None` and reports the test as skipped if it is not on the PATH.
 pub fn program(name: &str, test: &str) -> Option<PathBuf> {
     let paths = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&paths).map(|folder| folder.join(name)).find(|file| file.is_file());
     if found.is_none() {
-        skip(test, &format!("{name} is not on the path (Debian: prometheus)"));
+        skip(test, &format!("{name} is not on the PATH (Debian: prometheus)"));
     }
     found
 }
 
 impl Prometheus {
-    /// Starts `binary` with this configuration on a free port, and waits until it answers.
+    /// Starts `binary` with this configuration on a free port, and waits until it responds.
     pub fn start(binary: &PathBuf, config: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("prometheus.yaml");
@@ -55,16 +55,17 @@ impl Prometheus {
             let address = line.split_once("msg=\"Listening on\" address=")?.1;
             Some(address.split_whitespace().next()?.to_owned())
         };
-        let url = format!("http://{}", process.line("where it listens", listening));
-        process.line("that it is ready", |line| line.contains("Server is ready to receive").then_some(()));
+        let url = format!("http://{}", process.line("its address", listening));
+        process
+            .line("the line of readiness", |line| line.contains("Server is ready to receive").then_some(()));
         let config = Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE));
         Self { process, agent: config.build().into(), url, _folder: folder }
     }
 
-    /// What it answers; an error is what it says is wrong with the question.
+    /// Sends a query and returns the result.
     ///
     /// # Errors
-    /// The question is no PromQL, or cannot be answered.
+    /// The query is invalid or cannot be executed; returns Prometheus' message.
     pub fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value, String> {
         let request = self.agent.get(format!("{}{path}", self.url)).query_pairs(parameters.iter().copied());
         let mut response = request.call().map_err(|error| error.to_string())?;
@@ -80,7 +81,7 @@ impl Prometheus {
     /// Evaluates an expression at one time, or now.
     ///
     /// # Errors
-    /// It is no PromQL, or cannot be answered.
+    /// The expression is invalid or cannot be evaluated.
     pub fn instant(&self, expr: &str, at_s: Option<f64>) -> Result<Vec<Series>, String> {
         let at = at_s.map(|at| at.to_string());
         let mut parameters = vec![("query", expr)];
@@ -88,20 +89,20 @@ impl Prometheus {
         self.ask("/api/v1/query", &parameters).map(|data| series(&data))
     }
 
-    /// Evaluates an expression from one time to another, in steps.
+    /// Evaluates an expression over a range of time, in steps.
     ///
     /// # Errors
-    /// It is no PromQL, or cannot be answered.
+    /// The expression is invalid or cannot be evaluated.
     pub fn range(&self, expr: &str, (from_s, to_s): (f64, f64), step_s: f64) -> Result<Vec<Series>, String> {
         let times = [from_s, to_s, step_s].map(|time| time.to_string());
         let parameters = [("query", expr), ("start", &times[0]), ("end", &times[1]), ("step", &times[2])];
         self.ask("/api/v1/query_range", &parameters).map(|data| series(&data))
     }
 
-    /// Values that a label has in the series of a selector.
+    /// Returns the values of a label in the series of a selector.
     ///
     /// # Errors
-    /// It is no selector.
+    /// The selector is invalid.
     pub fn label_values(&self, selector: &str, label: &str) -> Result<Vec<String>, String> {
         let data = self.ask(&format!("/api/v1/label/{label}/values"), &[("match[]", selector)])?;
         Ok(serde_json::from_value(data).expect("strings"))

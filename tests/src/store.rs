@@ -1,4 +1,4 @@
-//! A store of its own for each test, on either engine, and what is asked of it behind the predictor's back.
+//! A separate store for each test, on either engine, and queries to it without the predictor.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,25 @@ use tempfile::TempDir;
 
 use crate::postgres::{self, Database};
 
-/// `postgres`: tests that run on either engine run on PostgreSQL.
+/// With the value `postgres`, tests that support both engines run on PostgreSQL.
 const STORE_VARIABLE: &str = "EVENSTEP_TESTS_STORE";
 
-/// An empty store; gone with the test.
+/// An empty store, which is removed with the test.
 #[derive(Debug)]
 pub enum Store {
-    /// A file in a folder of its own.
+    /// A file in a separate folder.
     Sqlite(TempDir),
     /// A file in a folder that the test keeps.
     In(PathBuf),
-    /// A database of its own.
+    /// A separate database.
     Postgres(Database),
 }
 
 impl Store {
-    /// SQLite, or where `EVENSTEP_TESTS_STORE` is `postgres` a database on the shared server.
+    /// Creates a database on the shared server if `EVENSTEP_TESTS_STORE` is `postgres`, else an SQLite store.
     ///
     /// # Panics
-    /// Where the variable says so and there is no server: then nothing must pass.
+    /// The variable is `postgres` and no server is configured: no test must pass then.
     pub fn fresh() -> Self {
         match env::var(STORE_VARIABLE).as_deref() {
             Err(_) | Ok("" | "sqlite") => Self::sqlite(),
@@ -37,12 +37,12 @@ impl Store {
         }
     }
 
-    /// SQLite.
+    /// Creates an SQLite store.
     pub fn sqlite() -> Self {
         Self::Sqlite(tempfile::tempdir().expect("a folder"))
     }
 
-    /// What `--store` takes.
+    /// Returns the value for `--store`.
     pub fn address(&self) -> String {
         match self {
             Self::Sqlite(folder) => sqlite_address(folder.path()),
@@ -51,7 +51,7 @@ impl Store {
         }
     }
 
-    /// The file, where it is one.
+    /// Returns the path of the file, if the store is a file.
     pub fn file(&self) -> Option<PathBuf> {
         match self {
             Self::Sqlite(folder) => Some(sqlite_file(folder.path())),
@@ -60,7 +60,7 @@ impl Store {
         }
     }
 
-    /// The rows of a query that both engines know and whose columns are all text.
+    /// Returns the rows of a query that both engines support and whose columns are all text.
     pub fn rows(&self, query: &str) -> Vec<Vec<Option<String>>> {
         match self {
             Self::Sqlite(folder) => sqlite_rows(&sqlite_file(folder.path()), query),
@@ -70,17 +70,17 @@ impl Store {
     }
 }
 
-/// The address of the store that tests have in a folder.
+/// Returns the address of a test's store in a folder.
 pub fn sqlite_address(folder: &Path) -> String {
     format!("sqlite://{}", sqlite_file(folder).display())
 }
 
-/// The file of the store that tests have in a folder.
+/// Returns the file of a test's store in a folder.
 pub fn sqlite_file(folder: &Path) -> PathBuf {
     folder.join("evenstep.db")
 }
 
-/// The rows of a query over an SQLite file, whose columns are all text.
+/// Returns the rows of a query on an SQLite file, whose columns are all text.
 pub fn sqlite_rows(file: &Path, query: &str) -> Vec<Vec<Option<String>>> {
     let rows = postgres::block_on(async {
         let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).disable_statement_logging();

@@ -1,4 +1,4 @@
-//! A training run as a process, and what it wrote about itself.
+//! A training run as a process, and its record.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,13 +11,13 @@ use crate::predictor::without_settings;
 use crate::process::Process;
 use crate::wait::until;
 
-/// What every training under test has in common: small enough to take seconds, CPU only.
+/// Common options of every training under test: small enough to take seconds, CPU only.
 const SMALL: [&str; 3] = ["--device=cpu", "--hidden=16", "--micro-batch=16"];
 
-/// `evenstep-trainer launch`, or one `join`, in a folder.
+/// `evenstep-trainer launch`, or a single `join`, in a folder.
 #[derive(Debug)]
 pub struct Training {
-    /// The process that started the workers, or the worker itself.
+    /// The launcher, or the worker itself.
     pub process: Process,
     folder: PathBuf,
 }
@@ -28,7 +28,7 @@ impl Training {
         Self::run(binary, "launch", folder, arguments)
     }
 
-    /// Starts one worker by hand; all workers of a run share the folder.
+    /// Starts one worker by hand. All workers of a run share the folder.
     pub fn join(binary: &Path, folder: &Path, arguments: &[&str]) -> Self {
         Self::run(binary, "join", folder, arguments)
     }
@@ -42,31 +42,31 @@ impl Training {
         Self { process, folder: folder.to_owned() }
     }
 
-    /// Waits for something that happens while it trains.
+    /// Waits for an event during the training.
     ///
     /// # Panics
-    /// Where it ends without, or the time is up.
+    /// The training ends without the event, or the time limit passes.
     pub fn until(&self, what: &str, mut happened: impl FnMut() -> bool) {
         until(what, || {
-            assert!(self.process.lives(), "training ended before this: {what}\n{}", self.process.said());
+            assert!(self.process.lives(), "training ended before: {what}\n{}", self.process.said());
             happened().then_some(())
         });
     }
 
-    /// Waits until it has trained so many more samples under a policy.
+    /// Waits until this number of further samples have been trained under a policy.
     pub fn goes_on(&self, policy: &str, samples: u64) {
         let begun = self.samples_done(policy);
-        self.until("training goes on", || self.samples_done(policy) >= begun + samples);
+        self.until("training continues", || self.samples_done(policy) >= begun + samples);
     }
 
-    /// Waits until it has found the predictor again for the `times`-th time.
+    /// Waits until the training has reconnected to the predictor for the `times`-th time.
     pub fn finds_the_predictor(&self, times: usize) {
-        self.until("the predictor is found again", || {
+        self.until("the training reconnects to the predictor", || {
             self.process.said().matches("connected to the predictor").count() >= times
         });
     }
 
-    /// Waits for a success and returns what it said.
+    /// Waits for a successful end and returns the output.
     pub fn succeed(&mut self) -> String {
         let status = self.process.wait();
         let said = self.process.said();
@@ -74,7 +74,7 @@ impl Training {
         said
     }
 
-    /// Process ids of the workers, by rank.
+    /// Returns the process ids of the workers by rank.
     pub fn workers(&self) -> Vec<u32> {
         let pid = self.process.id();
         let children =
@@ -82,15 +82,15 @@ impl Training {
         children.split_whitespace().map(|pid| pid.parse().expect("a process id")).collect()
     }
 
-    /// Process id of the living worker in a slot.
+    /// Returns the process id of the live worker in a slot.
     ///
     /// # Panics
-    /// Where there is none for too long.
+    /// The slot has no live worker for too long.
     pub fn worker(&self, slot: usize) -> u32 {
         let (variable, rank) = ("EVENSTEP_TRAINER_WORKER=", format!("{{\"rank\":{slot},"));
         until("the worker lives", || {
             self.workers().into_iter().find(|pid| {
-                // Gone since, or not yet the program that it will be.
+                // The process may have ended, or may not run the worker program yet.
                 let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
                 let variables = String::from_utf8_lossy(&variables).into_owned();
                 let told = variables.split('\0').find_map(|one| one.strip_prefix(variable));
@@ -99,32 +99,33 @@ impl Training {
         })
     }
 
-    /// Bytes of the record so far: it grows with every iteration, at once where the run is elastic.
+    /// Returns the size of the record so far, in bytes. It grows with every iteration, in an elastic run
+    /// without delay.
     pub fn record_bytes(&self) -> u64 {
         fs::metadata(self.folder.join("record.jsonl")).map_or(0, |file| file.len())
     }
 
-    /// How an elastic run regrouped, in order.
+    /// Returns the regroupings of an elastic run, in order.
     pub fn regroups(&self) -> Vec<Value> {
         self.record("regroup")
     }
 
-    /// The iterations of a policy, in order.
+    /// Returns the iterations of a policy, in order.
     pub fn iterations(&self, policy: &str) -> Vec<Value> {
         let mut lines = self.record("iteration");
         lines.retain(|line| line["policy"] == policy);
         lines
     }
 
-    /// The iterations of a policy that were recorded so far.
+    /// Returns the recorded iterations of a policy so far.
     pub fn iterations_so_far(&self, policy: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.folder.join("record.jsonl")).unwrap_or_default();
-        // The last line may be half written while training goes on.
+        // The last line may be incomplete during the training.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         lines(whole, "iteration").filter(|line| line["policy"] == policy).collect()
     }
 
-    /// How the training of a policy ended.
+    /// Returns the end line of a policy.
     pub fn end(&self, policy: &str) -> Value {
         let mut ends = self.record("end").into_iter().filter(|line| line["policy"] == policy);
         ends.next_back().expect("a closing line")
@@ -135,13 +136,13 @@ impl Training {
         lines(&text, kind).collect()
     }
 
-    /// Samples computed under a policy so far, over all workers.
+    /// Returns the number of samples computed under a policy so far, over all workers.
     pub fn samples_done(&self, policy: &str) -> u64 {
         self.sample_counts(policy).values().sum()
     }
 
-    /// How often each (epoch, sample) was trained under a policy, over all workers; nothing before the first one. An
-    /// iteration was trained in the last round in which some worker finished it.
+    /// Returns how often each (epoch, sample) was trained under a policy, over all workers; empty before the
+    /// first one. An iteration was trained in the last round in which any worker finished it.
     pub fn sample_counts(&self, policy: &str) -> BTreeMap<(u64, u64), u64> {
         let (mut computed, mut trained_in) = (Vec::new(), BTreeMap::new());
         for file in fs::read_dir(self.folder.join("samples")).into_iter().flatten() {
@@ -151,7 +152,7 @@ impl Training {
                 continue;
             }
             let text = fs::read_to_string(&path).expect("text");
-            // The last line may be half written while training goes on.
+            // The last line may be incomplete during the training.
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
             for line in whole.lines() {
                 let (kind, rest) = line.split_once(' ').expect("a kind of line");
@@ -165,12 +166,13 @@ impl Training {
                     ("computed", [round, iteration, epoch, indices @ ..]) => {
                         computed.push((*round, *iteration, *epoch, indices.to_vec()));
                     }
-                    _ => panic!("no line of a sample log: {line}"),
+                    _ => panic!("not a line of a sample log: {line}"),
                 }
             }
         }
         let mut counts = BTreeMap::new();
-        // What was computed for an all-reduce that failed everywhere was not trained; somebody computed it again.
+        // Samples computed for an all-reduce that failed on all ranks were not trained; another worker
+        // computed them again.
         for (round, iteration, epoch, indices) in computed {
             if trained_in.get(&iteration) == Some(&round) {
                 for index in indices {
@@ -184,7 +186,7 @@ impl Training {
     /// Asserts that every sample was computed exactly once in each epoch.
     ///
     /// # Panics
-    /// Naming the first samples that were not.
+    /// A sample was not. The message names the first such samples.
     pub fn each_sample_once(&self, policy: &str, epochs: u64, samples: u64) {
         let counts = self.sample_counts(policy);
         let wrong: Vec<_> = (0..epochs)
@@ -196,17 +198,18 @@ impl Training {
         assert_eq!(counts.len() as u64, epochs * samples, "samples that do not exist");
     }
 
-    /// Asserts of a run that was stopped somewhere: whole epochs until the last, and no sample twice.
+    /// Asserts for a run that was stopped at any point: all epochs before the last are complete, and no
+    /// sample was trained twice.
     ///
     /// # Panics
-    /// Naming what is not so.
+    /// The assertion fails. The message names the samples or the epoch.
     pub fn no_sample_twice_and_none_left_out(&self, policy: &str, samples: u64) {
         let counts = self.sample_counts(policy);
         let twice: Vec<_> = counts.iter().filter(|(_, count)| **count != 1).take(5).collect();
         assert!(twice.is_empty(), "more than once (epoch, sample): {twice:?} ..");
         let last = counts.keys().map(|(epoch, _)| *epoch).max().expect("samples");
         let of_last = counts.range((last, 0)..).count() as u64;
-        assert_eq!(counts.len() as u64 - of_last, last * samples, "samples left out before epoch {last}");
+        assert_eq!(counts.len() as u64 - of_last, last * samples, "samples missing before epoch {last}");
         assert!(counts.keys().all(|(_, index)| *index < samples), "samples that do not exist");
     }
 }
@@ -216,7 +219,7 @@ fn lines(record: &str, kind: &str) -> impl Iterator<Item = Value> {
     lines.filter(move |line| line["kind"] == kind)
 }
 
-/// The local batches of an iteration, by rank.
+/// Returns the local batches of an iteration by rank.
 pub fn batches(iteration: &Value) -> Vec<u64> {
     let workers = iteration["workers"].as_array().expect("workers");
     workers.iter().map(|worker| worker["local_batch"].as_u64().expect("a batch")).collect()

@@ -1,4 +1,5 @@
-//! Compiles the shim against the headers of the libtorch that torch-sys found, and links it beside that library.
+//! Compiles the shim against the headers of the libtorch that torch-sys found, and links it with that
+//! library.
 
 use std::env;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     shim.cpp(true).std("c++20").pic(true).warnings(false).define("USE_C10D_GLOO", None).include("shim/gloo");
     let mut system_includes = vec![include.clone(), include.join("torch/csrc/api/include")];
     if env::var_os("CARGO_FEATURE_NCCL").is_some() {
-        // pip's layout: <site>/torch beside <site>/nvidia.
+        // Layout of pip's packages: <site>/torch next to <site>/nvidia.
         let nvidia = root.join("../nvidia");
         system_includes.extend([nvidia.join("cu13/include"), nvidia.join("nccl/include")]);
         shim.define("USE_C10D_NCCL", None).define("EVENSTEP_NCCL", None).opt_level(1);

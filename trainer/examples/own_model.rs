@@ -40,7 +40,8 @@ fn samples() -> Result<TensorDataset> {
 }
 
 fn main() -> Result<()> {
-    // Batches come from the predictor (`evenstep-predictor serve`); without one, training goes on with even batches.
+    // Batches come from the predictor (`evenstep-predictor serve`). Without a predictor the run continues
+    // with even batches.
     Training::builder(Sine::new, samples)?.workers(2).global_batch(64).epochs(8).learning_rate(0.02).run()?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Checkpoints: all that a run needs to go on as if nothing had happened.
+//! Checkpoints: the complete state that a run needs to resume without any difference.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,106 +15,107 @@ const STATE_FILE: &str = "state.json";
 const NAME_PREFIX: &str = "iteration-";
 const PARTIAL_SUFFIX: &str = ".partial";
 
-/// What a checkpoint holds beside tensors.
+/// State in a checkpoint other than tensors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// The job id, where the predictor is asked.
+    /// The job id, if the predictor is used.
     pub job_id: Option<JobId>,
-    /// The first iteration that is not done.
+    /// The first unfinished iteration.
     pub iteration: u64,
-    /// The epoch it lies in.
+    /// The epoch of that iteration.
     pub epoch: u64,
     /// Samples of that epoch that are done.
     pub position: u64,
-    /// The learning rate of the last step; absent before the first, and in checkpoints of older versions.
+    /// Learning rate of the last step; absent before the first step and in checkpoints of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
-    /// What it was multiplied by, and how that goes on; absent in checkpoints of older versions.
+    /// Multiplier of the learning rate and its ramp; absent in checkpoints of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// What must be the same when the run is resumed.
+    /// Properties that must not change when the run resumes.
     pub identity: Identity,
 }
 
-/// What makes a run this run: resumed with anything else it would be another.
+/// Identity of a run: properties that must be the same when it resumes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The seed.
     pub seed: u64,
-    /// Samples per iteration, or, where those follow the number of workers, what the learning rate was chosen for.
+    /// Samples per iteration or, if they follow the number of workers, the batch that the learning rate was
+    /// chosen for.
     pub global_batch: u64,
-    /// Samples for each worker, where the global batch follows their number.
+    /// Samples per worker, if the global batch follows the number of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_worker_batch: Option<u64>,
-    /// The network, in words.
+    /// Description of the model.
     pub model: String,
-    /// The element type, in words.
+    /// Element type of the parameters.
     pub dtype: String,
-    /// The data, in words.
+    /// Description of the data.
     pub data: String,
     /// The policies.
     pub policies: Vec<Policy>,
-    /// Where the learning rate stands in the velocity's rule.
+    /// Position of the learning rate in the velocity rule.
     #[serde(default)]
     pub momentum_form: MomentumForm,
 }
 
-/// The tensors of one policy's replica.
+/// Tensors of one policy's replica.
 #[derive(Debug)]
 pub struct Tensors<'a> {
-    /// Whose.
+    /// The policy.
     pub policy: Policy,
-    /// The parameters in order.
+    /// The parameters, in order.
     pub parameters: &'a [Tensor],
     /// The optimizer's velocity.
     pub velocity: &'a Tensor,
 }
 
-/// A checkpoint that cannot be written or used.
+/// Failure to write or use a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// Reading or writing failed.
     #[error("checkpoint {path}: {source}")]
     File {
-        /// The file or folder.
+        /// File or folder.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// The tensors cannot be read or written.
     #[error("checkpoint {path}: {source}")]
     Tensors {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: TchError,
     },
-    /// There is nothing to resume from.
-    #[error("{0}: holds no checkpoint to resume from")]
+    /// The folder has no checkpoint.
+    #[error("no checkpoint to resume from in {0}; start without --resume")]
     None(PathBuf),
-    /// It is of another run.
-    #[error("checkpoint {path} is of another run: {field} was {found} there and is {expected} now")]
+    /// The checkpoint belongs to another run.
+    #[error("checkpoint {path} belongs to another run: its {field} is {found}, this run's is {expected}")]
     OtherRun {
-        /// The checkpoint.
+        /// Path of the checkpoint.
         path: PathBuf,
-        /// What differs.
+        /// Name of the property that differs.
         field: &'static str,
-        /// In the checkpoint.
+        /// Value in the checkpoint.
         found: String,
-        /// In this run.
+        /// Value in this run.
         expected: String,
     },
     /// A tensor is missing or has another shape.
     #[error("checkpoint {path}: {what}")]
     Shape {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Which tensor.
+        /// Name of the tensor.
         what: String,
     },
 }
 
-/// Writes a checkpoint: whole or not at all, also when the machine stops midway.
+/// Writes a checkpoint, completely or not at all, even if the machine stops during the write.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -148,10 +149,10 @@ pub fn save(folder: &Path, state: &State, replicas: &[Tensors<'_>]) -> Result<Pa
     Ok(target)
 }
 
-/// The latest checkpoint in a folder and its state.
+/// Returns the latest checkpoint in a folder and its state.
 ///
 /// # Errors
-/// There is none, it cannot be read, or it is of another run than `identity`.
+/// The checkpoint is missing, unreadable, or of another run than `identity`.
 pub fn latest(folder: &Path, identity: &Identity) -> Result<(PathBuf, State), CheckpointError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(at(folder))? {
@@ -168,10 +169,10 @@ pub fn latest(folder: &Path, identity: &Identity) -> Result<(PathBuf, State), Ch
     Ok((path, state))
 }
 
-/// Fills the tensors of a replica from a checkpoint.
+/// Loads the tensors of a replica from a checkpoint.
 ///
 /// # Errors
-/// The file cannot be read, or its tensors have other shapes.
+/// The file is unreadable, or its tensors have other shapes.
 pub fn load(
     checkpoint: &Path,
     policy: Policy,
@@ -189,7 +190,7 @@ pub fn load(
                 Ok(())
             }
             _ => {
-                let what = format!("tensor {name} of shape {:?} is not in it", target.size());
+                let what = format!("tensor {name} of shape {:?} is missing", target.size());
                 Err(CheckpointError::Shape { path: path.clone(), what })
             }
         }

@@ -1,4 +1,5 @@
-//! Claims over a real store: several workers, several pools and policies, many iterations; every sample exactly once.
+//! Claims over a real store: several workers, pools and policies, and many iterations. Every sample is
+//! computed exactly once.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -28,7 +29,8 @@ fn worker(rank: usize) -> WorkerId {
     WorkerId::new(format!("node/{rank}")).unwrap()
 }
 
-/// An iteration's plan and its samples: bases and chunks of any size, in one pool or two, as the predictor would answer.
+/// Returns an iteration's plan and its samples: bases and chunks of any size, in one or two pools, as the
+/// predictor could return it.
 fn plan(iteration: u64) -> (Plan, u64) {
     let mut random = ChaCha8Rng::seed_from_u64(iteration);
     let bases = [0; WORKERS].map(|_| random.random_range(0..6_u64));
@@ -46,7 +48,7 @@ fn plan(iteration: u64) -> (Plan, u64) {
     }
     let samples = offset + chunks.iter().sum::<u64>();
     if pools.len() == 1 {
-        // As an answer says it that has only one.
+        // An allocation with a single pool omits the pools.
         pools.clear();
     }
     let answer: AllocateAnswer = serde_json::from_value(json!({
@@ -62,7 +64,7 @@ fn plan(iteration: u64) -> (Plan, u64) {
     (Plan::from_answer(&answer, &requested).unwrap(), samples)
 }
 
-/// What a rank computed of an iteration. Where it is `slow` it finds itself far slower than the others are expected to be.
+/// Computes a rank's part of an iteration. A `slow` rank is far slower than the others' forecasts.
 fn iterate(
     claims: &mut Claims,
     policy: Policy,
@@ -84,14 +86,14 @@ fn iterate(
     (shares, turn.end(&computed), computed)
 }
 
-/// The reports of all ranks in an iteration, and who computed which sample.
+/// Reports of all ranks in an iteration, and the number of times that each sample was computed.
 #[derive(Default)]
 struct Seen {
     reports: Vec<RankReport>,
     times: BTreeMap<u64, u32>,
 }
 
-/// Plays a rank through all iterations, in two rounds; `ends` keeps all together, as an all-reduce does.
+/// Runs a rank through all iterations, in two rounds. `ends` synchronizes all ranks, as an all-reduce does.
 fn play(rank: usize, port: u16, mode: ClaimMode, seen: &[Mutex<Seen>], ends: &Barrier) {
     let at = HostPort { host: "127.0.0.1".into(), port };
     let mut claims = Claims::new(at, mode, TIMEOUT);
@@ -114,7 +116,7 @@ fn play(rank: usize, port: u16, mode: ClaimMode, seen: &[Mutex<Seen>], ends: &Ba
         }
         ends.wait();
         claims.settle(policy, &plan, &seen[iteration as usize].lock().unwrap().reports, &computed);
-        // A fast rank begins the next iteration, and claims in it, before a slow one has looked.
+        // A fast rank starts the next iteration, and claims in it, before a slow rank has looked.
     }
 }
 
@@ -139,7 +141,8 @@ fn every_sample_comes_exactly_once_in_both_modes() {
             let (_, samples) = plan(iteration as u64);
             let once: BTreeMap<u64, u32> = (0..samples).map(|sample| (sample, 1)).collect();
             assert_eq!(seen.times, once, "{mode:?}, iteration {iteration}");
-            // Who was not the last to decline claimed no more, and none of its claims was in vain.
+            // A rank that was not the last to leave its pool stops claiming, and each of its claims returned
+            // a chunk.
             let did = |report: &&RankReport| report.additions.claims == report.tail.chunks;
             left += seen.reports.iter().filter(|report| report.additions.leaves == 1).filter(did).count();
             chunks += seen.reports.iter().map(|report| report.tail.chunks).sum::<u64>();

@@ -1,11 +1,11 @@
-//! The example `own_model` as a person runs it: one program that is the launcher and its workers.
+//! The example `own_model` as a user runs it: one program that is the launcher and its workers.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::env;
 use std::process::{Command, Stdio};
 
-/// Runs the example with these variables; its words and whether it succeeded.
+/// Runs the example with these variables. Returns its output and whether it succeeded.
 fn run(variables: &[(&str, &str)]) -> (String, bool) {
     // target/debug/deps/this-test; cargo builds the examples of a package with its tests.
     let test = env::current_exe().unwrap();
@@ -26,7 +26,7 @@ fn a_model_of_your_own_trains_on_two_workers() {
         "{words}"
     );
     let loss = words.split("final loss ").nth(1).and_then(|rest| rest.trim().parse::<f64>().ok());
-    // The squared error of a sine, whose own mean square is 0.5.
+    // Squared error of a sine; the mean square of the sine itself is 0.5.
     assert!(loss.is_some_and(|loss| loss < 0.1), "{words}");
 }
 

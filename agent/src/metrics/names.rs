@@ -1,18 +1,18 @@
-//! How readings are called in metrics.
+//! Names of readings as metrics.
 
 use evenstep_protocol::driver;
 
-/// How one reading is shown.
+/// Metric of a reading.
 pub(super) struct Shown {
-    /// The reading.
+    /// Name of the reading.
     pub(super) reading: &'static str,
-    /// The metric.
+    /// Name of the metric.
     pub(super) name: &'static str,
-    /// What that is.
+    /// Help text.
     pub(super) help: &'static str,
-    /// What tells it from other readings under the same name.
+    /// Labels that distinguish readings with the same metric.
     pub(super) labels: &'static [(&'static str, &'static str)],
-    /// What one of the reading's unit is in that of the metric.
+    /// Factor from the reading's unit to the metric's unit.
     pub(super) unit: f64,
 }
 
@@ -31,24 +31,24 @@ impl Shown {
 }
 
 const fn cpu(reading: &'static str, mode: &'static [(&'static str, &'static str)]) -> Shown {
-    shown(reading, "evenstep_node_cpu_ratio", "Share of the time of all cores.").with(mode)
+    shown(reading, "evenstep_node_cpu_ratio", "Share of all cores' time.").with(mode)
 }
 
 const fn pressure(reading: &'static str, of: &'static [(&'static str, &'static str)]) -> Shown {
-    let help = "Share of the time in which some or all tasks waited for it.";
+    let help = "Share of time in which some or all tasks waited for the resource.";
     shown(reading, "evenstep_node_pressure_ratio", help).with(of)
 }
 
 const fn tasks(reading: &'static str, state: &'static [(&'static str, &'static str)]) -> Shown {
-    shown(reading, "evenstep_node_tasks", "Tasks by what they do now.").with(state)
+    shown(reading, "evenstep_node_tasks", "Number of tasks by state.").with(state)
 }
 
 const fn clock(reading: &'static str, clock: &'static [(&'static str, &'static str)]) -> Shown {
-    shown(reading, "evenstep_gpu_clock_hertz", "Clocks of the GPU.").with(clock).in_units_of(1e6)
+    shown(reading, "evenstep_gpu_clock_hertz", "Clock frequencies of the GPU.").with(clock).in_units_of(1e6)
 }
 
 const fn switches(reading: &'static str, kind: &'static [(&'static str, &'static str)]) -> Shown {
-    let help = "Context switches of the process.";
+    let help = "Rate of context switches of the process.";
     shown(reading, "evenstep_process_context_switches_per_second", help).with(kind)
 }
 
@@ -64,15 +64,15 @@ pub(super) const HOST: [Shown; 15] = [
     pressure("psi_io_full", &[("resource", "io"), ("tasks", "full")]),
     tasks(driver::PROCS_RUNNING, &[("state", "runnable")]),
     tasks(driver::PROCS_BLOCKED, &[("state", "blocked")]),
-    shown("load_1m", "evenstep_node_load1", "Load average of a minute."),
+    shown("load_1m", "evenstep_node_load1", "1-minute load average."),
     shown(
         "context_switches_per_s",
         "evenstep_node_context_switches_per_second",
-        "Context switches of all tasks.",
+        "Rate of context switches of all tasks.",
     ),
     shown(driver::MEMORY_USED, "evenstep_node_memory_used_ratio", "Share of memory that is not available."),
-    shown("memory_available_bytes", "evenstep_node_memory_available_bytes", "Memory that is available."),
-    shown("memory_total_bytes", "evenstep_node_memory_size_bytes", "Memory of the node."),
+    shown("memory_available_bytes", "evenstep_node_memory_available_bytes", "Available memory."),
+    shown("memory_total_bytes", "evenstep_node_memory_size_bytes", "Total memory of the node."),
 ];
 
 /// Readings of a watched process.
@@ -86,36 +86,36 @@ pub(super) const PROCESS: [Shown; 7] = [
     shown(
         driver::RUN_QUEUE_WAIT,
         "evenstep_process_run_queue_wait_ratio",
-        "Time that its threads waited for a core, over the window.",
+        "Time that its runnable threads waited for a core, divided by the window.",
     ),
     switches(driver::VOLUNTARY_SWITCHES, &[("kind", "voluntary")]),
     switches(driver::INVOLUNTARY_SWITCHES, &[("kind", "involuntary")]),
-    shown("rss_bytes", "evenstep_process_resident_memory_bytes", "Memory that the process holds."),
-    shown("threads", "evenstep_process_threads", "Threads of the process."),
+    shown("rss_bytes", "evenstep_process_resident_memory_bytes", "Resident memory of the process."),
+    shown("threads", "evenstep_process_threads", "Number of threads of the process."),
 ];
 
 /// Readings of a GPU.
 pub(super) const GPU: [Shown; 8] = [
-    shown(driver::GPU_BUSY, "evenstep_gpu_busy_ratio", "Share of the time in which a kernel ran."),
+    shown(driver::GPU_BUSY, "evenstep_gpu_busy_ratio", "Share of time in which a kernel ran."),
     shown(
         "gpu_memory_busy",
         "evenstep_gpu_memory_busy_ratio",
-        "Share of the time in which its memory was read or written.",
+        "Share of time in which GPU memory was read or written.",
     ),
-    shown("gpu_memory_used_bytes", "evenstep_gpu_memory_used_bytes", "Memory of the GPU that is in use."),
-    shown("gpu_memory_total_bytes", "evenstep_gpu_memory_size_bytes", "Memory of the GPU."),
+    shown("gpu_memory_used_bytes", "evenstep_gpu_memory_used_bytes", "GPU memory in use."),
+    shown("gpu_memory_total_bytes", "evenstep_gpu_memory_size_bytes", "Total memory of the GPU."),
     clock(driver::SM_CLOCK_MHZ, &[("clock", "sm")]),
     clock("memory_clock_mhz", &[("clock", "memory")]),
-    shown(driver::GPU_POWER_W, "evenstep_gpu_power_watts", "Power that the GPU draws."),
+    shown(driver::GPU_POWER_W, "evenstep_gpu_power_watts", "Power draw of the GPU."),
     shown(driver::GPU_TEMPERATURE_CELSIUS, "evenstep_gpu_temperature_celsius", "Temperature of the GPU."),
 ];
 
 /// Readings of a process on a GPU.
 pub(super) const GPU_PROCESS: [Shown; 2] = [
-    shown(driver::GPU_BUSY, "evenstep_process_gpu_busy_ratio", "Share of the time in which its kernels ran."),
     shown(
-        "gpu_memory_bytes",
-        "evenstep_process_gpu_memory_bytes",
-        "Memory of the GPU that the process holds.",
+        driver::GPU_BUSY,
+        "evenstep_process_gpu_busy_ratio",
+        "Share of time in which the process's kernels ran.",
     ),
+    shown("gpu_memory_bytes", "evenstep_process_gpu_memory_bytes", "GPU memory that the process uses."),
 ];

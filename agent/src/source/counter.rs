@@ -1,38 +1,38 @@
-//! Differences of counters that only rise.
+//! Differences of monotonic counters.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::Gap;
 
-/// Readings from `/proc/stat`'s CPU times look back at least this far, however short the reader's window is: they
-/// count in ticks of 10 ms, so a difference over 30 ms would be mostly rounding, and over this it is within 10 % of
-/// a core.
+/// Minimum window of readings from the CPU times of `/proc/stat`, however short the reader's own window is.
+/// These times count in ticks of 10 ms: over 30 ms a difference would be mostly rounding, over this window it
+/// is within 10 % of a core.
 pub const TICK_LOOKBACK: Duration = Duration::from_millis(100);
 
-/// Snapshots closer together than this are not kept: with many short windows in a row the look-back is at most this
-/// much longer than [`TICK_LOOKBACK`].
+/// Minimum time between stored snapshots. With many short windows the look-back is longer than
+/// [`TICK_LOOKBACK`] by at most this much.
 const SNAPSHOT_SPACING: Duration = Duration::from_millis(12);
 
-/// A counter of the kernel's that only rises, while whatever it belongs to lives.
+/// A kernel counter that only increases during the lifetime of its process or device.
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
     last: Option<u64>,
 }
 
 impl Counter {
-    /// Remembers `value` and gives how far the counter rose since the last one.
+    /// Stores `value` and returns the increase since the previous value.
     pub(crate) fn advance(&mut self, value: u64) -> Result<u64, Gap> {
         let last = self.last.replace(value).ok_or(Gap::First)?;
         value.checked_sub(last).ok_or(Gap::WentBack)
     }
 
-    /// Remembers that there was no value: the next difference would span a time nobody watched.
+    /// Discards the last value, so that the next difference does not span a gap.
     pub(crate) fn forget(&mut self) {
         self.last = None;
     }
 
-    /// [`Self::advance`] with a value that may be missing.
+    /// Like [`Self::advance`], for a value that may be missing.
     pub(crate) fn advance_or_forget(&mut self, value: Result<u64, Gap>) -> Result<u64, Gap> {
         match value {
             Ok(value) => self.advance(value),
@@ -44,14 +44,14 @@ impl Counter {
     }
 }
 
-/// The window since a reader's last reading.
+/// Window since a reader's last reading.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     last: Option<Instant>,
 }
 
 impl Window {
-    /// Begins the next window at `now` and gives the length of the one that ended, in seconds.
+    /// Starts the next window at `now` and returns the length of the previous one, in seconds.
     pub(crate) fn advance(&mut self, now: Instant) -> Result<f64, Gap> {
         let last = self.last.replace(now).ok_or(Gap::First)?;
         let window = now.saturating_duration_since(last);
@@ -59,12 +59,12 @@ impl Window {
     }
 }
 
-/// What a difference per second of the window is.
+/// Returns a difference per second of the window.
 pub(crate) fn rate(difference: Result<u64, Gap>, window_s: &Result<f64, Gap>) -> Result<f64, Gap> {
     Ok(difference? as f64 / window_s.clone()?)
 }
 
-/// Past values of a coarse counter, to difference over at least [`TICK_LOOKBACK`].
+/// Past values of a coarse counter, for differences over at least [`TICK_LOOKBACK`].
 #[derive(Debug)]
 pub(crate) struct Lookback<T> {
     snapshots: VecDeque<(Instant, T)>,
@@ -77,10 +77,10 @@ impl<T> Default for Lookback<T> {
 }
 
 impl<T: Copy> Lookback<T> {
-    /// Remembers `value` and gives the youngest earlier one that is old enough, with its age in seconds.
+    /// Stores `value` and returns the newest earlier value that is old enough, with its age in seconds.
     pub(crate) fn advance(&mut self, now: Instant, value: T) -> Result<(f64, T), Gap> {
         let age = |at: Instant| now.saturating_duration_since(at);
-        // The second stays old enough for ever, so nothing will look back past it again.
+        // If the second snapshot is old enough, the first is never needed again.
         while self.snapshots.get(1).is_some_and(|(at, _)| age(*at) >= TICK_LOOKBACK) {
             self.snapshots.pop_front();
         }
@@ -91,7 +91,7 @@ impl<T: Copy> Lookback<T> {
         base.map(|(at, value)| (age(at).as_secs_f64(), value)).ok_or(Gap::First)
     }
 
-    /// Forgets what was seen: the values did not come from one counter.
+    /// Discards all snapshots after a missing value.
     pub(crate) fn forget(&mut self) {
         self.snapshots.clear();
     }
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// More snapshots than this are never needed to look back over the span at that spacing.
+    /// Maximum number of snapshots needed for the look-back at this spacing.
     const SNAPSHOTS_MAX: usize = 10;
 
     proptest! {

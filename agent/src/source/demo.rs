@@ -1,5 +1,5 @@
-//! Made-up readings for trying things out without a cluster: plausible, the same for the same seed, and marked as
-//! synthetic, so that no forecast is ever made from them.
+//! Synthetic readings for trying the system without a cluster. They are plausible, depend only on the seed,
+//! and are marked as synthetic so that they are never used for forecasts.
 
 use std::f64::consts::TAU;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::Reading;
 
-/// How much of the last moment's noise is left in the next.
+/// Autocorrelation of the noise from one reading to the next.
 const NOISE_MEMORY: f64 = 0.8;
-/// Cores of the machine that is made up.
+/// Cores of the synthetic machine.
 const CORES: f64 = 8.0;
-/// Its memory.
+/// Memory of the synthetic machine, in bytes.
 const MEMORY_BYTES: f64 = 32.0 * (1_u64 << 30) as f64;
-/// A neighbour comes and goes with this period.
+/// Period of the synthetic background load, in seconds.
 const PERIOD_S: f64 = 60.0;
 
-/// A machine that is not there.
+/// A synthetic machine.
 #[derive(Debug)]
 pub struct Demo {
     random: ChaCha8Rng,
@@ -29,14 +29,14 @@ pub struct Demo {
 }
 
 impl Demo {
-    /// A machine that depends on `seed` alone.
+    /// Creates a machine that depends only on `seed`.
     pub fn new(seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let phase = random.random_range(0.0..1.0);
         Self { random, phase, noise: 0.0, last: None }
     }
 
-    /// Its state `elapsed` after it was started.
+    /// Returns the readings at time `elapsed` after the start.
     pub fn read(&mut self, elapsed: Duration, at_unix_ms: i64) -> NodeSample {
         let window_s = self
             .last

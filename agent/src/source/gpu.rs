@@ -1,7 +1,7 @@
-//! NVIDIA GPUs through NVML, the driver's own library, which is loaded when first asked for.
+//! NVIDIA GPUs, read through NVML, the driver's library. It is loaded at the first use.
 //!
-//! A host without it simply has no GPU; that is logged once. Whatever a driver or a card does not say is missing by
-//! name.
+//! A machine without the library has no GPUs, which is logged once. Values that a driver or GPU does not
+//! provide are reported as missing by name.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -15,12 +15,12 @@ use nvml_wrapper::error::NvmlError;
 
 use crate::{Gap, Reading};
 
-/// GPUs of one machine that are read.
+/// Maximum number of GPUs per machine.
 const GPUS_MAX: u32 = 64;
-/// Processes of one GPU that are reported.
+/// Maximum number of reported processes per GPU.
 const PROCESSES_MAX: usize = 256;
 
-/// The GPU memory that a process holds.
+/// Name of the reading of a process's GPU memory.
 const PROCESS_MEMORY: &str = "gpu_memory_bytes";
 
 fn nvml() -> Option<&'static Nvml> {
@@ -28,14 +28,14 @@ fn nvml() -> Option<&'static Nvml> {
     NVML.get_or_init(|| match Nvml::init() {
         Ok(nvml) => Some(nvml),
         Err(error) => {
-            tracing::info!(%error, "no NVIDIA driver here: no GPU readings");
+            tracing::info!(%error, "NVIDIA driver not found; GPU readings are disabled");
             None
         }
     })
     .as_ref()
 }
 
-/// One reader of one GPU.
+/// Reader of one GPU.
 #[derive(Debug)]
 pub struct Gpu {
     index: u32,
@@ -46,20 +46,20 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// The GPU of that index in NVML's order, if there is one.
+    /// Returns a reader of the GPU with this NVML index, if it exists.
     pub fn new(index: u32) -> Option<Self> {
         let device = nvml()?.device_by_index(index).ok()?;
         let (uuid, name) = (device.uuid().ok(), device.name().ok());
         Some(Self { index, device, uuid, name, processes_seen_us: 0 })
     }
 
-    /// Every GPU of this machine.
+    /// Returns readers of all GPUs of this machine.
     pub fn all() -> Vec<Self> {
         let count = nvml().and_then(|nvml| nvml.device_count().ok()).unwrap_or(0);
         (0..count.min(GPUS_MAX)).filter_map(Self::new).collect()
     }
 
-    /// Readings of the device alone: what a training loop asks for at the boundary of an iteration.
+    /// Reads the device only, as a training loop does at the boundary of an iteration.
     pub fn read_device(&self) -> Reading {
         let mut reading = Reading::default();
         let utilization = self.device.utilization_rates().map_err(Gap::from);
@@ -78,7 +78,7 @@ impl Gpu {
         reading
     }
 
-    /// The whole GPU: the device, why its clocks are lowered, and the processes on it.
+    /// Reads the device, its throttle reasons, and the processes that use it.
     pub fn read(&mut self) -> GpuSample {
         let mut reading = self.read_device();
         let throttle_reasons = match self.device.current_throttle_reasons() {
@@ -115,10 +115,11 @@ impl Gpu {
                 PROCESS_MEMORY,
                 match process.used_gpu_memory {
                     UsedGpuMemory::Used(bytes) => Ok(bytes as f64),
-                    UsedGpuMemory::Unavailable => Err(Gap::Unsupported("the driver does not say".to_owned())),
+                    UsedGpuMemory::Unavailable => Err(Gap::Unsupported("not reported by driver".to_owned())),
                 },
             );
-            let idle = || Gap::Unsupported("no sample of it since the last reading".to_owned());
+            let idle =
+                || Gap::Unsupported("no driver sample of this process since the last reading".to_owned());
             let busy = busy.as_ref().map_err(Gap::clone);
             reading.put(
                 driver::GPU_BUSY,
@@ -130,11 +131,12 @@ impl Gpu {
         running.iter().take(PROCESSES_MAX).map(sample).collect()
     }
 
-    /// Mean share of time in which each process's kernels ran, over the driver's samples since the last reading.
+    /// Returns the mean share of time in which each process's kernels ran, over the driver's samples since
+    /// the last reading.
     fn read_process_busy(&mut self) -> Result<BTreeMap<u32, f64>, Gap> {
         let samples = match self.device.process_utilization_stats(self.processes_seen_us) {
             Ok(samples) => samples,
-            // The driver's way of saying that there are no new samples.
+            // NVML returns this error if there are no new samples.
             Err(NvmlError::NotFound) => Vec::new(),
             Err(error) => return Err(error.into()),
         };
@@ -155,7 +157,7 @@ impl From<NvmlError> for Gap {
     }
 }
 
-/// Idle and "none" are not reasons to be slow.
+/// Returns the names of throttle reasons, without idle, which does not slow a GPU down.
 fn names_of(reasons: ThrottleReasons) -> Vec<String> {
     (reasons - ThrottleReasons::GPU_IDLE).iter_names().map(|(name, _)| name.to_ascii_lowercase()).collect()
 }

@@ -1,4 +1,4 @@
-//! The machine: pressure, CPU time, load and memory.
+//! Readings of the machine: pressure, CPU time, load and memory.
 
 use std::time::Instant;
 
@@ -10,10 +10,10 @@ use super::memory::MachineMemory;
 use super::procfs::ProcFile;
 use crate::{Gap, Reading};
 
-/// Ticks per second in `/proc/stat` on every Linux in use, should the system not say.
+/// Default number of ticks per second in `/proc/stat`, if the system does not report it.
 const TICKS_PER_S: f64 = 100.0;
 
-/// One reader of the machine.
+/// Reader of the machine.
 #[derive(Debug)]
 pub struct Host {
     window: Window,
@@ -28,7 +28,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A reader that has read nothing yet.
+    /// Creates a reader.
     pub fn new() -> Self {
         let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten();
         Self {
@@ -48,7 +48,7 @@ impl Host {
         }
     }
 
-    /// Reads the machine; shares and rates are over the window since the last call.
+    /// Reads the machine. Shares and rates cover the window since the last call.
     pub fn read(&mut self, now: Instant) -> Reading {
         let mut reading = Reading::default();
         let window_s = self.window.advance(now);
@@ -62,18 +62,18 @@ impl Host {
         reading
     }
 
-    /// CPU time that all cores together had spent busy at the last reading, in seconds since the machine started.
+    /// Returns the busy time of all cores together at the last reading, in seconds since boot.
     pub fn busy_s(&self) -> Option<f64> {
         self.busy_s
     }
 
-    /// The number of online cores and the name of their model, if the kernel reports them.
+    /// Returns the number of online cores and the name of their model, if the kernel reports them.
     pub fn cores() -> (Option<usize>, Option<String>) {
         let count = ProcFile::new("/proc/stat").read().ok().map(count_cores).filter(|&count| count > 0);
         (count, ProcFile::new("/proc/cpuinfo").read().ok().and_then(model_of_cores))
     }
 
-    /// The name of this machine, if it has one.
+    /// Returns the host name, if it is set.
     pub fn name() -> Option<String> {
         let mut file = ProcFile::new("/proc/sys/kernel/hostname");
         file.read().ok().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned)
@@ -138,7 +138,7 @@ impl Default for Host {
     }
 }
 
-/// One of `/proc/pressure`'s files, which count the time that some (or all) tasks waited, in microseconds.
+/// A file of `/proc/pressure`, which counts the time in which some or all tasks waited, in microseconds.
 #[derive(Debug)]
 struct Pressure {
     file: ProcFile,
@@ -164,7 +164,8 @@ impl Pressure {
             ),
             Err(gap) => (Err(gap.clone()), Err(gap)),
         };
-        // The counter is read a little after `now`, so a window that was all waiting may come out just over 1.
+        // The counter is read slightly after `now`, so a window with permanent waiting may give slightly more
+        // than 1.
         let share = |waited_us: Result<u64, Gap>| rate(waited_us, window_s).map(|us| (us / 1e6).min(1.0));
         reading.put(self.some.0, share(self.some.1.advance_or_forget(some)));
         if let Some((name, counter)) = &mut self.full {
@@ -178,13 +179,14 @@ fn pressure_total(text: &str, kind: &str) -> Option<u64> {
     line.rsplit_once("total=")?.1.trim().parse().ok()
 }
 
-/// The number of lines like `cpu0 ..` in `/proc/stat`.
+/// Counts the lines such as `cpu0 ..` in `/proc/stat`.
 fn count_cores(stat: &str) -> usize {
     let is_core = |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| !rest.starts_with(' '));
     stat.lines().take_while(|line| line.starts_with("cpu")).filter(is_core).count()
 }
 
-/// The first `model name` in `/proc/cpuinfo`. ARM kernels report none, but the implementer's part number.
+/// Returns the first `model name` in `/proc/cpuinfo`. ARM kernels report an implementer and a part number
+/// instead.
 fn model_of_cores(cpuinfo: &str) -> Option<String> {
     let value = |name: &str| {
         let (_, value) = cpuinfo.lines().find(|line| line.starts_with(name))?.split_once(':')?;
@@ -194,7 +196,7 @@ fn model_of_cores(cpuinfo: &str) -> Option<String> {
     value("model name").map(str::to_owned).or_else(part)
 }
 
-/// 1-minute load, and the runnable tasks of `runnable/all`.
+/// Returns the 1-minute load, and the number of runnable tasks from `runnable/all`.
 fn parse_loadavg(text: &str) -> (Option<f64>, Option<f64>) {
     let mut fields = text.split_ascii_whitespace();
     let load = fields.next().and_then(|load| load.parse().ok());
@@ -202,7 +204,7 @@ fn parse_loadavg(text: &str) -> (Option<f64>, Option<f64>) {
     (load, running)
 }
 
-/// CPU time of all cores together since the machine started, in ticks.
+/// CPU time of all cores together since boot, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct CpuTimes {
     busy: u64,
@@ -219,7 +221,7 @@ struct CpuShares {
 }
 
 impl CpuTimes {
-    /// The fields of the `cpu` line: user nice system idle iowait irq softirq steal (guest time is within user).
+    /// Parses the `cpu` line: user nice system idle iowait irq softirq steal (guest time is part of user).
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
         let mut next = || fields.next()?.ok();
@@ -229,7 +231,8 @@ impl CpuTimes {
         Some(Self { busy: user + nice + system + irq + softirq, idle, iowait, steal })
     }
 
-    /// Shares of all cores' time since `then`. Idle and I/O wait are known to step back by a tick now and then.
+    /// Returns shares of all cores' time since `then`. Idle time and I/O wait may occasionally decrease by a
+    /// tick.
     fn shares_since(self, then: Self) -> Result<CpuShares, Gap> {
         let busy = self.busy.checked_sub(then.busy).ok_or(Gap::WentBack)?;
         let steal = self.steal.checked_sub(then.steal).ok_or(Gap::WentBack)?;
@@ -243,7 +246,7 @@ impl CpuTimes {
     }
 }
 
-/// What is taken from `/proc/stat`.
+/// Fields of `/proc/stat` that are used.
 #[derive(Debug)]
 struct Stat {
     cpu: Option<CpuTimes>,

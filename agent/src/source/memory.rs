@@ -1,4 +1,4 @@
-//! Memory of the machine, and the highest use of this process.
+//! Memory of the machine, and peak memory of this process.
 
 use super::procfs::ProcFile;
 use crate::Gap;
@@ -9,7 +9,7 @@ pub(crate) struct MachineMemory {
     meminfo: ProcFile,
 }
 
-/// The machine's memory in bytes.
+/// Memory of the machine, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemoryBytes {
     pub(crate) total: u64,
@@ -32,12 +32,12 @@ impl MachineMemory {
     }
 }
 
-/// The highest resident size of this process so far, in bytes; `None` if the kernel does not report it.
+/// Returns the peak resident memory of this process in bytes; `None` if the kernel does not report it.
 pub fn own_peak_bytes() -> Option<u64> {
     bytes_of(ProcFile::new("/proc/self/status").read().ok()?, "VmHWM:")
 }
 
-/// The value of a line like `VmHWM:     123 kB`.
+/// Parses the value of a line such as `VmHWM:     123 kB`, in bytes.
 fn bytes_of(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -1,5 +1,5 @@
-//! Where readings come from. A reader differences counters over the window since its own last reading, so each user
-//! of a source has a reader of its own.
+//! Sources of readings. A reader computes differences of counters over the window since its own last reading,
+//! so each user of a source has its own reader.
 
 mod counter;
 mod procfs;

@@ -1,4 +1,4 @@
-//! One process: its CPU time, how long it waited for a core, its context switches and memory.
+//! Readings of a process: CPU time, run-queue wait, context switches and memory.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,14 +14,15 @@ use super::counter::{Counter, Window, rate};
 use super::procfs::{self, ProcFile};
 use crate::{Gap, Reading};
 
-/// Threads of one process that are followed; of a process with more, run-queue wait and context switches are missing.
+/// Maximum number of threads per process. Run-queue wait and context switches of a process with more threads
+/// are missing.
 const THREADS_MAX: usize = 1024;
 
-/// With more threads than this, and for processes other than this one, files of threads are opened for each reading:
-/// an agent that watches many processes would run out of handles.
+/// Maximum number of threads whose files stay open, and only for this process. Otherwise an agent that
+/// watches many processes would run out of file descriptors.
 const THREAD_HANDLES_MAX: usize = 128;
 
-/// Names of everything that is read of a process.
+/// Names of all readings of a process.
 const NAMES: [&str; 6] = [
     driver::OWN_CPU,
     driver::RUN_QUEUE_WAIT,
@@ -31,10 +32,10 @@ const NAMES: [&str; 6] = [
     "threads",
 ];
 
-/// One reader of the process that has the number `pid` at its first reading.
+/// Reader of the process that has the id `pid` at the first reading.
 ///
-/// It stays with that process: once it has ended every reading is missing, also when its number is taken by another
-/// one, which wants a reader of its own.
+/// After that process has ended all readings are missing, even if another process gets the same id. The other
+/// process needs a new reader.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
@@ -51,7 +52,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// A reader that has read nothing yet.
+    /// Creates a reader.
     pub fn new(pid: u32) -> Self {
         Self {
             pid,
@@ -68,22 +69,22 @@ impl Process {
         }
     }
 
-    /// Which process.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Whether the process was seen to have ended (or never was).
+    /// Whether the process has ended or never existed.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// CPU time that the process had used at the last reading, in seconds.
+    /// Returns the CPU time that the process had used at the last reading, in seconds.
     pub fn cpu_s(&self) -> Option<f64> {
         self.cpu_s
     }
 
-    /// Reads the process; shares and rates are over the window since the last call.
+    /// Reads the process. Shares and rates cover the window since the last call.
     pub fn read(&mut self, now: Instant) -> Reading {
         let mut reading = Reading::default();
         let window_s = self.window.advance(now);
@@ -106,7 +107,7 @@ impl Process {
         let own = self.pid == std::process::id();
         let threads = self.threads.read(own);
         reading.put(driver::RUN_QUEUE_WAIT, per_s_of_ns(threads.wait_ns));
-        // Of itself a process can ask for the sum, with threads that have ended, in one call.
+        // For the reader's own process, one call returns the sum over all threads, including ended ones.
         let (voluntary, involuntary) = if own {
             let (voluntary, involuntary) = own_switches();
             (self.voluntary.advance_or_forget(voluntary), self.involuntary.advance_or_forget(involuntary))
@@ -117,13 +118,13 @@ impl Process {
         reading.put(driver::INVOLUNTARY_SWITCHES, rate(involuntary, &window_s));
         let page_bytes = self
             .page_bytes
-            .ok_or_else(|| Gap::Unsupported("the system does not say its page size".to_owned()));
+            .ok_or_else(|| Gap::Unsupported("the system does not report its page size".to_owned()));
         reading.put("rss_bytes", page_bytes.map(|bytes| bytes * stat.rss_pages as f64));
         reading.put("threads", Ok(stat.threads as f64));
         reading
     }
 
-    /// Also finds out that the process is gone, or that its number has come to mean another one.
+    /// Also detects that the process has ended or that another process has its id.
     fn read_stat(&mut self) -> Result<Stat, Gap> {
         if self.ended {
             return Err(Gap::Ended(self.pid));
@@ -144,11 +145,11 @@ impl Process {
         Ok(stat)
     }
 
-    /// The process's CPU clock: in nanoseconds, up to this moment, with the threads that have ended. (`schedstat`
-    /// has a running thread's time up to its last tick or switch only.)
+    /// Returns the process's CPU time up to now in nanoseconds, including threads that have ended.
+    /// `schedstat` would count a running thread only up to its last tick or context switch.
     fn read_cpu_ns(&self) -> Result<u64, Gap> {
         let refused =
-            |error: nix::Error| Gap::Unsupported(format!("no CPU clock of process {}: {error}", self.pid));
+            |error: nix::Error| Gap::Unsupported(format!("no CPU clock for process {}: {error}", self.pid));
         let pid = i32::try_from(self.pid).map_err(|_| Gap::Ended(self.pid))?;
         let time = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).and_then(ClockId::now).map_err(refused)?;
         let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
@@ -169,7 +170,7 @@ fn own_switches() -> (Result<u64, Gap>, Result<u64, Gap>) {
     }
 }
 
-/// What is taken from `/proc/<pid>/stat`.
+/// Fields of `/proc/<pid>/stat` that are used.
 #[derive(Debug, PartialEq)]
 struct Stat {
     is_over: bool,
@@ -180,11 +181,11 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Self> {
-        // The command's name stands in parentheses and may itself hold parentheses and blanks.
+        // The command name is in parentheses and may itself contain parentheses and spaces.
         let (_, after_name) = text.rsplit_once(')')?;
         let mut fields = after_name.split_ascii_whitespace();
         let is_over = matches!(fields.next()?, "Z" | "X" | "x");
-        // By proc(5)'s numbers, state being the 3rd: 20 threads, 22 start time, 24 resident pages.
+        // Field numbers of proc(5), where state is field 3: 20 threads, 22 start time, 24 resident pages.
         let threads = fields.nth(16)?.parse().ok()?;
         let start_time = fields.nth(1)?.parse().ok()?;
         let rss_pages = fields.nth(1)?.parse().ok()?;
@@ -192,17 +193,18 @@ impl Stat {
     }
 }
 
-/// The threads of a process, which come and go.
+/// The threads of a process.
 #[derive(Debug)]
 struct Threads {
     directory: String,
     known: HashMap<u32, Thread>,
-    /// Threads found at the first reading were there before it; those found later began within a window.
+    /// Whether an earlier reading listed the threads. If so, a new thread started within the window;
+    /// otherwise before it.
     listed_before: bool,
     round: u64,
 }
 
-/// What the threads did in the window.
+/// Sums over threads in the window.
 struct ThreadSums {
     wait_ns: Result<u64, Gap>,
     voluntary: Result<u64, Gap>,
@@ -214,7 +216,7 @@ impl Threads {
         Self { directory: format!("/proc/{pid}/task"), known: HashMap::new(), listed_before: false, round: 0 }
     }
 
-    /// Sums over the threads alive now. What a thread did between the last reading and its end is not known.
+    /// Sums over the live threads. The values of a thread between the last reading and its end are unknown.
     fn read(&mut self, own: bool) -> ThreadSums {
         if let Err(gap) = self.list() {
             self.known.clear();
@@ -235,7 +237,7 @@ impl Threads {
                 sums.add(&rise);
                 true
             }
-            // Gone between the listing and the reading: that is how threads end.
+            // The thread ended between the listing and the reading.
             Err(Gap::NotThere { .. }) => false,
             Err(gap) => {
                 unreadable = Some(gap);
@@ -273,7 +275,7 @@ impl Threads {
     }
 }
 
-/// Counts of one thread since it began, or what they rose by.
+/// Counts of a thread since its start, or their increase.
 #[derive(Debug, Default, Clone, Copy)]
 struct Sums {
     wait_ns: u64,
@@ -315,7 +317,7 @@ impl Thread {
         }
     }
 
-    /// What the counts rose by since the last reading.
+    /// Returns the increase since the last reading.
     fn read(&mut self, with_switches: bool, keep_open: bool) -> Result<Sums, Gap> {
         let sums = self.read_sums(with_switches);
         if !keep_open {
@@ -342,7 +344,7 @@ impl Thread {
     }
 }
 
-/// `schedstat` is: time run, time waited runnable (both in nanoseconds), times scheduled.
+/// Parses `schedstat`: time run, time waited runnable (both in nanoseconds), number of time slices.
 fn parse_wait_ns(text: &str) -> Option<u64> {
     text.split_ascii_whitespace().nth(1)?.parse().ok()
 }
@@ -350,7 +352,7 @@ fn parse_wait_ns(text: &str) -> Option<u64> {
 fn parse_switches(text: &str) -> Option<(u64, u64)> {
     let mut voluntary = None;
     let mut involuntary = None;
-    // They stand last in a long text.
+    // The fields are at the end of a long text.
     for line in text.lines().rev() {
         if let Some(count) = line.strip_prefix("nonvoluntary_ctxt_switches:") {
             involuntary = count.trim().parse().ok();
@@ -396,7 +398,8 @@ mod tests {
             burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(7));
         }
         let second = process.read(Instant::now());
-        // Other tests run beside: only that it ran at all, and no more than there are threads, is certain.
+        // Other tests run in parallel, so only these bounds are certain: it ran, and used at most one core
+        // per thread.
         assert!(second.readings[driver::OWN_CPU] > 0.05, "{second:?}");
         assert!(second.readings[driver::OWN_CPU] <= second.readings["threads"] + 1.0, "{second:?}");
         assert!(second.readings[driver::RUN_QUEUE_WAIT] >= 0.0);

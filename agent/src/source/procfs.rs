@@ -1,4 +1,4 @@
-//! Files of the kernel's that are read again and again: one open, one `pread` for each reading.
+//! Kernel files that are read repeatedly: opened once, then one `pread` per reading.
 
 use std::fs::File;
 use std::io;
@@ -9,15 +9,15 @@ use nix::errno::Errno;
 
 use crate::Gap;
 
-/// Room for the first read; `/proc/stat` of a small machine fits.
+/// Initial buffer size; fits `/proc/stat` of a small machine.
 const READ_BYTES_FIRST: usize = 4096;
-/// The largest file that is read: `/proc/stat` of a machine with thousands of interrupt lines stays well below.
+/// Maximum file size; far above `/proc/stat` of a machine with thousands of interrupts.
 const READ_BYTES_MAX: usize = 1 << 20;
 
-/// One file of `/proc`, opened when first read and kept open.
+/// A file of `/proc`, opened at the first reading and kept open.
 ///
-/// A handle into `/proc/<pid>` stays with the process that it was opened for: once that one has ended every read
-/// fails, also when the number belongs to another process by then.
+/// A handle to a file of `/proc/<pid>` refers to the process for which it was opened. After that process has
+/// ended every read fails, even if another process has the same id.
 #[derive(Debug)]
 pub(crate) struct ProcFile {
     path: PathBuf,
@@ -30,23 +30,23 @@ impl ProcFile {
         Self { path: path.into(), file: None, text: Vec::new() }
     }
 
-    /// The whole text of the file as it is now.
+    /// Reads the whole file.
     pub(crate) fn read(&mut self) -> Result<&str, Gap> {
         match self.fill() {
             Ok(length) => std::str::from_utf8(&self.text[..length]).map_err(|_| Gap::Unreadable {
                 path: self.path.display().to_string(),
-                message: "it is not text".to_owned(),
+                message: "not valid UTF-8".to_owned(),
             }),
             Err(error) => Err(unreadable(&self.path, &error)),
         }
     }
 
-    /// Gives the handle back; the next reading opens the file again.
+    /// Closes the handle; the next reading opens the file again.
     pub(crate) fn close(&mut self) {
         self.file = None;
     }
 
-    /// The file's text did not hold `field`.
+    /// Returns the error that the file does not contain `field`.
     pub(crate) fn unexpected(&self, field: &'static str) -> Gap {
         Gap::Unexpected { field, path: self.path.display().to_string() }
     }
@@ -60,20 +60,21 @@ impl ProcFile {
             self.text.resize(READ_BYTES_FIRST, 0);
         }
         loop {
-            // These files are one record, which comes whole where there is room: a short read is the end.
+            // Such a file is returned whole if the buffer is large enough, so a short read means the end.
             let length = file.read_at(&mut self.text, 0)?;
             if length < self.text.len() {
                 return Ok(length);
             }
             if self.text.len() >= READ_BYTES_MAX {
-                return Err(io::Error::other(format!("it is larger than {READ_BYTES_MAX} bytes")));
+                return Err(io::Error::other(format!("larger than {READ_BYTES_MAX} bytes")));
             }
             self.text.resize(self.text.len() * 2, 0);
         }
     }
 }
 
-/// A process that ended shows as a path that is not there, or, through a handle opened before, as no such process.
+/// Converts a read error. A process that has ended appears as a missing path (`ENOENT`) or, through an open
+/// handle, as a missing process (`ESRCH`).
 pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Gap {
     let path = path.display().to_string();
     match error.raw_os_error().map(Errno::from_raw) {

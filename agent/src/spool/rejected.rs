@@ -1,4 +1,4 @@
-//! Batches that the predictor refused for their content: kept for people to look at, in a bounded room.
+//! Batches that the predictor rejected for their content, kept for inspection within a size limit.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Batch;
 
-/// Files that are kept; the oldest go first.
+/// Maximum number of files; the oldest are deleted first.
 const FILES_MAX: usize = 32;
 
 #[derive(Debug)]
@@ -36,12 +36,12 @@ impl Rejected {
         let text = serde_json::to_vec(&Kept { reason, batch })?;
         self.make_room(text.len() as u64)?;
         if text.len() as u64 > self.bytes_max {
-            tracing::warn!(bytes = text.len(), "a rejected batch is too large to be kept");
+            tracing::warn!(bytes = text.len(), "a rejected batch is too large to keep; dropping it");
             return Ok(());
         }
         let path = self.directory.join(format!("{:012}.json", self.next));
         self.next += 1;
-        tracing::warn!(path = %path.display(), "a rejected batch is kept");
+        tracing::warn!(path = %path.display(), "saved a rejected batch");
         fs::write(path, text)
     }
 
@@ -60,7 +60,7 @@ impl Rejected {
         Ok(())
     }
 
-    /// Number, path and size, the oldest first.
+    /// Returns number, path and size of each file, oldest first.
     fn list(&self) -> io::Result<Vec<(u64, PathBuf, u64)>> {
         let mut kept = Vec::new();
         for entry in fs::read_dir(&self.directory)? {

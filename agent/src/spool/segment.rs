@@ -1,8 +1,8 @@
-//! One file of the spool: a header that says whose samples follow, then a line for each sample.
+//! A segment of the spool: a header with the identity of the samples, then one line per sample.
 //!
-//! A line is `<CRC-32 of the rest, 8 hex digits> <rest>\n`; the rest is JSON in the header, and
-//! `<sequence number> <JSON>` in the others. JSON text holds no line breaks, so a line that is whole, with the right
-//! sum and its line break, is a line that was written to its end.
+//! A line is `<CRC-32 of the rest, 8 hex digits> <rest>\n`. The rest is JSON in the header, and `<sequence
+//! number> <JSON>` elsewhere. JSON text contains no line breaks, so a line with a valid checksum and a line
+//! break was written completely.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -13,22 +13,22 @@ use serde_json::value::RawValue;
 
 use super::Life;
 
-/// A line longer than this is damage: no sample comes near it.
+/// Maximum length of a line in bytes; samples are much smaller, so a longer line is damaged.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// Where the first sample that is not acknowledged stands, for the next life.
+/// File with the position of the first unacknowledged sample, for the next start.
 const CURSOR: &str = "acknowledged";
 
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) number: u64,
     pub(super) path: PathBuf,
-    /// Absent where the header is damaged: nobody can say whose samples those were.
+    /// `None` if the header is damaged, so the identity of the samples is unknown.
     pub(super) life: Option<Life>,
     pub(super) bytes: u64,
-    /// Samples that are not acknowledged.
+    /// Number of unacknowledged samples.
     pub(super) waiting: u64,
-    /// The place behind the last acknowledged sample.
+    /// Offset of the end of the last acknowledged sample.
     pub(super) acknowledged: u64,
 }
 
@@ -38,8 +38,8 @@ impl Segment {
         Self { number, path, life: Some(life), bytes: 0, waiting: 0, acknowledged: 0 }
     }
 
-    /// A segment of an earlier life, whose samples are acknowledged up to the place `from`; and how many of its
-    /// lines are damaged.
+    /// Opens a segment of an earlier run, whose samples are acknowledged up to the offset `from`. Also
+    /// returns the number of damaged lines.
     pub(super) fn recover(number: u64, path: PathBuf, from: u64) -> io::Result<(Self, u64)> {
         let (life, header_end) = read_header(&path)?;
         let acknowledged = from.max(header_end);
@@ -53,16 +53,16 @@ impl Segment {
     }
 }
 
-/// A sample as it stands in a segment.
+/// A sample in a segment.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) sequence: u64,
     pub(super) sample: Box<RawValue>,
-    /// The place behind it.
+    /// Offset of its end.
     pub(super) end: u64,
 }
 
-/// What a stretch of a segment holds.
+/// Samples and damaged lines in a range of a segment.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub(super) records: Vec<Record>,
@@ -70,7 +70,8 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Up to `records_max` samples, or `bytes_max` bytes and one more sample, from the place `from` on.
+    /// Reads up to `records_max` samples from the offset `from`. Stops after the sample that reaches
+    /// `bytes_max` bytes.
     pub(super) fn records(path: &Path, from: u64, records_max: usize, bytes_max: usize) -> io::Result<Self> {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::Start(from))?;
@@ -106,7 +107,7 @@ pub(super) fn record_line(sequence: u64, sample: &NodeSample) -> serde_json::Res
     Ok(seal(&format!("{sequence} {}", serde_json::to_string(sample)?)))
 }
 
-/// The segments in a directory, the oldest first.
+/// Returns the segments in a directory, oldest first.
 pub(super) fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut segments = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -122,7 +123,7 @@ pub(super) fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(segments)
 }
 
-/// Replaced in one step; a cursor that is lost or old only means that samples are sent again.
+/// Saves the position atomically. A lost or old position only means that samples are sent again.
 pub(super) fn note_cursor(directory: &Path, segment: u64, place: u64) -> io::Result<()> {
     let written = directory.join("acknowledged.new");
     fs::write(&written, seal(&format!("{segment} {place}")))?;
@@ -171,7 +172,7 @@ mod tests {
             prop_assert_eq!(unseal(&line), Some(text.as_str()));
             let at = at.index(line.len());
             line[at] ^= flip;
-            // The sum's digits may change between lower and upper case and mean the same.
+            // A hexadecimal digit of the checksum may change its case, which does not change its value.
             let same = unseal(&line) == Some(text.as_str()) && at < 8;
             prop_assert!(same || unseal(&line).is_none());
         }

@@ -21,7 +21,7 @@ fn open(directory: &Path, boot_id: &str) -> Spool {
     Spool::open(directory, 1 << 20, life(boot_id)).unwrap()
 }
 
-/// Everything that waits, as (boot id, sequence number, JSON), acknowledged on the way.
+/// Returns all waiting samples as (boot id, sequence number, JSON), and acknowledges them.
 fn drain(spool: &mut Spool, samples_max: usize) -> Vec<(String, u64, String)> {
     let mut all = Vec::new();
     while let Some(batch) = spool.next_batch(samples_max).unwrap() {
@@ -140,7 +140,7 @@ fn an_old_cursor_never_hides_samples_of_a_new_segment() {
     }
     drain(&mut spool, 100);
     drop(spool);
-    // Two lives: the first removes what is done with, the second finds an empty directory and the old cursor.
+    // Two runs: the first removes finished segments; the second finds no segments and an old cursor.
     drop(open(directory.path(), "b"));
     let mut spool = open(directory.path(), "c");
     for number in 0..3 {

@@ -1,4 +1,4 @@
-//! What an answer to a batch means: a decision of its own, apart from sending.
+//! Classification of responses to batches, separate from sending.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,26 +9,26 @@ use evenstep_protocol::{Problem, TelemetryAnswer};
 
 use crate::spool::Batch;
 
-/// Characters of an answer that are shown.
+/// Maximum number of characters of a response that are shown.
 const SHOWN_MAX: usize = 300;
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// Everything of the batch below this number is durable.
+    /// All samples of the batch below this number are durable.
     Acknowledged { next_sequence: u64, duplicates: u64 },
-    /// Smaller batches may pass.
+    /// The batch is too large; a smaller one may be accepted.
     TooLarge,
-    /// This content will never be taken: sending it again would block what comes behind it for ever.
+    /// The predictor will never accept this content. Sending it again would block all later samples.
     Poison { reason: String },
-    /// It may be taken another time.
+    /// The batch may be accepted later.
     Retry(Unheard),
 }
 
-/// Why nothing was taken, and when to ask again.
+/// Reason why a batch was not accepted, and the requested pause.
 #[derive(Debug, PartialEq)]
 pub(super) struct Unheard {
     pub(super) reason: String,
-    /// Not before.
+    /// Minimum pause.
     pub(super) after: Option<Duration>,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Unheard {
     }
 }
 
-/// Silent is what another server may well take.
+/// Classifies a response. `Unreachable` means that another server may accept the batch.
 pub(super) fn judge(response: &Response, batch: &Batch) -> Outcome<Verdict, Unheard> {
     let Response { status, ref body, .. } = *response;
     let unheard = |reason: String| Unheard { reason, after: response.retry_after() };
@@ -55,21 +55,22 @@ pub(super) fn judge(response: &Response, batch: &Batch) -> Outcome<Verdict, Unhe
                 next_sequence: answer.next_sequence,
                 duplicates: answer.duplicates,
             }),
-            Ok(answer) => silent(format!("the answer is not for this batch: {answer:?}")),
-            Err(error) => silent(format!("the answer to the batch is not one of a predictor: {error}")),
+            Ok(answer) => silent(format!("the response is for another batch: {answer:?}")),
+            Err(error) => silent(format!("the response is not from a predictor: {error}")),
         },
         413 => Outcome::Responded(Verdict::TooLarge),
-        // The store behind all servers is slower than what comes in: to press the others would make it no faster.
+        // The store shared by all servers is overloaded, so trying another server would not help.
         429 => Outcome::Responded(Verdict::Retry(unheard(shown(status, body)))),
-        // These judge the request's way, its sender or the moment, not the samples: a wrong --server, a proxy that
-        // wants a login. Nothing may be given up for them.
+        // These concern the request's path, its sender or its timing rather than the samples. Causes are a
+        // wrong --server or a proxy that requires a login. No sample may be discarded because of them.
         401 | 403 | 404 | 405 | 407 | 408 | 421 | 425 => silent(shown(status, body)),
         400..=499 => Outcome::Responded(Verdict::Poison { reason: shown(status, body) }),
         _ => silent(shown(status, body)),
     }
 }
 
-/// An answer to another batch, or one that moves nothing, must not make the spool forget anything.
+/// Whether the response is for this batch and acknowledges samples of it. Any other response must not remove
+/// samples from the spool.
 fn is_for(answer: &TelemetryAnswer, batch: &Batch) -> bool {
     let end = batch.sequence + batch.samples.len() as u64;
     answer.node == batch.life.node

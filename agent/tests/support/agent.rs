@@ -9,14 +9,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Longer than any healthy test waits.
+/// Timeout, longer than any healthy test waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The real agent, sampling and sending as fast as it can.
+/// The real agent as a process, sampling and sending at the highest rate.
 pub struct Agent {
     child: Child,
     pub listening: SocketAddr,
-    /// Where metrics are answered for others, if so.
+    /// Address of the metrics listener, if configured.
     pub metrics: Option<SocketAddr>,
     pub boot_id: String,
 }
@@ -39,12 +39,12 @@ impl Agent {
         Self { child, listening: text("listening").parse().unwrap(), metrics, boot_id: text("boot_id") }
     }
 
-    /// Status and JSON of one of its pages.
+    /// Returns the status and JSON of a path of the local HTTP API.
     pub fn get(&self, path: &str) -> (u16, Value) {
         self.get_from(self.listening, path)
     }
 
-    /// The same from one of the addresses that it listens on.
+    /// Returns the status and JSON of a path at one of the agent's addresses.
     pub fn get_from(&self, address: SocketAddr, path: &str) -> (u16, Value) {
         let client: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
         let mut answer = client.get(format!("http://{address}{path}")).call().unwrap();
@@ -52,7 +52,7 @@ impl Agent {
         (answer.status().as_u16(), serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }
 
-    /// Its metrics as series and their values.
+    /// Returns the metrics by series.
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let (status, text) = self.get("/metrics");
         assert_eq!(status, 200, "{text}");
@@ -65,7 +65,7 @@ impl Agent {
         self.get("/status").1
     }
 
-    /// Asks for the status until it is as wanted.
+    /// Polls the status until `done` accepts it.
     pub fn wait_until(&self, what: &str, done: impl Fn(&Value) -> bool) -> Value {
         let start = Instant::now();
         loop {
@@ -73,7 +73,7 @@ impl Agent {
             if done(&status) {
                 return status;
             }
-            assert!(start.elapsed() < PATIENCE, "never happened: {what}; status: {status:#}");
+            assert!(start.elapsed() < PATIENCE, "timed out waiting until {what}; status: {status:#}");
         }
     }
 
@@ -82,7 +82,7 @@ impl Agent {
         self.child.wait().unwrap()
     }
 
-    /// `kill -9`
+    /// Ends the agent with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

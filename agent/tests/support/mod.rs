@@ -1,4 +1,4 @@
-//! A receiver of telemetry that can be told how to behave, the real agent as a process, and Prometheus's own checker.
+//! Test support: a telemetry receiver with configurable behaviour, the real agent as a process, and promtool.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 

@@ -2,10 +2,11 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Names a file that skipped tests are written to, a line each, for whoever sums up the run.
+/// Environment variable with the path of a file to which skipped tests are appended, one per line.
 const SKIPPED_VARIABLE: &str = "EVENSTEP_TESTS_SKIPPED";
 
-/// What `promtool check metrics` has against a text; the test by this name is skipped, loudly, where there is none.
+/// Returns the complaints of `promtool check metrics` about a text. If promtool is not installed, reports the
+/// test as skipped.
 pub fn complaints(test: &str, text: &str) -> Option<String> {
     let started = Command::new("promtool")
         .args(["check", "metrics"])
@@ -14,7 +15,7 @@ pub fn complaints(test: &str, text: &str) -> Option<String> {
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut promtool) = started else {
-        skip(test, "there is no promtool (Debian: prometheus)");
+        skip(test, "promtool is not installed (Debian: package prometheus)");
         return None;
     };
     promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
@@ -23,7 +24,7 @@ pub fn complaints(test: &str, text: &str) -> Option<String> {
     Some(format!(
         "{}{}",
         String::from_utf8_lossy(&said),
-        if output.status.success() { "" } else { "refused" }
+        if output.status.success() { "" } else { "rejected" }
     ))
 }
 

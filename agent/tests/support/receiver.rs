@@ -13,19 +13,19 @@ use axum::{Json, Router};
 use evenstep_protocol::{TelemetryAnswer, TelemetryBatch};
 use tokio::net::TcpSocket;
 
-/// Longer than any healthy test waits.
+/// Timeout, longer than any healthy test waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the receiver does with a batch.
+/// Response to a batch; `None` stores it.
 type Behave = dyn Fn(&TelemetryBatch, &mut Store) -> Option<Response> + Send + Sync;
 
-/// What has arrived, by boot id.
+/// Received samples, by boot id.
 #[derive(Default)]
 pub struct Store {
     pub sequences: BTreeMap<String, BTreeSet<u64>>,
     pub duplicates: u64,
     pub batches: Vec<(Instant, usize)>,
-    /// Metrics over OTLP, as they came.
+    /// OTLP metric exports, unparsed.
     pub exports: Vec<Vec<u8>>,
 }
 
@@ -34,7 +34,7 @@ impl Store {
         self.sequences.values().map(BTreeSet::len).sum()
     }
 
-    /// The same rule as the predictor's: a sample is named by (node, boot id, sequence number).
+    /// Stores a batch by the predictor's rule: (node, boot id, sequence number) identifies a sample.
     pub fn keep(&mut self, batch: &TelemetryBatch) -> TelemetryAnswer {
         let known = self.sequences.entry(batch.boot_id.clone()).or_default();
         let next_sequence = batch.sequence + batch.samples.len() as u64;
@@ -58,17 +58,17 @@ struct Shared {
     behave: Arc<Behave>,
 }
 
-/// The address stays while the receiver goes away and comes back.
+/// A telemetry receiver that can be stopped and started at the same address.
 pub struct Receiver {
     pub address: SocketAddr,
-    /// Bound and not listening: keeps the port from everybody else while the receiver is away.
+    /// Bound but not listening: reserves the port while the receiver is stopped.
     _reserved: TcpSocket,
     store: Arc<(Mutex<Store>, Condvar)>,
     running: Option<(tokio::sync::oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl Receiver {
-    /// A receiver that is away, at an address that is its own from now on.
+    /// Creates a stopped receiver with a reserved address.
     pub fn away() -> Self {
         let reserved = bind("127.0.0.1:0".parse().unwrap());
         Self {
@@ -117,7 +117,7 @@ impl Receiver {
         self.running = Some((stop, thread));
     }
 
-    /// Goes away at once, with every connection.
+    /// Stops at once and closes all connections.
     pub fn go(&mut self) {
         if let Some((stop, thread)) = self.running.take() {
             drop(stop);
@@ -129,7 +129,7 @@ impl Receiver {
         let (store, changed) = &*self.store;
         let guard = store.lock().unwrap();
         let (guard, timeout) = changed.wait_timeout_while(guard, PATIENCE, |store| !done(store)).unwrap();
-        assert!(!timeout.timed_out(), "never happened: {what}; arrived: {:?}", guard.sequences);
+        assert!(!timeout.timed_out(), "timed out waiting until {what}; received: {:?}", guard.sequences);
     }
 
     pub fn look<T>(&self, look: impl FnOnce(&Store) -> T) -> T {
@@ -168,12 +168,12 @@ async fn collect(State(shared): State<Shared>, export: Bytes) {
     changed.notify_all();
 }
 
-/// Takes everything.
+/// Accepts every batch.
 pub fn take(_: &TelemetryBatch, _: &mut Store) -> Option<Response> {
     None
 }
 
-/// A refusal with nothing but its status.
+/// Rejects a batch with a status and no body.
 pub fn refuse(status: u16) -> Option<Response> {
     Some(StatusCode::from_u16(status).unwrap().into_response())
 }

@@ -18,7 +18,8 @@ fn fails() -> Outcome<String, String> {
     Outcome::Unreachable("refused".into())
 }
 
-/// Makes one request; `does` says what the server of that name does. Returns the servers tried, in order, and the outcome.
+/// Makes one request; `does` defines the behavior of each server. Returns the servers tried, in order, and
+/// the outcome.
 fn request(
     failover: &Failover,
     does: impl Fn(&str) -> Outcome<String, String>,
@@ -42,7 +43,7 @@ fn the_server_that_responded_last_is_tried_first() {
     let (tried, outcome) =
         request(&failover, |server| if server == "http://b" { responds(server) } else { fails() });
     assert_eq!((tried, outcome), (vec!["http://a".into(), "http://b".into()], Ok("http://b".into())));
-    assert_eq!(request(&failover.clone(), responds).0, ["http://b"], "clones know it too");
+    assert_eq!(request(&failover.clone(), responds).0, ["http://b"], "clones share the latest server");
     let (tried, outcome) = request(&failover, |_| fails());
     assert_eq!(tried, ["http://b", "http://c", "http://a"]);
     let told = outcome.unwrap_err().to_string();
@@ -57,12 +58,12 @@ fn an_owner_is_followed_and_remembered_as_long_as_it_responds() {
     assert_eq!(request(&failover, to_owner).0, ["http://a", "http://x:1"]);
     assert_eq!(request(&failover, to_owner).0, ["http://x:1"]);
     assert_eq!(failover.first(), "http://x:1");
-    // The owner died, and the others do not know yet: nobody is tried twice.
+    // The owner died, but the others still redirect to it: no server is tried twice.
     let dead = |server: &str| if server == "http://x:1" { fails() } else { redirects("http://x:1") };
     let (tried, outcome) = request(&failover, dead);
     assert_eq!(tried, ["http://x:1", "http://a", "http://b"]);
     assert!(outcome.unwrap_err().to_string().contains("http://b: redirects to http://x:1"));
-    // Then one of them takes over.
+    // Then another server takes over.
     let taken = |server: &str| if server == "http://b" { responds(server) } else { redirects("http://b") };
     assert_eq!(request(&failover, taken).0, ["http://a", "http://b"]);
     assert_eq!(failover.first(), "http://b");
@@ -111,7 +112,7 @@ fn a_location_must_be_the_same_path_of_a_server() {
     assert_eq!(request(&failover, base).1, Ok("http://b/base".into()));
 }
 
-/// What each of six servers does: answer (0), be silent (1), or point to another (2 and on).
+/// Behavior of each of six servers: respond (0), do not respond (1), or redirect to another (2 and on).
 fn world() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(0_u8..8, 6)
 }
@@ -137,7 +138,7 @@ proptest! {
             for (server, times) in times {
                 prop_assert!(times == 1 || matches!(does(server), Outcome::Redirected(_)), "{server}: {times} times");
             }
-            // A server of the list that answers is found, whatever the others say.
+            // A responding server of the list is found, whatever the others do.
             let somebody = list.iter().find(|server| matches!(does(server), Outcome::Responded(_)));
             match (outcome, somebody) {
                 (Ok(server), _) => {

@@ -1,4 +1,4 @@
-//! A server that does what a script says.
+//! A server that follows a script.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -10,18 +10,18 @@ use std::thread;
 
 use evenstep_protocol::Problem;
 
-/// What a server does with a request.
+/// Behavior of a server for a request.
 #[derive(Clone)]
 pub enum Does {
-    /// Answers with this status, these headers and this body.
+    /// Responds with this status, these headers and this body.
     Answers(u16, String, String),
     /// Reads the request and closes the connection.
     Hangs,
-    /// Reads the request and never answers.
+    /// Reads the request and never responds.
     Sleeps,
 }
 
-/// A server on a port of its own that does one thing after the other, and the last of them for ever.
+/// A server on a separate port that follows the steps of a script and repeats the last one.
 pub struct Scripted {
     pub url: String,
     script: Arc<Mutex<VecDeque<Does>>>,
@@ -50,23 +50,23 @@ impl Scripted {
         self.script.lock().unwrap().push_back(does);
     }
 
-    /// Drops the step that is repeated because it was the last one.
+    /// Removes the step that is repeated because it was the last one.
     pub fn skip(&self) {
         self.script.lock().unwrap().pop_front();
     }
 
-    /// A server that responds to everything.
+    /// Returns a server that responds to every request.
     pub fn responding() -> Self {
         Self::start([responds()])
     }
 
-    /// Requests since the last call: method, path and body.
+    /// Returns the requests since the last call: method, path and body.
     pub fn heard(&self) -> Vec<String> {
         std::mem::take(&mut *self.heard.lock().unwrap())
     }
 }
 
-/// Reads one request and does what comes next; none where the connection is over.
+/// Reads one request and takes the next step. Returns `None` if the connection is closed.
 fn turn(mut connection: &TcpStream, script: &Mutex<VecDeque<Does>>, told: &Mutex<Vec<String>>) -> Option<()> {
     let mut reader = BufReader::new(connection);
     let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
@@ -97,7 +97,7 @@ fn turn(mut connection: &TcpStream, script: &Mutex<VecDeque<Does>>, told: &Mutex
     }
 }
 
-/// The response to a PUT of a job: anything.
+/// Returns the response to a PUT of a job, with arbitrary content.
 pub fn responds() -> Does {
     Does::Answers(200, String::new(), "{}".to_owned())
 }
@@ -108,12 +108,12 @@ pub fn rejects(status: u16, slug: &str) -> Does {
     Does::Answers(status, "retry-after: 1\r\n".to_owned(), problem.to_string())
 }
 
-/// A response with this JSON body.
+/// Returns a response with this JSON body.
 pub fn json(body: &serde_json::Value) -> Does {
     Does::Answers(200, String::new(), body.to_string())
 }
 
-/// An address where nobody listens.
+/// Returns an address without a server.
 pub fn nobody() -> String {
     format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
 }

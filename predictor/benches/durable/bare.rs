@@ -1,4 +1,4 @@
-//! Bare commits: a row of so many bytes in a transaction of its own.
+//! Bare commits: one row of a given size per transaction.
 
 use std::future::Future;
 use std::path::Path;
@@ -8,10 +8,10 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection};
 use tokio::runtime::Runtime;
 
-/// How long a connection waits for the others' locks.
+/// Longest wait of a connection for the locks of other connections.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One thread's connection.
+/// The connection of one thread.
 pub struct Committer {
     runtime: Runtime,
     connection: Bare,
@@ -24,7 +24,7 @@ enum Bare {
 }
 
 impl Committer {
-    /// A connection to an SQLite file that commits rows of so many bytes.
+    /// Connects to an SQLite file, to commit rows of `bytes` bytes.
     pub fn sqlite(file: &Path, bytes: usize) -> Self {
         let options = SqliteConnectOptions::new()
             .filename(file)
@@ -42,7 +42,7 @@ impl Committer {
         })
     }
 
-    /// The same to a PostgreSQL database.
+    /// Connects to a PostgreSQL database, to commit rows of `bytes` bytes.
     pub fn postgres(url: &str, bytes: usize) -> Self {
         Self::new(bytes, async {
             let mut connection = PgConnection::connect(url).await.expect("a database");

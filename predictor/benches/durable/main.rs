@@ -1,12 +1,14 @@
-//! What a durable `/allocate` takes when several jobs ask at once, against bare commits of the same bytes on the same disk at the
-//! same concurrency: as many threads, each with a connection and a transaction of its own. In one run on one machine, in turn.
+//! Duration of a durable `/allocate` with several concurrent jobs, compared with bare commits of the same
+//! bytes on the same disk at the same concurrency: the same number of threads, each with its own connection.
+//! All in one run on one machine, alternating.
 //!
-//! `cargo bench -p evenstep-predictor --bench durable [-- FLAGS]`: prints milliseconds and ratios. `--help` has the flags.
+//! `cargo bench -p evenstep-predictor --bench durable [-- FLAGS]` prints milliseconds and ratios. `--help`
+//! lists the flags.
 
 #![allow(
     clippy::print_stdout,
     clippy::expect_used,
-    reason = "a benchmark prints, and ends where its set-up fails"
+    reason = "a benchmark prints, and panics if its set-up fails"
 )]
 
 mod bare;
@@ -27,24 +29,25 @@ use support::{Connected, percentiles, request};
 
 /// Workers of each job.
 const WORKERS: usize = 4;
-/// Iterations of each job before anything is counted.
+/// Iterations of each job before the measurement.
 const WARM_UP: usize = 50;
-/// Blocks in turn.
+/// Number of alternating blocks.
 const BLOCKS: usize = 5;
 
-/// Durable /allocate against bare commits of the same bytes.
+/// Compare durable /allocate with bare commits of the same bytes.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Jobs that ask at once; each number is measured
+    /// Numbers of concurrent jobs to measure, comma-separated
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16])]
     jobs: Vec<usize>,
-    /// Commits of each kind, for each number of jobs
+    /// Commits of each kind, per number of jobs
     #[arg(long, default_value_t = 2000)]
     commits: usize,
-    /// A PostgreSQL, as the URL of a database where new ones may be created: it is the store then (`scripts/postgres start`)
+    /// URL of a PostgreSQL database used as the store; it must allow creating databases (`scripts/postgres
+    /// start`)
     #[arg(long)]
     postgres: Option<String>,
-    /// What cargo adds
+    /// Flag that cargo adds
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -52,7 +55,7 @@ struct Args {
 fn main() {
     let args = Args::parse();
     let store = if args.postgres.is_some() { "PostgreSQL" } else { "SQLite WAL with a sync at every commit" };
-    println!("{WORKERS} workers a job, {store}; ms");
+    println!("{WORKERS} workers per job, {store}; ms");
     println!(
         "{:>6}{:>26}{:>26}{:>18}",
         "jobs", "bare commit p50 / p99", "/allocate p50 / p99", "ratio p50 / p99"
@@ -76,9 +79,10 @@ fn measure(jobs: usize, commits: usize, postgres: Option<&str>) -> [[f64; 2]; 2]
         Some(database) => Predictor::start_over(binary, &database.url(), &[]),
         None => Predictor::start(binary, folder.path()),
     };
-    let address: SocketAddr = predictor.url.trim_start_matches("http://").parse().expect("where it listens");
+    let address: SocketAddr =
+        predictor.url.trim_start_matches("http://").parse().expect("the address of the predictor");
     let mut askers: Vec<Asker> = (0..jobs).map(|job| Asker::new(address, job)).collect();
-    // What a round keeps: the answer and the reports.
+    // Bytes stored per round: the response and the reports.
     let kept = askers[0].ask().len() + ask("job-0", WARM_UP).len();
     let committer = |_| match &database {
         Some(database) => Committer::postgres(&database.url(), kept),
@@ -94,7 +98,7 @@ fn measure(jobs: usize, commits: usize, postgres: Option<&str>) -> [[f64; 2]; 2]
     [percentiles(&mut bare), percentiles(&mut allocate)]
 }
 
-/// Milliseconds of each of so many rounds of everybody, all at once.
+/// Durations of `rounds` rounds in all threads at once, in milliseconds.
 fn at_once<T: Send>(all: &mut [T], rounds: usize, round: impl Fn(&mut T) + Sync) -> Vec<f64> {
     let ready = Barrier::new(all.len());
     std::thread::scope(|scope| {
@@ -117,7 +121,7 @@ fn at_once<T: Send>(all: &mut [T], rounds: usize, round: impl Fn(&mut T) + Sync)
     })
 }
 
-/// One job's rank 0.
+/// Rank 0 of one job.
 struct Asker {
     connected: Connected,
     job: String,
@@ -140,7 +144,7 @@ impl Asker {
         asker
     }
 
-    /// Asks for the next iteration.
+    /// Requests the next iteration.
     fn ask(&mut self) -> String {
         let request = request("POST", "/allocate", &ask(&self.job, self.iteration));
         let answer = self.connected.send(&request);
@@ -150,7 +154,7 @@ impl Asker {
     }
 }
 
-/// A request for an iteration with the reports of the one before.
+/// A request for an iteration with the reports of the previous one.
 fn ask(job: &str, iteration: usize) -> String {
     let report = |worker: usize| {
         let noise = 1.0 + 0.1 * (((iteration * 7 + worker * 13) % 17) as f64 / 17.0 - 0.5);

@@ -1,5 +1,6 @@
-//! The bare insert: the same rows in the same batches, with nothing around them. Each batch is one statement of many rows
-//! (SQLite) or one COPY (PostgreSQL) and one commit, on one connection, as the service has one writer.
+//! The bare insert: the same rows in the same batches without the service. Each batch is one statement of
+//! many rows (SQLite) or one COPY (PostgreSQL) and one commit, on one connection, because the service has one
+//! writer.
 
 use std::fmt::Write;
 use std::future::Future;
@@ -45,7 +46,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 
 fn rate(nodes: &[Batches], mut insert: impl FnMut(&str, &[Row])) -> f64 {
     let started = Instant::now();
-    // In the order of time: each node's first batch, then each node's second.
+    // In the order of time: the first batch of each node, then the second of each node.
     for batch in 0..nodes[0].rows.len() {
         for node in nodes {
             insert(&node.node, &node.rows[batch]);
@@ -54,13 +55,13 @@ fn rate(nodes: &[Batches], mut insert: impl FnMut(&str, &[Row])) -> f64 {
     nodes.iter().map(Batches::samples).sum::<usize>() as f64 / started.elapsed().as_secs_f64()
 }
 
-/// The schema that the service makes.
+/// The schema of the service.
 async fn schema(database: &str) -> Migrator {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../migrations").join(database);
     Migrator::new(folder).await.expect("our migrations")
 }
 
-/// A database of our schema, as durable as the service's.
+/// A database with the schema and the durability of the service.
 async fn open(file: &Path) -> SqliteConnection {
     let options = SqliteConnectOptions::new()
         .filename(file)
@@ -87,7 +88,7 @@ async fn insert(connection: &mut SqliteConnection, node: &str, rows: &[Row]) {
 async fn copy(connection: &mut PgConnection, node: &str, rows: &[Row]) {
     let mut lines = String::new();
     for Row { sequence, at_unix_ms, sample } in rows {
-        // Our samples need no escapes.
+        // The samples contain no characters that need escapes.
         writeln!(lines, "{node}\t{BOOT_ID}\t{sequence}\t{at_unix_ms}\t{sample}").expect("text");
     }
     let copy = "COPY node_sample (node, boot_id, sequence, at_unix_ms, sample) FROM STDIN";

@@ -1,13 +1,14 @@
-//! Telemetry through HTTP into the real service, in a process of its own, against the bare insert of the same rows in the same
-//! batches into the same table with the same durability. Everything in one run on one machine, in turn.
+//! Telemetry over HTTP to the real service in a separate process, compared with the bare insert of the same
+//! rows. Batches, table and durability are the same. All in one run on one machine, alternating.
 //!
-//! `cargo bench -p evenstep-predictor --bench ingest [-- FLAGS]`: prints rates and their ratios. With `--overload SECONDS` it
-//! offers more than the store takes instead, and prints what the server's memory does. `--help` has the flags.
+//! `cargo bench -p evenstep-predictor --bench ingest [-- FLAGS]` prints rates and their ratios. With
+//! `--overload SECONDS` it sends more than the store can write, and prints the memory of the service.
+//! `--help` lists the flags.
 
 #![allow(
     clippy::print_stdout,
     clippy::expect_used,
-    reason = "a benchmark prints, and ends where its set-up fails"
+    reason = "a benchmark prints, and panics if its set-up fails"
 )]
 
 mod bare;
@@ -30,28 +31,29 @@ use tempfile::TempDir;
 use samples::Batches;
 use support::Connected;
 
-/// Telemetry ingest against a bare insert of the same rows.
+/// Compare telemetry ingest with a bare insert of the same rows.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Samples in a batch; each size is measured
+    /// Batch sizes to measure, in samples, comma-separated
     #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1000])]
     batches: Vec<usize>,
-    /// Megabytes of samples in one measurement
+    /// Samples per measurement, in MB
     #[arg(long, default_value_t = 30)]
     megabytes: usize,
-    /// Measurements of each, in turn; the medians are compared
+    /// Alternating measurements of each kind; the medians are compared
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Kept-alive connections, each one node's
+    /// Kept-alive connections, one per node
     #[arg(long, default_value_t = 8)]
     connections: usize,
-    /// Offer more than the store takes for so many seconds
+    /// Send more than the store can write, for this many seconds
     #[arg(long)]
     overload: Option<u64>,
-    /// A PostgreSQL, as the URL of a database where new ones may be created: it is the store then (`scripts/postgres start`)
+    /// URL of a PostgreSQL database used as the store; it must allow creating databases (`scripts/postgres
+    /// start`)
     #[arg(long)]
     postgres: Option<String>,
-    /// What cargo adds
+    /// Flag that cargo adds
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -66,7 +68,7 @@ fn main() {
     }
 }
 
-/// An empty store of its own.
+/// A separate, empty store.
 enum Place {
     Sqlite(TempDir),
     Postgres(Database),
@@ -88,14 +90,15 @@ impl Place {
         }
     }
 
-    /// The service over it, as a process.
+    /// Starts the service with this store, as a process.
     fn start(&self) -> (Predictor, SocketAddr) {
         let binary = Path::new(env!("CARGO_BIN_EXE_evenstep-predictor"));
         let predictor = match self {
             Self::Sqlite(folder) => Predictor::start(binary, folder.path()),
             Self::Postgres(database) => Predictor::start_over(binary, &database.url(), &[]),
         };
-        let address = predictor.url.trim_start_matches("http://").parse().expect("where it listens");
+        let address =
+            predictor.url.trim_start_matches("http://").parse().expect("the address of the predictor");
         (predictor, address)
     }
 }
@@ -103,7 +106,7 @@ impl Place {
 fn compare(args: &Args) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     println!(
-        "samples per second, {} connections, medians of {} rounds in turn; samples of {} bytes; {}; {cores} cores, which the \
+        "samples per second, {} connections, medians of {} alternating rounds; samples of {} bytes; {}; {cores} cores, which the \
          client shares",
         args.connections,
         args.rounds,

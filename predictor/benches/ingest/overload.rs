@@ -1,6 +1,6 @@
-//! More telemetry than the store takes, for as long as one likes: every connection sends at once what was refused, whatever
-//! Retry-After says. Shown is what the service's memory does, what is refused, and how long `/allocate` takes meanwhile; in the
-//! end every sample that was acknowledged must be there, once.
+//! More telemetry than the store can write: every connection repeats rejected requests at once and ignores
+//! Retry-After. The table shows the memory of the service, the rejected requests, and the duration of
+//! `/allocate` meanwhile. At the end, every acknowledged sample must be stored once.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -14,13 +14,13 @@ use crate::Place;
 use crate::samples::{Row, body, sample};
 use crate::support::{Connected, percentiles, request};
 
-/// Samples in a batch: the most that the contract allows.
+/// Samples in a batch: the limit of the API.
 const SAMPLES: usize = 1000;
-/// Connections that send, for each that was asked for.
+/// Number of sending connections per connection of `--connections`.
 const CROWD: usize = 16;
-/// Lines of the table.
+/// Number of lines of the table.
 const LINES: u32 = 30;
-/// What the sequence number of a request is written over.
+/// Placeholder for the sequence number of a request.
 const SEQUENCE: &str = "1000000000";
 
 #[derive(Default)]
@@ -31,14 +31,14 @@ struct Counts {
     allocate_ms: Mutex<Vec<f64>>,
 }
 
-/// Runs it, with sixteen times so many connections.
+/// Runs the benchmark with 16 times `connections` connections.
 pub fn run(place: &Place, lasts: Duration, connections: usize) {
     let connections = connections * CROWD;
     let (predictor, address) = place.start();
     let counts = Counts::default();
     let until = Instant::now() + lasts;
     println!(
-        "{connections} connections, batches of {SAMPLES} samples, as fast as they go for {} s",
+        "{connections} connections, batches of {SAMPLES} samples, at full speed for {} s",
         lasts.as_secs()
     );
     println!(
@@ -65,13 +65,13 @@ pub fn run(place: &Place, lasts: Duration, connections: usize) {
         serde_json::from_str(&Connected::to(address).call("GET", "/v1/nodes", "")).expect("the nodes");
     let stored: u64 = stored.nodes.iter().map(|node| node.samples).sum();
     println!(
-        "{taken} samples acknowledged, {stored} stored, most memory {} MB",
+        "{taken} samples acknowledged, {stored} stored, peak memory {} MB",
         memory_mb(predictor.process.id(), "VmHWM")
     );
-    assert_eq!(taken, stored, "each acknowledged sample is stored once, and no other");
+    assert_eq!(taken, stored, "each acknowledged sample is stored once, and no others are");
 }
 
-/// One node's batches, one after the other.
+/// Sends the batches of one node, one after the other.
 fn send(address: SocketAddr, node: usize, until: Instant, counts: &Counts) {
     let first: u64 = SEQUENCE.parse().expect("a number");
     let row = |at: usize| Row { sequence: (first as usize + at) as i64, at_unix_ms: 0, sample: sample(at) };
@@ -94,7 +94,7 @@ fn send(address: SocketAddr, node: usize, until: Instant, counts: &Counts) {
             }
             429 => {
                 counts.refused.fetch_add(1, Ordering::Relaxed);
-                let after = answer.retry_after_s.expect("429 says when to come back");
+                let after = answer.retry_after_s.expect("429 has Retry-After");
                 counts.longest_retry_after_s.fetch_max(after, Ordering::Relaxed);
             }
             status => panic!("{status}: {}", answer.body),
@@ -102,10 +102,10 @@ fn send(address: SocketAddr, node: usize, until: Instant, counts: &Counts) {
     }
 }
 
-/// One job that goes on meanwhile.
+/// Runs one job meanwhile.
 fn allocate(address: SocketAddr, until: Instant, counts: &Counts) {
     let mut connected = Connected::to(address);
-    // Nobody reports: without a long lease the workers would be gone after two minutes.
+    // The workers do not report: without a long lease they would expire after two minutes.
     connected.call("PUT", "/v1/jobs/bench", r#"{"global_batch":1024,"lease_s":86400}"#);
     for worker in 0..2 {
         connected.call("POST", "/v1/jobs/bench/workers", &format!(r#"{{"worker":"node/{worker}"}}"#));
@@ -126,7 +126,7 @@ fn allocate(address: SocketAddr, until: Instant, counts: &Counts) {
     }
 }
 
-/// The counts at a moment.
+/// A snapshot of the counts.
 #[derive(Default)]
 struct Seen {
     at_s: f64,
@@ -143,12 +143,12 @@ impl Seen {
         }
     }
 
-    /// A line about what came since `before`.
+    /// Prints a line about the changes since `before`.
     fn print(&self, before: &Self, memory_mb: u64, counts: &Counts) {
         let lasted_s = self.at_s - before.at_s;
         let (taken, refused) = (self.taken - before.taken, self.refused - before.refused);
         let mut allocate_ms = std::mem::take(&mut *counts.allocate_ms.lock().expect("no panic"));
-        // Where none was answered meanwhile, the line shows it.
+        // If no allocation completed meanwhile, the line shows NaN.
         let [p50, p99] = if allocate_ms.is_empty() { [f64::NAN; 2] } else { percentiles(&mut allocate_ms) };
         println!(
             "{:>8.0}{memory_mb:>12}{:>12.0}{:>12.0}{:>10.3}{:>12}{:>16}",
@@ -162,7 +162,7 @@ impl Seen {
     }
 }
 
-/// What the kernel says of a process's memory.
+/// A value of a process's memory, from the kernel.
 fn memory_mb(process: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("the service lives");
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -170,7 +170,7 @@ fn memory_mb(process: u32, name: &str) -> u64 {
     kilobytes.parse::<u64>().expect("kilobytes") / 1024
 }
 
-#[expect(clippy::disallowed_methods, reason = "pacing: looks and asks come at set times")]
+#[expect(clippy::disallowed_methods, reason = "pacing: samples and requests are sent at fixed times")]
 fn pause_until(moment: Instant) {
     std::thread::sleep(moment.saturating_duration_since(Instant::now()));
 }

@@ -1,22 +1,22 @@
-//! Telemetry as an agent sends it, made before anything is measured.
+//! Telemetry of an agent, generated before the measurement.
 
 use evenstep_protocol::{NodeSample, ProcessSample, Readings, driver};
 
 use crate::support::request;
 
-/// A life of the agent's counter.
+/// The boot ID of the agent.
 pub const BOOT_ID: &str = "0e2a7d3c-5b1f-4c77-9a50-3d9f8e6b1c24";
-/// When the first sample was taken.
+/// Time of the first sample.
 const BEGUN_UNIX_MS: i64 = 1_763_750_000_000;
 
-/// One node's batches: the requests, and the rows that a bare insert takes.
+/// Batches of one node: the requests, and the rows for the bare insert.
 pub struct Batches {
     pub node: String,
     requests: Vec<Vec<u8>>,
     pub rows: Vec<Vec<Row>>,
 }
 
-/// A row of `node_sample`, but for the node and the boot id.
+/// A row of `node_sample`, without the node and the boot ID.
 pub struct Row {
     pub sequence: i64,
     pub at_unix_ms: i64,
@@ -38,12 +38,12 @@ impl Batches {
         Self { node, requests, rows }
     }
 
-    /// The bytes of each request.
+    /// The requests, as bytes.
     pub fn requests(&self) -> impl Iterator<Item = &[u8]> {
         self.requests.iter().map(Vec::as_slice)
     }
 
-    /// Samples in all batches.
+    /// Number of samples in all batches.
     pub fn samples(&self) -> usize {
         self.rows.iter().map(Vec::len).sum()
     }
@@ -63,7 +63,7 @@ fn at_unix_ms(sequence: usize) -> i64 {
     BEGUN_UNIX_MS + 1000 * i64::try_from(sequence).expect("a small number")
 }
 
-/// What the agent reads of a host and one watched process, as text.
+/// A sample of a host and one watched process, as JSON.
 pub fn sample(sequence: usize) -> String {
     let wave = |name: &str| {
         let seed = name.bytes().fold(sequence as u64, |seed, byte| seed.wrapping_mul(31) + u64::from(byte));

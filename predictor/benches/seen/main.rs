@@ -1,12 +1,13 @@
-//! What it costs to be looked at: how long `/metrics` takes with many workers, and what scrapes and followed streams do to the
-//! `/allocate` of a training job that runs meanwhile. In one run on one machine, in turn.
+//! Cost of observation: the duration of `/metrics` with many workers, and the effect of scrapes and event
+//! streams on the `/allocate` of a concurrent training job. All in one run on one machine, alternating.
 //!
-//! `cargo bench -p evenstep-predictor --bench seen [-- FLAGS]`: prints milliseconds and ratios. `--help` has the flags.
+//! `cargo bench -p evenstep-predictor --bench seen [-- FLAGS]` prints milliseconds and ratios. `--help` lists
+//! the flags.
 
 #![allow(
     clippy::print_stdout,
     clippy::expect_used,
-    reason = "a benchmark prints, and ends where its set-up fails"
+    reason = "a benchmark prints, and panics if its set-up fails"
 )]
 
 #[path = "../support/mod.rs"]
@@ -23,34 +24,35 @@ use evenstep_tests::Predictor;
 
 use support::{Connected, percentiles, request};
 
-/// Workers of each of the jobs that are only looked at.
+/// Workers of each job that is only observed.
 const WORKERS: usize = 100;
-/// Workers of the job that asks.
+/// Workers of the job that sends requests.
 const ASKING_WORKERS: usize = 4;
-/// Iterations of each job before anything is counted.
+/// Iterations of each job before the measurement.
 const WARM_UP: usize = 30;
-/// Blocks in turn.
+/// Number of alternating blocks.
 const BLOCKS: usize = 6;
 
-/// What it costs to be looked at.
+/// Measure the cost of scrapes and event streams.
 #[derive(Debug, Parser)]
 struct Args {
     /// Workers over all jobs, 100 in each
     #[arg(long, default_value_t = 1000)]
     workers: usize,
-    /// Asks in each block
+    /// Requests per block
     #[arg(long, default_value_t = 400)]
     asks: usize,
-    /// Scrapes that are timed
+    /// Number of timed scrapes
     #[arg(long, default_value_t = 200)]
     scrapes: usize,
-    /// The time from scrape to scrape while the job asks, in milliseconds: Prometheus scrapes every 15 s, once a second at most
+    /// Interval of scrapes during requests, in milliseconds; Prometheus scrapes every 15 s, and at most once
+    /// per second
     #[arg(long, default_value_t = 1000)]
     every_ms: u64,
-    /// Streams that follow the job while it asks
+    /// Event streams that follow the job during requests
     #[arg(long, default_value_t = 8)]
     streams: usize,
-    /// What cargo adds
+    /// Flag that cargo adds
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -59,7 +61,8 @@ fn main() {
     let args = Args::parse();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let predictor = Predictor::start(Path::new(env!("CARGO_BIN_EXE_evenstep-predictor")), folder.path());
-    let address: SocketAddr = predictor.url.trim_start_matches("http://").parse().expect("where it listens");
+    let address: SocketAddr =
+        predictor.url.trim_start_matches("http://").parse().expect("the address of the predictor");
     for job in 0..args.workers / WORKERS {
         let mut asker = Asker::new(address, format!("seen-{job}"), WORKERS);
         (0..WARM_UP).for_each(|_| asker.ask());
@@ -96,7 +99,7 @@ fn main() {
     );
 }
 
-/// Does something while others scrape and follow.
+/// Runs `work` during scrapes and event streams.
 fn looked_at(address: SocketAddr, args: &Args, work: impl FnOnce() -> Vec<f64>) -> Vec<f64> {
     let (over, open) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -125,7 +128,7 @@ fn looked_at(address: SocketAddr, args: &Args, work: impl FnOnce() -> Vec<f64>) 
     })
 }
 
-/// Reads what a stream says, until it is over.
+/// Reads a stream until it is over.
 fn follow(address: SocketAddr, over: &AtomicBool, open: &AtomicUsize) {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
@@ -140,14 +143,14 @@ fn follow(address: SocketAddr, over: &AtomicBool, open: &AtomicUsize) {
     }
 }
 
-/// Milliseconds.
+/// Duration of `work`, in milliseconds.
 fn timed(work: impl FnOnce()) -> f64 {
     let begun = Instant::now();
     work();
     begun.elapsed().as_secs_f64() * 1e3
 }
 
-/// One job's rank 0.
+/// Rank 0 of one job.
 struct Asker {
     connected: Connected,
     job: String,
@@ -170,7 +173,7 @@ impl Asker {
         Self { connected, job, workers, iteration: 0 }
     }
 
-    /// Asks for the next iteration, with the reports of the one before.
+    /// Requests the next iteration, with the reports of the previous one.
     fn ask(&mut self) {
         let report = |worker: usize| {
             let noise = 1.0 + 0.1 * (((self.iteration * 7 + worker * 13) % 17) as f64 / 17.0 - 0.5);

@@ -1,14 +1,14 @@
-//! What the benchmarks share: a client that costs little, and percentiles.
+//! Shared code of the benchmarks: a client with little overhead, and percentiles.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// One kept-alive connection and just enough HTTP for it, so that the client costs little.
+/// One kept-alive connection with a minimal HTTP client, so that the client has little overhead.
 pub struct Connected {
     stream: BufReader<TcpStream>,
 }
 
-/// An answer.
+/// A response.
 pub struct Answer {
     pub status: u16,
     pub retry_after_s: Option<u64>,
@@ -22,21 +22,24 @@ impl Connected {
         Self { stream: BufReader::new(stream) }
     }
 
-    /// A request that must succeed.
+    /// Sends a request that must succeed.
     pub fn call(&mut self, method: &str, path: &str, body: &str) -> String {
         let answer = self.send(&request(method, path, body));
         assert_eq!(answer.status / 100, 2, "{method} {path}: {} {}", answer.status, answer.body);
         answer.body
     }
 
-    /// Sends the bytes of a whole request and reads its answer.
+    /// Sends the bytes of a request and reads the response.
     pub fn send(&mut self, request: &[u8]) -> Answer {
         self.stream.get_mut().write_all(request).expect("the server reads");
         let (mut length, mut line) = (0, String::new());
         let mut answer = Answer { status: 0, retry_after_s: None, body: String::new() };
         loop {
             line.clear();
-            assert!(self.stream.read_line(&mut line).expect("the server answers") > 0, "it hung up");
+            assert!(
+                self.stream.read_line(&mut line).expect("the server responds") > 0,
+                "the server closed the connection"
+            );
             let text = line.trim_ascii();
             if text.is_empty() {
                 break;
@@ -53,7 +56,7 @@ impl Connected {
             }
         }
         let mut bytes = vec![0; length];
-        self.stream.read_exact(&mut bytes).expect("the whole answer");
+        self.stream.read_exact(&mut bytes).expect("the whole response");
         answer.body = String::from_utf8(bytes).expect("text");
         answer
     }
@@ -65,7 +68,7 @@ pub fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
     format!("{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
-/// The middle, and what one in a hundred is above.
+/// The 50th and the 99th percentile.
 pub fn percentiles(times: &mut [f64]) -> [f64; 2] {
     times.sort_by(f64::total_cmp);
     [0.5, 0.99].map(|share| times[((times.len() - 1) as f64 * share) as usize])

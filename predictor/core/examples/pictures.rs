@@ -1,7 +1,7 @@
-//! The charts of `docs/allocation.md`, drawn by the code that they are about.
+//! Draws the charts of `docs/allocation.md` with the code that they describe.
 //!
-//! `cargo run -p evenstep-core --example pictures -- FILE.html` writes a page with them; the same code writes the same bytes.
-//! `scripts/pictures --only documents` makes the pictures in `docs/pictures` of it.
+//! `cargo run -p evenstep-core --example pictures -- FILE.html` writes a page with the charts. The output is
+//! deterministic. `scripts/pictures --only documents` makes the pictures in `docs/pictures` from it.
 
 use std::error::Error;
 use std::io::Write;
@@ -14,13 +14,13 @@ use evenstep_report::{Axis, Chart, Layer, Mark, Report, RuleAt, Section};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// A chart, and what it shows in figures.
+/// A chart, and a summary of its results.
 type Picture = Result<(Chart, String), Box<dyn Error>>;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args_os().skip(1);
     let (Some(path), None) = (arguments.next().map(PathBuf::from), arguments.next()) else {
-        return Err("give one argument, the page to write: pictures FILE.html".into());
+        return Err("expected one argument, the page to write: pictures FILE.html".into());
     };
     let mut charts = Vec::new();
     let mut out = std::io::stdout().lock();
@@ -38,12 +38,12 @@ fn milliseconds(time_s: f64) -> f64 {
     1e3 * time_s
 }
 
-/// A normal number, as the sum of twelve uniform ones.
+/// Returns an approximately normal number: the sum of twelve uniform ones.
 fn normal(random: &mut ChaCha8Rng) -> f64 {
     (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0
 }
 
-/// Two workers that were measured while their batches changed, and what was learned from it.
+/// Draws the curves of two workers, measured while their batches changed, and the learned curves.
 fn learned_curves() -> Picture {
     const ITERATIONS: u64 = 240;
     const LARGEST: u64 = 256;
@@ -64,7 +64,7 @@ fn learned_curves() -> Picture {
             learner.observe(batch, time_s);
             seen.push((batch, time_s));
         }
-        // The learner knows the form; the level is the contention of the moment, here its mean.
+        // The learner provides the form; the level is the contention, here its mean.
         let log_speed = |(batch, time_s): &(u64, f64)| (learner.work(*batch) / time_s).ln();
         let speed = (seen.iter().map(log_speed).sum::<f64>() / seen.len() as f64).exp();
         let learned = learner.curve_at(speed);
@@ -83,7 +83,7 @@ fn learned_curves() -> Picture {
             points: line(&learned),
             dashed: false,
         });
-        marks.push(Mark::Line { name: format!("{name}, in truth"), points: line(&truth), dashed: true });
+        marks.push(Mark::Line { name: format!("{name}, true curve"), points: line(&truth), dashed: true });
         found.push(format!("{name} {}", in_words(learner.knowledge())));
     }
     let chart = Chart {
@@ -114,7 +114,8 @@ fn in_words(knowledge: Knowledge) -> String {
     }
 }
 
-/// What fits under a finish time, worker by worker, and the smallest finish time under which the global batch does.
+/// Draws the samples that each worker completes by a finish time, and the smallest finish time that admits
+/// the global batch.
 fn search() -> Picture {
     const GLOBAL_BATCH: u64 = 512;
     let workers = [
@@ -156,7 +157,8 @@ fn search() -> Picture {
     Ok((chart, format!("{batches:?} in {:.2} ms", milliseconds(optimum_s))))
 }
 
-/// The multiplier of Dynamic SGD as a client gets it, and the noise of an update under it and under a jump.
+/// Draws the multiplier of Dynamic SGD as a client receives it, and the noise of an update under the ramp and
+/// under a jump.
 fn ramp() -> Picture {
     const GROWTH: u64 = 4;
     const MOMENTUM: f64 = 0.9;
@@ -185,7 +187,7 @@ fn ramp() -> Picture {
     ];
     let chart = Chart {
         title: format!("The global batch grows {GROWTH}-fold: jump or ramp (momentum {MOMENTUM})"),
-        description: "Variance of an update over that of one before the change, in closed form.".into(),
+        description: "Variance of an update relative to an update before the change, in closed form.".into(),
         x: Axis::new("iterations since the change", ""),
         y: Axis::new("times its value before the change", "").from_zero(),
         marks,
@@ -193,7 +195,7 @@ fn ramp() -> Picture {
     Ok((chart, format!("noise peaks at {:.3} under a jump, at {:.3} under the ramp", peaks[0], peaks[1])))
 }
 
-/// The step time against the share of one noisy worker among steady ones: as forecast, and on average.
+/// Draws the step time over the share of one noisy worker among steady ones: as forecast, and on average.
 fn expected_maximum() -> Picture {
     const GLOBAL_BATCH: u64 = 256;
     const SPREADS: [f64; 4] = [0.30, 0.03, 0.03, 0.03];
@@ -204,7 +206,7 @@ fn expected_maximum() -> Picture {
         .iter()
         .map(|spread| {
             let drawn: Vec<f64> = (0..SCENARIOS).map(|_| spread * normal(&mut random)).collect();
-            // Every forecast is right on average: both curves speak of the same expectations.
+            // All forecasts are right on average, so both curves have the same expectations.
             let level = (drawn.iter().map(|residual| (-residual).exp()).sum::<f64>() / SCENARIOS as f64).ln();
             drawn.iter().map(|residual| residual + level).collect()
         })
@@ -215,7 +217,7 @@ fn expected_maximum() -> Picture {
         Ok([batch].into_iter().chain(steady).collect())
     };
     let (mut forecast, mut expected) = (Vec::new(), Vec::new());
-    // In threes, which the three others share evenly.
+    // In steps of three, so that the three other workers get equal shares.
     for batch in (28..=88).step_by(3) {
         let batches = with_noisy(batch)?;
         forecast.push((batch as f64, milliseconds(finish_s(&shares, &batches))));

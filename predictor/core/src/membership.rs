@@ -1,45 +1,48 @@
-//! Who takes part in a job: stable ids, leases, and a generation that rises with every change of the set.
+//! The workers of a job: stable ids, leases, and a generation that increases with every change of the set.
 //!
-//! A plain function of (state, event, time): joins, leaves and expiries change the set, and take effect at the next
-//! iteration that is planned. Slow is not failed: only silence beyond the lease removes a worker. One that comes and goes
-//! costs everybody a new plan each time: after [`FLAP_DEPARTURES`] departures within [`FLAP_WINDOW_MS`] it has to wait.
+//! The set is a pure function of (state, event, time). Joins, leaves and expiries change it, and take effect
+//! in the next iteration that is planned. A slow worker is not a failed worker: only a missed lease removes a
+//! worker.
+//!
+//! A worker that joins and leaves repeatedly causes a new plan for all workers each time. After
+//! [`FLAP_DEPARTURES`] departures within [`FLAP_WINDOW_MS`] it must wait before it can rejoin.
 
 use std::collections::VecDeque;
 
-/// So many departures within [`FLAP_WINDOW_MS`] make a worker a flapping one.
+/// Number of departures within [`FLAP_WINDOW_MS`] that make a worker a flapping worker.
 pub const FLAP_DEPARTURES: usize = 10;
-/// The window in which departures count: ten minutes.
+/// Window in which departures count: ten minutes.
 pub const FLAP_WINDOW_MS: i64 = 600_000;
 
-/// A flapping worker has to wait before it may come back.
+/// A flapping worker must wait before it can rejoin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("departed {FLAP_DEPARTURES} times within {} s: may come back in {} s", FLAP_WINDOW_MS / 1000, (wait_ms + 999) / 1000)]
+#[error("departed {FLAP_DEPARTURES} times within {} s; can rejoin in {} s", FLAP_WINDOW_MS / 1000, (wait_ms + 999) / 1000)]
 pub struct Cooling {
-    /// For how long, in milliseconds.
+    /// Remaining time to wait, in milliseconds.
     pub wait_ms: i64,
 }
 
-/// Whether a worker takes part.
+/// Membership state of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It takes part.
+    /// The worker takes part.
     Live,
-    /// It said that it leaves.
+    /// The worker left by request.
     Left,
-    /// Its lease ran out.
+    /// The lease of the worker expired.
     Expired,
 }
 
-/// One worker.
+/// A worker that joined at least once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member<Id> {
-    /// Its stable id.
+    /// Stable id of the worker.
     pub id: Id,
-    /// Whether it takes part.
+    /// Membership state.
     pub state: State,
-    /// When it was last heard of, in milliseconds of the caller's clock.
+    /// Time of the last message from the worker, in milliseconds of the caller's clock.
     pub last_seen_ms: i64,
-    /// Its latest departures, the oldest first; at most [`FLAP_DEPARTURES`] are kept.
+    /// Most recent departures, the oldest first; at most [`FLAP_DEPARTURES`] are kept.
     pub departures_ms: VecDeque<i64>,
 }
 
@@ -52,7 +55,7 @@ impl<Id> Member<Id> {
         }
     }
 
-    /// How long it has to wait before it may come back.
+    /// Returns the remaining time before the worker can rejoin, if it is flapping.
     fn cooling(&self, now_ms: i64, cooldown_ms: i64) -> Option<Cooling> {
         let recent = self.departures_ms.iter().filter(|at| now_ms.saturating_sub(**at) <= FLAP_WINDOW_MS);
         let wait_ms = self.departures_ms.back()?.saturating_add(cooldown_ms).saturating_sub(now_ms);
@@ -60,12 +63,12 @@ impl<Id> Member<Id> {
     }
 }
 
-/// The workers of a job, in order of their latest joining.
+/// The workers of a job, in the order of their most recent joins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members<Id> {
     generation: u64,
-    /// The generation that the latest leave, expiry or [`Members::void`] brought: answers from before it may name a worker that
-    /// is gone, or a batch that does not fit.
+    /// Generation of the most recent leave, expiry or [`Members::void`]. Allocations from earlier generations
+    /// can contain a worker that has left, or a batch that does not fit into memory.
     departed_generation: u64,
     members: Vec<Member<Id>>,
 }
@@ -77,41 +80,43 @@ impl<Id> Default for Members<Id> {
 }
 
 impl<Id: Clone + Eq> Members<Id> {
-    /// The set as it was stored; every live worker is taken as heard of by whoever stored it.
+    /// Restores a stored set. The caller sets `last_seen_ms` of each live worker when it stores or loads the
+    /// set.
     pub fn restore(generation: u64, departed_generation: u64, members: Vec<Member<Id>>) -> Self {
         Self { generation, departed_generation, members }
     }
 
-    /// The current generation; 0 before the first join.
+    /// Returns the current generation; 0 before the first join.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The generation of the latest departure; 0 before the first.
+    /// Returns the generation of the most recent departure; 0 before the first.
     pub fn departed_generation(&self) -> u64 {
         self.departed_generation
     }
 
-    /// Every worker that ever joined.
+    /// Returns all workers that ever joined.
     pub fn all(&self) -> &[Member<Id>] {
         &self.members
     }
 
-    /// Live workers in rank order.
+    /// Returns the live workers in rank order.
     pub fn live(&self) -> impl Iterator<Item = &Id> {
         self.members.iter().filter(|member| member.state == State::Live).map(|member| &member.id)
     }
 
-    /// Whether a worker ever joined.
+    /// Returns whether a worker ever joined.
     pub fn knows(&self, id: &Id) -> bool {
         self.members.iter().any(|member| member.id == *id)
     }
 
-    /// A worker takes part: true where that changed the set. A live worker only renews its lease; one that had gone
-    /// comes back behind the others.
+    /// Adds a worker and returns whether that changed the set. If the worker is live, its lease is renewed. A
+    /// worker that had left or expired gets the last rank.
     ///
     /// # Errors
-    /// [`Cooling`] where it flaps and its last departure is less than `cooldown_ms` ago; then nothing has changed.
+    /// [`Cooling`] if the worker is flapping and its last departure is less than `cooldown_ms` ago. The set
+    /// is then unchanged.
     pub fn join(&mut self, id: &Id, now_ms: i64, cooldown_ms: i64) -> Result<bool, Cooling> {
         let mut departures_ms = VecDeque::new();
         if let Some(at) = self.members.iter().position(|member| member.id == *id) {
@@ -129,7 +134,7 @@ impl<Id: Clone + Eq> Members<Id> {
         Ok(true)
     }
 
-    /// A worker leaves: true where that changed the set.
+    /// Removes a worker and returns whether that changed the set.
     pub fn leave(&mut self, id: &Id, now_ms: i64) -> bool {
         let member = self.members.iter_mut().find(|member| member.id == *id && member.state == State::Live);
         let Some(member) = member else { return false };
@@ -138,20 +143,21 @@ impl<Id: Clone + Eq> Members<Id> {
         true
     }
 
-    /// What was answered to the current generation cannot be carried out (a worker ran out of memory): as after a departure,
-    /// such answers are void.
+    /// Invalidates the allocations of the current generation, as a departure does. This is needed if they
+    /// cannot be carried out, for example because a worker ran out of memory.
     pub fn void(&mut self) {
         self.depart();
     }
 
-    /// A worker was heard of. Departed workers stay departed.
+    /// Renews the lease of a worker. A worker that has left or expired does not become live again.
     pub fn renew(&mut self, id: &Id, now_ms: i64) {
         if let Some(member) = self.members.iter_mut().find(|member| member.id == *id) {
             member.last_seen_ms = now_ms;
         }
     }
 
-    /// Removes every worker that was silent for longer than the lease and returns them; one generation for all.
+    /// Removes all workers whose lease has expired and returns them. The generation increases by one for all
+    /// of them together.
     pub fn expire(&mut self, now_ms: i64, lease_ms: i64) -> Vec<Id> {
         let silent = |member: &&mut Member<Id>| {
             member.state == State::Live && now_ms.saturating_sub(member.last_seen_ms) > lease_ms
@@ -187,10 +193,10 @@ mod tests {
     fn a_life_of_a_job() {
         let mut members = Members::default();
         assert!(join(&mut members, "a", 0) && join(&mut members, "b", 0));
-        assert!(!join(&mut members, "a", 50), "joining again only renews");
+        assert!(!join(&mut members, "a", 50), "joining again only renews the lease");
         assert_eq!((members.generation(), members.departed_generation()), (2, 0));
-        assert_eq!(members.expire(100, 60), ["b"], "a was heard of at 50");
-        assert!(!members.leave(&"b", 100), "already gone");
+        assert_eq!(members.expire(100, 60), ["b"], "a renewed its lease at 50");
+        assert!(!members.leave(&"b", 100), "has already left");
         assert_eq!((members.generation(), members.departed_generation()), (3, 3));
         members.renew(&"b", 101);
         assert_eq!(
@@ -201,7 +207,11 @@ mod tests {
         assert!(join(&mut members, "b", 102));
         assert_eq!(members.live().copied().collect::<Vec<_>>(), ["a", "b"]);
         assert!(members.leave(&"a", 102) && join(&mut members, "a", 103));
-        assert_eq!(members.live().copied().collect::<Vec<_>>(), ["b", "a"], "who comes back stands behind");
+        assert_eq!(
+            members.live().copied().collect::<Vec<_>>(),
+            ["b", "a"],
+            "a worker that rejoins gets the last rank"
+        );
         assert_eq!(members.generation(), 6);
     }
 
@@ -215,14 +225,14 @@ mod tests {
         let generation = members.generation();
         assert_eq!(members.join(&"a", 1000, 5000), Err(Cooling { wait_ms: 4950 }));
         assert_eq!(members.generation(), generation, "nothing has changed");
-        assert_eq!(members.join(&"b", 1000, 5000), Ok(true), "others may come");
+        assert_eq!(members.join(&"b", 1000, 5000), Ok(true), "others can join");
         assert_eq!(members.join(&"a", 5950, 5000), Ok(true));
         assert!(members.leave(&"a", 5960));
         assert_eq!(members.join(&"a", 6000 + FLAP_WINDOW_MS, 5000), Ok(true), "the window has passed");
     }
 
     proptest! {
-        /// The generation rises exactly when the live set changes, and ids stay unique.
+        /// The generation increases exactly when the live set changes, and ids stay unique.
         #[test]
         fn the_generation_tells_every_change(events in prop::collection::vec((0u8..4, 0u8..5), 0..100)) {
             let mut members = Members::default();

@@ -1,21 +1,24 @@
-//! How large a batch fits into a worker's memory: from the peaks that it reports, and from where it failed.
+//! Estimates the largest batch that fits into a worker's memory, from reported peaks and failures.
 //!
-//! Peak memory grows with the batch, `peak(x) = base + per_sample x` (weights, optimizer and workspaces; activations). Peaks are
-//! "the highest so far", so only the largest batch of a time says something about its own size: the model keeps the peak at the
-//! smallest and at the largest batch that ever raised it, and the line through both. While there is one size only, all of the
-//! peak is counted as samples: that gives a cap which is too low, never one that is too high.
+//! Peak memory grows linearly with the batch: `peak(x) = base + per_sample x`. The base is for weights,
+//! optimizer state and workspaces, the rest for activations. A reported peak is the highest since the start,
+//! so only the largest batch so far determines it. The model therefore keeps two points, the smallest batch
+//! and the largest one that ever raised the peak, and uses the line through both.
+//!
+//! With only one batch size, the whole peak is attributed to the samples. The resulting cap can be too low,
+//! but never too high.
 
 use serde::{Deserialize, Serialize};
 
-/// After a failure the cap is this share of the batch that failed, unless a larger one has worked.
+/// Cap after a failure, as a share of the batch that failed, unless a larger batch has worked.
 const AFTER_FAILURE: f64 = 0.9;
-/// What the cap leaves of a batch for which there is no evidence: at most this many times the largest that worked.
+/// Maximum ratio of the cap to the largest batch that worked.
 const GROWTH_MAX: f64 = 2.0;
 
-/// What is known of one worker's memory.
+/// Memory model of one worker.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryModel {
-    /// The smallest batch with a peak of its own, and the peak in bytes.
+    /// The smallest batch with a reported peak, and that peak in bytes.
     smallest: Option<(u64, u64)>,
     /// The largest batch that raised the peak, and that peak in bytes.
     largest: Option<(u64, u64)>,
@@ -24,7 +27,8 @@ pub struct MemoryModel {
 }
 
 impl MemoryModel {
-    /// An iteration of `batch` samples at once worked; the worker's highest memory use so far is `peak_bytes`.
+    /// Records that a batch of `batch` samples in one pass worked. `peak_bytes` is the highest memory use of
+    /// the worker so far.
     pub fn observe(&mut self, batch: u64, peak_bytes: Option<u64>) {
         if batch == 0 {
             return;
@@ -34,15 +38,19 @@ impl MemoryModel {
         if self.smallest.is_none() {
             self.smallest = Some((batch, peak));
         }
-        // A higher peak at no larger a batch is the same size, better known: fragmentation, caches that fill.
+        // A higher peak without a larger batch updates the value for the largest batch: memory is fragmented
+        // and caches fill over time.
         match &mut self.largest {
             Some((largest, highest)) if batch <= *largest => *highest = peak.max(*highest),
             largest => *largest = Some((batch, peak.max(largest.map_or(0, |(_, highest)| highest)))),
         }
     }
 
-    /// The largest batch that should fit into `memory_bytes` of which the share `headroom` stays free; `None` where no peak was
-    /// reported. At least 1, and at most twice what has worked: a line is not to be trusted far beyond its points.
+    /// Returns the largest batch that should fit into `memory_bytes` if the share `headroom` stays free;
+    /// `None` if no peak was reported.
+    ///
+    /// The result is at least 1 and at most twice the largest batch that worked, because extrapolation far
+    /// beyond the measured points is unreliable.
     pub fn cap(&self, memory_bytes: u64, headroom: f64) -> Option<u64> {
         let (largest, peak) = self.largest?;
         let (smallest, low_peak) = self.smallest?;
@@ -56,8 +64,11 @@ impl MemoryModel {
         Some(cap.clamp(1.0, (self.worked as f64 * GROWTH_MAX).max(1.0)) as u64)
     }
 
-    /// The cap after `batch` samples did not fit: the largest batch that worked below it, or nine tenths of it where that is
-    /// more, in multiples of `quantum` where there is one below it; at least 1 and always less than `batch`.
+    /// Returns the cap after `batch` samples did not fit.
+    ///
+    /// The cap is the larger of two values: the largest batch that worked, if that is below `batch`, and 0.9
+    /// times `batch`. It is rounded down to a multiple of `quantum`, unless that is 0. It is at least 1, and
+    /// less than `batch` if `batch` is at least 2.
     pub fn after_failure(&self, batch: u64, quantum: u64) -> u64 {
         let proven = if self.worked < batch { self.worked } else { 0 };
         let below = proven.max((batch as f64 * AFTER_FAILURE) as u64).min(batch.saturating_sub(1));
@@ -72,7 +83,8 @@ mod tests {
 
     use super::*;
 
-    /// By hand: 100 bytes base, 10 a sample, 1,000 bytes of memory, a tenth free: (900 - 100) / 10 = 80 samples.
+    /// Computed by hand: 100 bytes base, 10 a sample, 1,000 bytes of memory, a tenth free: (900 - 100) / 10 =
+    /// 80 samples.
     #[test]
     fn two_sizes_tell_base_and_slope_apart() {
         let mut memory = MemoryModel::default();
@@ -81,7 +93,7 @@ mod tests {
         assert_eq!(
             memory.cap(1000, 0.1),
             Some(20),
-            "one size: 45 by proportion, but no more than twice what worked"
+            "one size: 45 by proportion, but at most twice the batch that worked"
         );
         memory.observe(50, Some(600));
         memory.observe(20, Some(600));
@@ -99,7 +111,7 @@ mod tests {
         memory.observe(96, None);
         assert_eq!(memory.after_failure(100, 1), 96, "96 has worked");
         memory.observe(128, None);
-        assert_eq!(memory.after_failure(100, 1), 90, "what worked before does not any more");
+        assert_eq!(memory.after_failure(100, 1), 90, "a batch that worked before does not fit any more");
     }
 
     proptest! {
@@ -111,7 +123,8 @@ mod tests {
             prop_assert!(cap >= 1 && cap < failed);
         }
 
-        /// Of a worker that is as the model says, the cap always fits, and nearly fills its memory once sizes have varied.
+        /// For a worker that follows the model, the cap always fits, and nearly fills the memory once sizes
+        /// have varied.
         #[test]
         fn a_cap_fits(base in 1u64..10_000, per_sample in 1u64..1000, sizes in prop::collection::vec(1u64..64, 1..20),
                       memory_bytes in 20_000u64..1_000_000) {

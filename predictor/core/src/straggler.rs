@@ -1,38 +1,43 @@
-//! Who is slow for long, and why. A flag for people, never a reason to evict.
+//! Detects stragglers, workers that are slow for a long time, and their causes. The result is a flag for
+//! people; a straggler is never evicted.
 //!
-//! A worker is held against its own best: the speed that it kept up for a while, slowly forgotten; and against the median of its
-//! peers on the same kind of device, where it has such peers. Shares follow speeds, so a device that is slow by nature is no
-//! straggler; one that is slower than it was, or than its like, is. The reason is read from the drivers, the loader's wait among
-//! them, against what they were while the worker was well.
+//! A worker is compared with:
+//! - its own best speed, which is a slowly decaying maximum of its averaged speed;
+//! - the median speed of its peers on the same kind of device, if it has peers.
+//!
+//! Shares follow speeds, so a device that is slow by nature is not a straggler. A device that is slower than
+//! before, or than its peers, is. The cause is determined from the drivers and the wait for the data loader,
+//! compared with their values while the worker was healthy.
 
 use serde::{Deserialize, Serialize};
 
-/// Iterations over which speed and drivers are averaged.
+/// Number of iterations over which speed and drivers are averaged.
 const MEMORY: f64 = 20.0;
-/// By so much of itself a worker's best falls in each iteration towards what it does now: half of it in 700.
+/// Share of the distance to the current speed by which the best speed decays in each iteration; half of the
+/// distance in 700 iterations.
 const FORGETTING: f64 = 0.001;
-/// Below this share of what it should be it is slow; above the second it is well again.
+/// A worker is slow below the first share of its expected speed, and healthy again above the second.
 const SLOW: f64 = 0.75;
 const WELL: f64 = 0.85;
-/// It must be slow for so many iterations in a row to be flagged.
+/// Number of consecutive slow iterations after which a worker is flagged.
 const PERSISTENT: u64 = 20;
-/// A loader that takes this share of the iteration is a reason by itself.
+/// Share of the iteration above which waiting for the data loader is a cause by itself.
 const LOADER_SHARE: f64 = 0.2;
 
-/// What was read beside one iteration; absent readings stay out of the averages.
+/// Readings from one iteration. Absent readings are not included in the averages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Signs {
-    /// SM clock of its GPU, in MHz.
+    /// SM clock of the worker's GPU in MHz.
     pub sm_clock_mhz: Option<f64>,
-    /// Temperature of its GPU in degrees Celsius.
+    /// Temperature of the worker's GPU in degrees Celsius.
     pub gpu_temperature_celsius: Option<f64>,
-    /// Share of time in which some task of the machine waited for a core.
+    /// Share of time in which at least one task of the machine waited for a core.
     pub cpu_stall: Option<f64>,
-    /// Time that the worker's threads waited for a core, per second.
+    /// Seconds per second that the worker's threads waited for a core.
     pub run_queue_wait: Option<f64>,
-    /// Share of time in which some task waited for memory.
+    /// Share of time in which at least one task waited for memory.
     pub memory_stall: Option<f64>,
-    /// Share of the iteration in which it waited for data.
+    /// Share of the iteration that the worker waited for data.
     pub loader_share: Option<f64>,
 }
 
@@ -58,68 +63,68 @@ impl Signs {
     }
 }
 
-/// Why a worker is slow.
+/// Cause of a slow worker.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Cause {
-    /// Its GPU runs at this share of the clock that it had when it was well.
+    /// The clock of the GPU is lower than while the worker was healthy.
     Throttling {
-        /// Clock over what it was.
+        /// Ratio of the clock to its value while the worker was healthy.
         clock_ratio: f64,
-        /// Temperature in degrees Celsius, where known.
+        /// Temperature in degrees Celsius, if known.
         celsius: Option<f64>,
     },
-    /// It waits for a core for this share of time.
+    /// The worker waits for a core.
     CpuContention {
-        /// Share of time.
+        /// Share of time that the worker waits for a core.
         waiting: f64,
     },
-    /// It waits for data for this share of its iteration.
+    /// The worker waits for the data loader.
     LoaderWait {
-        /// Share of the iteration.
+        /// Share of the iteration that the worker waits for data.
         waiting: f64,
     },
-    /// Its machine waits for memory for this share of time.
+    /// The machine waits for memory.
     MemoryPressure {
-        /// Share of time.
+        /// Share of time that the machine waits for memory.
         waiting: f64,
     },
-    /// No driver tells.
+    /// No driver explains the slow-down.
     Unknown,
 }
 
-/// A worker that is slow for long.
+/// A worker that is slow for a long time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Straggler {
-    /// Why, as far as the drivers tell now.
+    /// The cause according to the current drivers.
     pub cause: Cause,
-    /// Its speed over what it should be.
+    /// Ratio of its speed to its expected speed.
     pub speed_ratio: f64,
-    /// The iteration it began with.
+    /// First iteration of the slow-down; 0 if the worker is only slower than its peers.
     pub since: u64,
 }
 
-/// Watches one worker.
+/// Detects whether one worker is a straggler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Watch {
-    /// Log speed, averaged.
+    /// Averaged log speed.
     level: Option<f64>,
-    /// The best level, slowly forgotten.
+    /// Best averaged log speed, with slow decay.
     best: f64,
     observations: u64,
     now: Signs,
-    /// Signs while it was well.
+    /// Averaged readings while the worker was healthy.
     healthy: Signs,
-    /// Since when it is slow, and for how many iterations.
+    /// First iteration of the slow-down, and its number of iterations.
     slow: Option<(u64, u64)>,
     flagged: bool,
 }
 
 impl Watch {
-    /// Takes one iteration: its speed, and what was read beside it.
+    /// Records one iteration: its speed and its readings.
     pub fn observe(&mut self, iteration: u64, speed: f64, signs: Signs) {
         let log_speed = speed.ln();
         self.observations += 1;
-        // The mean of all until there are enough for a moving one.
+        // A plain mean until enough iterations exist for a moving average.
         let weight = (1.0 / self.observations as f64).max(1.0 / MEMORY);
         let level = self.level.map_or(log_speed, |level| level + weight * (log_speed - level));
         self.level = Some(level);
@@ -129,7 +134,8 @@ impl Watch {
             level.max(self.best - FORGETTING * (self.best - level).max(0.0))
         };
         self.now.average(signs);
-        // Judged by the iteration itself: an average is still well while its readings are no longer.
+        // The iteration's own speed decides, not the average: when a slow-down begins, the average is still
+        // high while the readings already show the cause.
         if log_speed - self.best > WELL.ln() {
             self.healthy.average(signs);
         }
@@ -145,12 +151,13 @@ impl Watch {
         }
     }
 
-    /// Its averaged speed, to be compared with that of its peers; `None` before it is measured.
+    /// Returns the averaged speed, for comparison with peers; `None` before the first measurement.
     pub fn speed(&self) -> Option<f64> {
         self.level.map(f64::exp)
     }
 
-    /// Whether it is a straggler, held against itself and against `peers`, the median speed of its like.
+    /// Returns the straggler's state if the worker is one, compared with itself and with `peers`, the median
+    /// speed of its peers.
     pub fn straggler(&self, peers: Option<f64>) -> Option<Straggler> {
         let (settled, slower_than_peers) =
             (self.observations >= PERSISTENT, peers.is_some() && self.ratio(peers) < SLOW);
@@ -162,13 +169,13 @@ impl Watch {
         Some(Straggler { cause: self.cause(), speed_ratio: self.ratio(peers), since })
     }
 
-    /// Its speed over what it should be.
+    /// Returns the ratio of the speed to the expected speed.
     fn ratio(&self, peers: Option<f64>) -> f64 {
         let Some(level) = self.level else { return 1.0 };
         (level - peers.map_or(self.best, |peers| self.best.max(peers.ln()))).exp()
     }
 
-    /// The first that holds, from the surest sign to the vaguest.
+    /// Returns the first cause that applies, from the most to the least specific.
     fn cause(&self) -> Cause {
         let Signs {
             sm_clock_mhz,
@@ -208,7 +215,7 @@ mod tests {
 
     fn walk(watch: &mut Watch, iterations: std::ops::Range<u64>, speed: f64, signs: Signs) {
         for iteration in iterations {
-            // Noise of 10 %, the same every time.
+            // Deterministic noise of 10 %.
             let noise = 1.0 + 0.1 * ((iteration * 7919 % 21) as f64 / 10.0 - 1.0);
             watch.observe(iteration, speed * noise, signs);
         }
@@ -220,7 +227,7 @@ mod tests {
         walk(&mut watch, 0..2000, 3.0, Signs::default());
         assert_eq!(watch.straggler(None), None);
         assert_eq!(watch.straggler(Some(3.2)), None);
-        assert_eq!(watch.straggler(Some(6.0)).unwrap().cause, Cause::Unknown, "its like are twice as fast");
+        assert_eq!(watch.straggler(Some(6.0)).unwrap().cause, Cause::Unknown, "its peers are twice as fast");
     }
 
     #[test]
@@ -230,7 +237,7 @@ mod tests {
         let ill = Signs { run_queue_wait: Some(0.6), cpu_stall: Some(0.7), ..Signs::default() };
         walk(&mut watch, 0..200, 10.0, well);
         walk(&mut watch, 200..215, 5.0, ill);
-        assert_eq!(watch.straggler(None), None, "a moment is no habit");
+        assert_eq!(watch.straggler(None), None, "a short slow-down is not flagged");
         walk(&mut watch, 215..300, 5.0, ill);
         let straggler = watch.straggler(None).unwrap();
         assert!((200..240).contains(&straggler.since), "{straggler:?}");

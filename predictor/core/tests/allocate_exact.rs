@@ -1,13 +1,14 @@
-//! The splits against every split that there is: exact on all kinds of curves, communication and bounds.
+//! Compares the splits with all possible splits: they are exact for all kinds of curves, communication and
+//! bounds.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where its set-up fails")]
+#![allow(clippy::unwrap_used, reason = "a test fails if its set-up fails")]
 
 use evenstep_core::allocate::{Communication, NoSplit, Share, allocate, allocate_sizes, finish_s, partition};
 use evenstep_core::curve::Curve;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The best finish time over all splits into `allowed` batches within the floors and caps.
+/// Returns the best finish time over all splits into `allowed` batches within the floors and caps.
 fn brute_force(shares: &[Share], total: u64, allowed: &[u64]) -> Option<f64> {
     let Some((share, rest)) = shares.split_first() else { return (total == 0).then_some(0.0) };
     let cap = share.cap.unwrap_or(total).min(total);
@@ -20,7 +21,8 @@ fn brute_force(shares: &[Share], total: u64, allowed: &[u64]) -> Option<f64> {
     best
 }
 
-/// As [`brute_force`] with a quantum: floors and caps are rounded inwards, and one batch takes the remainder.
+/// Returns the best finish time over all splits with a quantum. Floors are rounded up and caps down, and one
+/// batch includes the remainder.
 fn brute_force_quantum(shares: &[Share], total: u64, quantum: u64) -> Option<f64> {
     let rounded = |share: &Share| Share {
         floor: share.floor.next_multiple_of(quantum),
@@ -48,7 +50,7 @@ fn brute_force_quantum(shares: &[Share], total: u64, quantum: u64) -> Option<f64
     (0..shares.len()).filter_map(odd_one).min_by(f64::total_cmp)
 }
 
-/// Coarse values, so that ties and plateaus are common.
+/// Returns a curve with coarse values, so that ties and plateaus are common.
 fn curve(random: &mut impl Rng) -> Curve {
     let unit = |random: &mut dyn Rng, most: u32| f64::from(random.random_range(0..=most)) * 0.25;
     let curve = match random.random_range(0..4) {
@@ -111,7 +113,8 @@ fn the_split_is_as_good_as_any() {
     assert!(solved > 30_000, "only {solved} cases could be solved");
 }
 
-/// Quantum after quantum to whoever finishes it first; the smaller batch, then the lower rank, where they tie.
+/// Assigns one quantum after the other to the worker that finishes it first. Ties go to the smaller batch,
+/// then to the lower rank.
 fn greedy(shares: &[Share], total: u64, quantum: u64) -> Option<Vec<u64>> {
     let mut batches: Vec<u64> = shares.iter().map(|share| share.floor.next_multiple_of(quantum)).collect();
     let left = total.checked_sub(batches.iter().sum())? / quantum;
@@ -125,8 +128,8 @@ fn greedy(shares: &[Share], total: u64, quantum: u64) -> Option<Vec<u64>> {
     Some(batches)
 }
 
-/// However the search gets there, the answer is the very one that the documented order of ties names; also where
-/// thousands of samples tie.
+/// The result is exactly the split that the documented order of ties defines, even if thousands of samples
+/// tie.
 #[test]
 fn the_split_is_that_of_the_documented_order() {
     let random = &mut ChaCha8Rng::seed_from_u64(4);
@@ -150,7 +153,7 @@ fn allowed_sizes_are_as_good_as_any() {
     let mut solved = 0;
     for case in 0..20_000 {
         let shares: Vec<Share> = (0..random.random_range(1..5)).map(|_| share(random)).collect();
-        // Sums on both sides of a word of bits.
+        // Sums below and above 64, the number of bits in a word.
         let most = if random.random_bool(0.5) { 12 } else { 70 };
         let sizes: Vec<u64> = (0..random.random_range(1..6)).map(|_| random.random_range(0..most)).collect();
         let any = (0..shares.len()).map(|_| sizes[random.random_range(0..sizes.len())]).sum();
@@ -169,7 +172,7 @@ fn allowed_sizes_are_as_good_as_any() {
     assert!(solved > 3_000, "only {solved} cases could be solved");
 }
 
-/// When a stretch of samples is done, for every way to cut them.
+/// Returns the best finish time over all ways to cut the sequence.
 fn brute_force_partition(shares: &[Share], costs: &[f64]) -> Option<f64> {
     let Some((share, rest)) = shares.split_first() else { return costs.is_empty().then_some(0.0) };
     let cap = share.cap.unwrap_or(u64::MAX).min(costs.len() as u64);
@@ -214,7 +217,8 @@ fn partitions_are_as_good_as_any() {
     assert!(solved > 8_000, "only {solved} cases could be solved");
 }
 
-/// By hand: of 8, 16, 32 and 64 the only ways to 100 need a 4, and 112 is 64 + 32 + 16 for speeds 4, 2, 1.
+/// Computed by hand: a sum of 100 requires a 4, which is not among 8, 16, 32 and 64. For speeds 4, 2, 1 the
+/// best split of 112 is 64 + 32 + 16.
 #[test]
 fn powers_of_two() {
     let shares = [4.0, 2.0, 1.0].map(|speed| Share::new(Curve::at_speed(speed)));

@@ -1,6 +1,6 @@
-//! Curves learned in closed loop: the allocator makes batches small exactly where workers are slow.
+//! Curves learned in closed loop, where the allocator makes batches small exactly when workers are slow.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where its set-up fails")]
+#![allow(clippy::unwrap_used, reason = "a test fails if its set-up fails")]
 
 use evenstep_core::allocate::{Share, allocate};
 use evenstep_core::curve::{Curve, CurveLearner, Kind, Knowledge};
@@ -10,15 +10,15 @@ use rand_chacha::ChaCha8Rng;
 
 const WORKERS: usize = 4;
 const TOTAL: u64 = 256;
-/// The even share, and what each worker runs first.
+/// The even share, which is also the first batch of each worker.
 const REFERENCE: u64 = TOTAL / WORKERS as u64;
 
-/// A normal number, as the sum of twelve uniform ones.
+/// Returns an approximately normal number: the sum of twelve uniform ones.
 fn normal(random: &mut ChaCha8Rng) -> f64 {
     (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0
 }
 
-/// Contention of workers: AR(1) on the log scale, independent noise, and now and then an outlier.
+/// Contention of workers: AR(1) on the log scale, independent noise, and occasional outliers.
 struct Cluster {
     random: ChaCha8Rng,
     persistence: f64,
@@ -34,8 +34,8 @@ impl Cluster {
         Self { random: ChaCha8Rng::seed_from_u64(seed), persistence, outliers, levels: [0.0; WORKERS] }
     }
 
-    /// The contention of an iteration, and what can be known of its change before it: the return to the mean and
-    /// the part of the innovation, by variance, that is foreseen.
+    /// Returns the contention of an iteration, and the part of its change that can be forecast. That part is
+    /// the return to the mean plus the share `foreseen` of the innovation's variance.
     fn step(&mut self, foreseen: f64) -> [(f64, f64); WORKERS] {
         let innovation = SPREAD * (1.0 - self.persistence * self.persistence).sqrt();
         std::array::from_fn(|i| {
@@ -48,18 +48,19 @@ impl Cluster {
     }
 }
 
-/// What the workers of a job ran, and what was learned of it.
+/// Batches and times of a job's workers, and their learners.
 struct Run {
     learners: Vec<CurveLearner>,
     seen: Vec<(u64, f64)>,
 }
 
-/// Runs a job: speeds by an EMA of what was seen, batches by the allocator on the curves as they are learned.
+/// Runs a job. Speeds are exponential averages of observed speeds. The allocator uses the curves learned so
+/// far.
 fn run(curve: &Curve, learner: CurveLearner, cluster: &mut Cluster, iterations: usize) -> Run {
     run_foreseeing(0.0, curve, learner, cluster, iterations)
 }
 
-/// As [`run`], with forecasts that foresee so much of what contention will do.
+/// Runs a job whose forecasts foresee the share `foreseen` of the variance of innovations.
 fn run_foreseeing(
     foreseen: f64,
     curve: &Curve,
@@ -98,8 +99,8 @@ fn run_foreseeing(
     run
 }
 
-/// How far the learned curves are off, at half and at twice the reference, where the truth is 1: the worst of the
-/// workers and their mean.
+/// Returns the log errors of the learned curves at half and at twice the reference, relative to the
+/// reference: the maximum over the workers and the mean.
 fn errors(curve: &Curve, learners: &[CurveLearner]) -> (f64, f64) {
     let error = |learner: &CurveLearner, batch: u64| {
         let truth = curve.time(batch) / curve.time(REFERENCE);
@@ -112,8 +113,11 @@ fn errors(curve: &Curve, learners: &[CurveLearner]) -> (f64, f64) {
     (each.iter().copied().fold(0.0, f64::max), each.iter().sum::<f64>() / each.len() as f64)
 }
 
-/// Of workers whose time has a fixed share of half or more, `least` must be proven after a thousand iterations; whatever is proven must
-/// be right. Less than that may stay unproven: a fifth of fixed cost, taken for proportional, is off by .182 at half of the reference.
+/// Checks the learned forms after a thousand iterations.
+///
+/// If at least half of the time is fixed, at least `least` workers must have a proven form. All proven forms
+/// must be right. With a smaller fixed share the form may stay unproven: if a fifth is fixed, a proportional
+/// curve has an error of 0.182 at half of the reference.
 fn judge(curve: &Curve, learners: Vec<CurveLearner>, least: usize, (worst, mean): (f64, f64)) {
     let is_proven = |learner: &CurveLearner| learner.knowledge() != Knowledge::Unproven;
     let proven: Vec<CurveLearner> = learners.into_iter().filter(is_proven).collect();
@@ -154,7 +158,8 @@ fn the_form_is_found_in_closed_loop() {
     }
 }
 
-/// Drivers that are read at the boundary tell of what comes, and batches follow: that does not fool the learner either.
+/// Drivers that are read at the iteration boundary predict contention, and batches follow the forecasts. This
+/// does not bias the learner either.
 #[test]
 fn forecasts_that_foresee_do_not_bias() {
     for foreseen in [0.25, 0.5, 0.8] {
@@ -166,8 +171,8 @@ fn forecasts_that_foresee_do_not_bias() {
     }
 }
 
-/// The trap that the learner avoids: regress times on batches, and half of the work seems to be fixed although
-/// nothing is, because the slow have small batches.
+/// Shows the bias that the learner avoids. A regression of times on batches finds that half of the time is
+/// fixed although nothing is, because slow workers have small batches.
 #[test]
 fn a_regression_of_times_would_be_fooled() {
     let curve = Curve::linear(0.0, 1e-3);
@@ -203,7 +208,7 @@ fn a_staircase_is_learned_by_who_knows_its_step() {
     }
 }
 
-/// A profile of four sizes is used at once where it is right, and given up where it is wrong.
+/// A profile of four sizes is used at once if it is right, and dropped if it is wrong.
 #[test]
 fn a_profile_is_believed_while_it_predicts() {
     let curve = Curve::saturating(0.04, 40, 1e-3);
@@ -236,13 +241,14 @@ fn the_first_of_each_class_says_nothing() {
     };
     assert_eq!(learned(1.0), learned(20.0));
     let Knowledge::Identified { fixed_share, .. } = learned(20.0).knowledge() else {
-        panic!("it saw three sizes")
+        panic!("no form identified from three sizes")
     };
     let truth = 0.1 / 0.74;
     assert!((fixed_share - truth).abs() < 0.05, "{fixed_share}");
 }
 
-/// What was seen below the size of a micro-batch holds with it; what would have been cut otherwise does not.
+/// A new micro-batch size keeps the observations if no batch exceeded it. Otherwise the batches would have
+/// been divided differently.
 #[test]
 fn another_micro_batch_keeps_what_it_does_not_touch() {
     let mut learner = CurveLearner::new();
@@ -253,17 +259,17 @@ fn another_micro_batch_keeps_what_it_does_not_touch() {
     let known = learner.knowledge();
     assert!(matches!(known, Knowledge::Identified { .. }), "{known:?}");
     let once = learner.curve_at(1.0);
-    assert!(!learner.accumulate(Some(64)), "nothing seen was larger");
+    assert!(!learner.accumulate(Some(64)), "no batch observed was larger");
     assert_eq!(learner.knowledge(), known);
     let curve = learner.curve_at(1.0);
     assert_eq!((curve.time(64), curve.time(128)), (once.time(64), 2.0 * once.time(64)));
-    assert!(!learner.accumulate(Some(64)), "as before");
+    assert!(!learner.accumulate(Some(64)), "the size is unchanged");
     assert!(learner.accumulate(Some(63)));
     assert_eq!(learner, CurveLearner::accumulating(63));
-    assert!(!learner.accumulate(None), "there was nothing to lose");
+    assert!(!learner.accumulate(None), "no form was proven");
 }
 
-/// By hand: a pass takes .1 s and .01 s a sample; those of 40 samples took two of 20.
+/// Computed by hand: a pass takes 0.1 s plus 0.01 s per sample. 40 samples took two passes of 20.
 #[test]
 fn a_profile_of_micro_batches() {
     let mut learner = CurveLearner::accumulating(20);
@@ -273,7 +279,7 @@ fn a_profile_of_micro_batches() {
     for (batch, time_s) in [(10, 0.2), (20, 0.3), (40, 0.6), (50, 0.8)] {
         assert!((curve.time(batch) - time_s).abs() < 1e-9, "{batch}: {}", curve.time(batch));
     }
-    assert!(learner.profile(&[(40, 0.6)]).is_err(), "no pass alone");
+    assert!(learner.profile(&[(40, 0.6)]).is_err(), "no batch of a single pass");
 }
 
 #[test]
@@ -298,7 +304,8 @@ fn one_size_says_nothing_of_the_form() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Whatever was seen: work never falls, is itself at the reference, and is the curve's time at speed 1.
+    /// For any observations, work never decreases, equals the batch at the reference, and is proportional to
+    /// the curve's time.
     #[test]
     fn work_is_a_curve_through_the_reference(
         seen in prop::collection::vec((1u64..2000, 1e-4f64..10.0), 1..80), micro in prop::option::of(1u64..100)

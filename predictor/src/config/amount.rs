@@ -1,4 +1,4 @@
-//! Amounts with units, as people write them: `7d`, `90m`, `20GiB`.
+//! Amounts with units: `7d`, `90m`, `20GiB`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,30 +10,30 @@ const SPANS: [(&str, u64); 6] =
 const SIZES: [(&str, u64); 5] =
     [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
 
-/// A span of time, whole seconds: `90s`, `15m`, `12h`, `7d`, `2w`, `1y`; 60 seconds to 1,000 years.
+/// A duration in whole seconds: `90s`, `15m`, `12h`, `7d`, `2w`, `1y`. From 60 seconds to 1,000 years.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Span(u64);
 
-/// A size: `500MiB`, `20GiB`, `1TiB`; at least 1 MiB.
+/// A size in bytes: `500MiB`, `20GiB`, `1TiB`. At least 1 MiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Size(u64);
 
 impl Span {
-    /// So many days.
+    /// A duration of `days` days.
     pub const fn days(days: u64) -> Self {
         Self(days * 86_400)
     }
 
-    /// In seconds.
+    /// The duration in seconds.
     pub fn seconds(self) -> u64 {
         self.0
     }
 }
 
 impl Size {
-    /// In bytes.
+    /// The size in bytes.
     pub fn bytes(self) -> u64 {
         self.0
     }
@@ -44,7 +44,7 @@ impl FromStr for Span {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let seconds = parse(text, &SPANS).filter(|seconds| (60..=1000 * 31_536_000).contains(seconds));
-        let rule = "must be a whole number and one of s, m, h, d, w, y, at least 60s";
+        let rule = "must be a whole number followed by s, m, h, d, w or y, at least 60s";
         seconds.map(Self).ok_or_else(|| format!("{text:?} {rule}"))
     }
 }
@@ -54,7 +54,7 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let bytes = parse(text, &SIZES).filter(|bytes| (1 << 20..=1 << 60).contains(bytes));
-        let rule = "must be a whole number and one of KiB, MiB, GiB, TiB, at least 1MiB";
+        let rule = "must be a whole number followed by KiB, MiB, GiB or TiB, at least 1MiB";
         bytes.map(Self).ok_or_else(|| format!("{text:?} {rule}"))
     }
 }
@@ -66,7 +66,7 @@ fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
-/// In the largest unit that is exact.
+/// Writes an amount in the largest unit that divides it exactly.
 fn write(amount: u64, units: &[(&str, u64)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match units.iter().rev().find(|(_, factor)| amount.is_multiple_of(*factor)) {
         Some((name, factor)) => write!(f, "{}{name}", amount / factor),

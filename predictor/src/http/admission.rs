@@ -1,7 +1,8 @@
-//! Who is let in: the bodies that are under way at once are bounded in bytes, so that memory is, whatever comes.
+//! Admission control: bounds the bytes of all request bodies in flight, and so the memory they take.
 //!
-//! Telemetry has a room of its own and is sent away where that is full: agents keep what they have and come again. All other
-//! requests wait for their turn in another room, so that no flood of telemetry keeps `/allocate` from being answered.
+//! Telemetry has a separate limit and is rejected with 429 if that is reached; agents keep their samples and
+//! retry. All other requests wait for their own limit, so that a flood of telemetry does not block
+//! `/allocate`.
 
 mod pace;
 
@@ -20,16 +21,17 @@ use super::BODY_BYTES_MAX;
 use super::problem::Refusal;
 use pace::Pace;
 
-/// Bytes of telemetry under way at once: read, waiting for the store, or being written.
+/// Limit of telemetry bytes in flight: being read, waiting for the store, or being written.
 const TELEMETRY_BYTES_MAX: usize = 64 << 20;
-/// Bytes of all other bodies under way at once.
+/// Limit of the bytes of all other bodies in flight.
 const OTHERS_BYTES_MAX: usize = 64 << 20;
-/// What the smallest request counts for: half of all requests that may be under way can be telemetry, the other half not.
+/// Bytes that the smallest request counts for. With it, telemetry and other requests can each take half of
+/// the requests in flight.
 const REQUEST_BYTES_MIN: usize = 128 << 10;
-/// Bytes in one permit.
+/// Bytes per semaphore permit.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// Room for bodies.
+/// A limit of bytes.
 #[derive(Debug)]
 struct Room {
     free: Arc<Semaphore>,
@@ -46,7 +48,7 @@ impl Room {
     }
 }
 
-/// The door for telemetry.
+/// Admission of telemetry.
 #[derive(Debug)]
 pub struct Telemetry {
     room: Room,
@@ -63,7 +65,7 @@ impl Telemetry {
     }
 }
 
-/// Lets telemetry in where there is room for its body, else sends it away before the body is kept.
+/// Admits telemetry if its body fits within the limit. Otherwise rejects it without keeping the body.
 pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, next: Next) -> Response {
     let bytes = bytes_of(&request);
     let Ok(_room) = door.room.free.clone().try_acquire_many_owned(units(bytes)) else {
@@ -75,7 +77,7 @@ pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, nex
     response
 }
 
-/// The door for all other requests.
+/// Admission of all other requests.
 #[derive(Debug)]
 pub struct Others(Room);
 
@@ -85,15 +87,15 @@ impl Others {
     }
 }
 
-/// Lets a request in once there is room for its body.
+/// Waits until the body of a request fits within the limit, then admits it.
 pub async fn others(State(door): State<Arc<Others>>, request: Request, next: Next) -> Response {
     let room = door.0.free.clone().acquire_many_owned(units(bytes_of(&request))).await;
-    // Nobody closes the semaphore.
+    // The semaphore is never closed.
     let Ok(_room) = room else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
     next.run(request).await
 }
 
-/// What a request counts for: its body, or the largest that there may be where it does not say how long it is.
+/// The bytes that a request counts for: the size of its body, or the size limit if its length is unknown.
 fn bytes_of(request: &Request) -> usize {
     let length = request.body().size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
     length.unwrap_or(BODY_BYTES_MAX).clamp(REQUEST_BYTES_MIN, BODY_BYTES_MAX)
@@ -103,13 +105,14 @@ fn units(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX)
 }
 
-/// Says 429. A body of a known, allowed length is read past, piece by piece, so that the connection lives on and the sender hears
-/// the answer; whoever waits to be told to go on with its body is told not to.
+/// Rejects a request with 429. A body of a known and allowed length is read and dropped, so that the
+/// connection stays open and the client receives the response. A client that expects `100 Continue` does not
+/// get it.
 async fn send_away(request: Request, seconds: u64) -> Response {
     let detail = format!(
-        "{TELEMETRY_BYTES_MAX} bytes of telemetry are under way: the store is slower than what comes in; nothing was stored"
+        "{TELEMETRY_BYTES_MAX} bytes of telemetry are in flight: it arrives faster than the store can write; nothing was stored, retry later"
     );
-    let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too much at once", detail);
+    let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too many requests", detail);
     let refusal = refusal.retry_after(seconds);
     let waits = request.headers().contains_key(header::EXPECT);
     let length = request.body().size_hint().exact();

@@ -1,4 +1,5 @@
-//! `POST /allocate`: the batches of an iteration. `GET /allocate`: the same answer for the other ranks.
+//! `POST /allocate`: plans the batches of an iteration. `GET /allocate`: returns the same allocation to the
+//! other ranks.
 
 use std::fmt::Arguments;
 use std::time::Instant;
@@ -17,28 +18,29 @@ use super::body::{INTEGER_MAX, InQuery, Json, readings, seconds, within};
 use super::problem::Refusal;
 use crate::jobs::{AllocateResponse, Allocated, WORKERS_MAX};
 
-/// Samples whose costs one request may carry.
+/// Limit of sample costs in one request.
 const COSTS_MAX: u64 = 65_536;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(ask, answered))
 }
 
-/// Ask for the batches of an iteration, and report how earlier ones went.
+/// Request the allocation of an iteration, and report earlier iterations.
 ///
-/// Idempotent: the same job and iteration get the same bytes, from any rank, also after a crash. The answer is durable
-/// before it leaves. `server-timing: allocate;dur=` says how many milliseconds the service took.
+/// Idempotent: the response for a given job and iteration never changes, from any rank, even after a crash.
+/// The allocation is durable before it is returned. `server-timing: allocate;dur=` is the time that the
+/// service took, in milliseconds.
 #[utoipa::path(
     post, path = "/allocate", tag = "allocate", request_body = AllocateRequest,
     responses(
         (status = 200, description = "The allocation", body = AllocateAnswer),
         (status = 400, description = "Not JSON", body = Problem),
         (status = 404, description = "Unknown job or worker", body = Problem),
-        (status = 409, description = "Stale generation; `current_generation` says the right one", body = Problem),
-        (status = 410, description = "The iteration was let go by age, and is never planned again", body = Problem),
+        (status = 409, description = "Stale generation; `current_generation` is the current one", body = Problem),
+        (status = 410, description = "The iteration was deleted by retention, and is never planned again", body = Problem),
         (status = 413, description = "Body too large", body = Problem),
-        (status = 422, description = "A value breaks a rule, or the bounds cannot hold the batch", body = Problem),
-        (status = 503, description = "Paused, or the store failed; Retry-After says when to ask again", body = Problem),
+        (status = 422, description = "A value breaks a rule, or the bounds do not allow the global batch", body = Problem),
+        (status = 503, description = "Paused, or the store failed; Retry-After is the time to wait, in seconds", body = Problem),
     )
 )]
 async fn ask(State(api): State<Api>, Json(request): Json<AllocateRequest>) -> Result<Response, Refusal> {
@@ -65,13 +67,13 @@ struct Which {
     iteration: u64,
 }
 
-/// Read the answer of an iteration that was asked for before.
+/// Get the allocation of an iteration that was requested before.
 #[utoipa::path(
     get, path = "/allocate", tag = "allocate", params(Which),
     responses(
-        (status = 200, description = "The allocation, the same bytes as for whoever asked first", body = AllocateAnswer),
-        (status = 404, description = "Unknown job, or the iteration is not answered", body = Problem),
-        (status = 410, description = "The iteration was let go by age", body = Problem),
+        (status = 200, description = "The allocation, the same bytes as in the response to the first request", body = AllocateAnswer),
+        (status = 404, description = "Unknown job, or the iteration has no allocation", body = Problem),
+        (status = 410, description = "The iteration was deleted by retention", body = Problem),
     )
 )]
 async fn answered(State(api): State<Api>, InQuery(which): InQuery<Which>) -> Result<Response, Refusal> {
@@ -112,7 +114,7 @@ fn check(request: &AllocateRequest) -> Result<(), Refusal> {
 fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<(), Refusal> {
     if report.iteration >= asked {
         let detail =
-            format!("{at}.iteration: {} must be before the iteration asked for, {asked}", report.iteration);
+            format!("{at}.iteration: {} must be before the requested iteration, {asked}", report.iteration);
         return Err(Refusal::invalid(detail));
     }
     within(format_args!("{at}.local_batch"), report.local_batch, 0..=INTEGER_MAX)?;
@@ -147,7 +149,8 @@ fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<
     readings(format_args!("{at}.drivers"), &report.drivers)
 }
 
-/// A tail is a part of what was computed, and each chunk of it, and the base, took at least one pass.
+/// Checks the counts and times of a tail: it is part of the samples computed, and the base batch and each
+/// chunk took at least one pass.
 fn check_passes(at: Arguments<'_>, report: &WorkerReport) -> Result<(), Refusal> {
     let mut passes = u64::from(report.local_batch > 0);
     if let Some(tail) = &report.tail {

@@ -1,4 +1,5 @@
-//! What comes in, checked: JSON bodies, path and query parameters. A refusal names the field, the value and the rule.
+//! Extraction and checks of request data: JSON bodies, path and query parameters. Errors name the field, the
+//! value and the rule.
 
 use axum::body::Bytes;
 use std::fmt::Display;
@@ -13,14 +14,14 @@ use serde::de::DeserializeOwned;
 use super::BODY_BYTES_MAX;
 use super::problem::Refusal;
 
-/// Integers of requests end here: every JSON reader holds them exactly, and so does the store.
+/// Largest integer in a request. Every JSON reader represents it exactly, and so does the store.
 pub const INTEGER_MAX: u64 = 1 << 53;
-/// Readings in one map.
+/// Limit of readings in one map.
 const READINGS_MAX: usize = 64;
-/// The longest name of a reading, in bytes.
+/// Length limit of a reading's name, in bytes.
 const READING_NAME_MAX: usize = 64;
 
-/// A JSON body. Whatever the content type says: the bytes decide.
+/// A JSON body. The content type is ignored.
 #[derive(Debug)]
 pub struct Json<T>(pub T);
 
@@ -29,12 +30,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
         let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
-        // Keeping track of the path costs as much as reading: it is only done to say where an error is.
+        // Tracking the path takes as long as parsing, so it is only done after an error.
         serde_json::from_slice(&bytes).map(Self).map_err(|error| locate::<T>(&bytes, &error))
     }
 }
 
-/// A body as text, for those who keep it as it came.
+/// A body as text, for handlers that keep the original text.
 #[derive(Debug)]
 pub struct Text(pub String);
 
@@ -50,7 +51,7 @@ impl<S: Send + Sync> FromRequest<S> for Text {
     }
 }
 
-/// Where in the body the error is.
+/// Finds the path at which a JSON error occurred.
 pub fn locate<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Refusal {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     match serde_path_to_error::deserialize::<_, T>(&mut reader) {
@@ -62,7 +63,7 @@ pub fn locate<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> R
 fn unreadable(rejection: BytesRejection) -> Refusal {
     match rejection {
         BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)) => {
-            let detail = format!("the body is over {BODY_BYTES_MAX} bytes; send it in parts");
+            let detail = format!("the body exceeds {BODY_BYTES_MAX} bytes; send it in parts");
             Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "Body too large", detail).body_unread()
         }
         other => Refusal::new(StatusCode::BAD_REQUEST, "malformed", "Unreadable body", other.body_text())
@@ -70,7 +71,7 @@ fn unreadable(rejection: BytesRejection) -> Refusal {
     }
 }
 
-/// JSON that breaks off or is none is 400; JSON of another shape than asked for is 422.
+/// Maps a JSON error to a response: 400 if the text is incomplete or not JSON, 422 if its shape is wrong.
 fn refuse(path: &str, error: &serde_json::Error) -> Refusal {
     let detail = format!("{path}: {error}");
     if error.is_data() {
@@ -95,7 +96,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<
     }
 }
 
-/// Parameters behind the question mark.
+/// Parameters in the query.
 #[derive(Debug)]
 pub struct InQuery<T>(pub T);
 
@@ -110,7 +111,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for InQuery<T> {
     }
 }
 
-/// Checks that an integer lies in a range; `name`, which is only written out then, and the value stand in the refusal.
+/// Checks that an integer is within a range. The error includes `name` and the value; `name` is only
+/// formatted for an error.
 pub fn within(name: impl Display, value: u64, range: std::ops::RangeInclusive<u64>) -> Result<(), Refusal> {
     if range.contains(&value) {
         return Ok(());
@@ -126,16 +128,19 @@ pub fn seconds(name: impl Display, value: f64) -> Result<(), Refusal> {
     Err(Refusal::invalid(format!("{name}: {value} must be a finite number of seconds, 0 or more")))
 }
 
-/// Checks names, values and number of readings.
+/// Checks the names, values and number of readings.
 pub fn readings(name: impl Display, readings: &Readings) -> Result<(), Refusal> {
     if readings.len() > READINGS_MAX {
-        return Err(Refusal::invalid(format!("{name}: {} readings; at most {READINGS_MAX}", readings.len())));
+        return Err(Refusal::invalid(format!(
+            "{name}: {} readings exceed the limit of {READINGS_MAX}",
+            readings.len()
+        )));
     }
     for (key, value) in readings {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if key.is_empty() || key.len() > READING_NAME_MAX || !key.chars().all(plain) {
             return Err(Refusal::invalid(format!(
-                "{name}: name {key:?} must be 1 to {READING_NAME_MAX} of a-z 0-9 _"
+                "{name}: name {key:?} must be 1 to {READING_NAME_MAX} characters of a-z 0-9 _"
             )));
         }
         if !value.is_finite() {

@@ -1,4 +1,4 @@
-//! `/openapi.json`. The page at `/docs/` shows it to people.
+//! `/openapi.json`. The page at `/docs/` displays it.
 
 use std::sync::Arc;
 
@@ -17,15 +17,15 @@ use super::Api;
 #[openapi(
     info(
         title = "evenstep predictor",
-        description = "Telemetry in, forecasts and batch allocations out. Errors are problem+json with a stable `type`."
+        description = "Receives telemetry, serves forecasts and batch allocations. Errors are problem+json with a stable `type`."
     ),
     tags(
-        (name = "allocate", description = "What a training loop asks before each iteration"),
-        (name = "jobs", description = "What is asked for, and what came of it"),
-        (name = "workers", description = "Who takes part"),
-        (name = "plan", description = "What would be best for a model; nothing is kept"),
-        (name = "telemetry", description = "What agents measure"),
-        (name = "store", description = "What is kept, and for how long"),
+        (name = "allocate", description = "Allocations, requested by the training loop before each iteration"),
+        (name = "jobs", description = "Job options, forecasts, allocations and history"),
+        (name = "workers", description = "Members of a job, and overrides"),
+        (name = "plan", description = "Burst-parallel plans; nothing is stored"),
+        (name = "telemetry", description = "Samples of nodes, sent by agents"),
+        (name = "store", description = "Contents and retention of the store"),
         (name = "health", description = "For load balancers, service managers and Prometheus"),
     ),
     components(schemas(LogEntry)),
@@ -33,7 +33,7 @@ use super::Api;
 )]
 struct Description;
 
-/// The token of `serve --operator-token`.
+/// The security scheme of `serve --operator-token`.
 struct OperatorToken;
 
 impl Modify for OperatorToken {
@@ -43,12 +43,12 @@ impl Modify for OperatorToken {
     }
 }
 
-/// The document that every endpoint adds itself to.
+/// The OpenAPI document, to which every endpoint adds its description.
 pub fn document() -> OpenApiRouter<Api> {
     OpenApiRouter::with_openapi(Description::openapi())
 }
 
-/// The finished document.
+/// Serves the complete document.
 pub fn router(document: Document) -> Router<Api> {
     let document = Arc::new(document);
     let answer = move || {

@@ -1,4 +1,4 @@
-//! `/healthz`: the process lives. `/readyz`: it can answer.
+//! `/healthz`: the process is running. `/readyz`: the service can respond.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -13,21 +13,21 @@ pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz))
 }
 
-/// The process lives.
+/// Check that the process is running.
 #[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, description = "Alive", body = String)))]
 async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// The store takes writes, and the service is not going down.
+/// Check that the store accepts writes and the service is not shutting down.
 #[utoipa::path(
     get, path = "/readyz", tag = "health",
     responses((status = 200, description = "Ready", body = String), (status = 503, description = "Not ready", body = Problem))
 )]
 async fn readyz(State(api): State<Api>) -> Result<&'static str, Refusal> {
     if *api.draining.borrow() {
-        let detail = "the service is going down: it finishes what it has begun";
-        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "Going down", detail));
+        let detail = "the service is shutting down: it only finishes requests in flight";
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "Shutting down", detail));
     }
     api.jobs.check().await?;
     Ok("ready\n")

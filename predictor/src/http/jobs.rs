@@ -1,4 +1,4 @@
-//! Jobs: what is asked for, and what is there.
+//! Jobs: their options and state.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -14,27 +14,27 @@ use crate::jobs::WORKERS_MAX;
 
 /// The largest global batch.
 const GLOBAL_BATCH_MAX: u64 = 1 << 31;
-/// The longest lease, and the longest cooldown: a day.
+/// Upper limit of leases and cooldowns: one day.
 const LEASE_S_MAX: f64 = 86_400.0;
-/// The longest that a job's raw history may be kept: three centuries.
+/// Upper limit of the retention of a job's raw history: three centuries.
 const KEEP_S_MAX: u64 = 10_000_000_000;
-/// Sizes that a job may allow.
+/// Limit of the number of `allowed_sizes`.
 const ALLOWED_SIZES_MAX: u64 = 64;
-/// The longest ramp, in iterations.
+/// Upper limit of a ramp, in iterations.
 const ITERATIONS_MAX: u64 = 1_000_000;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(put, get, delete)).routes(routes!(list))
 }
 
-/// Create a job, or change its wishes from the next unanswered iteration on.
+/// Create a job, or change its options from the next iteration that was not requested yet.
 #[utoipa::path(
     put, path = "/v1/jobs/{job_id}", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
     request_body = JobSpec,
     responses(
-        (status = 200, description = "It was there; its wishes are now these", body = JobView),
-        (status = 201, description = "It is new", body = JobView),
-        (status = 409, description = "The learning-rate rule of a job that was answered cannot change", body = Problem),
+        (status = 200, description = "The job existed; its options are changed", body = JobView),
+        (status = 201, description = "The job was created", body = JobView),
+        (status = 409, description = "The learning-rate rule cannot change after the first allocation", body = Problem),
         (status = 422, description = "A value breaks a rule", body = Problem),
     )
 )]
@@ -48,7 +48,7 @@ async fn put(
     Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, axum::Json(view)))
 }
 
-/// A job at a glance.
+/// Get the summary of a job.
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
     responses((status = 200, description = "The job", body = JobView), (status = 404, description = "Unknown job", body = Problem))
@@ -60,14 +60,14 @@ async fn get(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<ax
 /// Delete a job and all its history.
 #[utoipa::path(
     delete, path = "/v1/jobs/{job_id}", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
-    responses((status = 204, description = "It is gone"), (status = 404, description = "Unknown job", body = Problem))
+    responses((status = 204, description = "Deleted"), (status = 404, description = "Unknown job", body = Problem))
 )]
 async fn delete(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<StatusCode, Refusal> {
     api.jobs.delete_job(&job_id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// All jobs.
+/// List all jobs.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", responses((status = 200, description = "The jobs", body = JobsView)))]
 async fn list(State(api): State<Api>) -> Result<axum::Json<JobsView>, Refusal> {
     Ok(axum::Json(JobsView { jobs: api.jobs.views().await? }))
@@ -115,7 +115,7 @@ fn check_sizes(spec: &JobSpec) -> Result<(), Refusal> {
     within("number of allowed_sizes", sizes.len() as u64, 0..=ALLOWED_SIZES_MAX)?;
     if let Some(pair) = sizes.windows(2).find(|pair| pair[0] >= pair[1]) {
         return Err(Refusal::invalid(format!(
-            "allowed_sizes: {} must be above {} before it",
+            "allowed_sizes: {} must be greater than the {} before it",
             pair[1], pair[0]
         )));
     }
@@ -125,8 +125,9 @@ fn check_sizes(spec: &JobSpec) -> Result<(), Refusal> {
     if let Some(distinct) = spec.distinct_sizes {
         within("distinct_sizes", distinct, 2..=WORKERS_MAX as u64)?;
         if !sizes.is_empty() {
-            let detail =
-                format!("distinct_sizes: {distinct} does not go with allowed_sizes; take one of them");
+            let detail = format!(
+                "distinct_sizes: {distinct} cannot be combined with allowed_sizes; set only one of them"
+            );
             return Err(Refusal::invalid(detail));
         }
     }
@@ -140,7 +141,7 @@ fn check_learning_rate(spec: &JobSpec) -> Result<(), Refusal> {
         return Ok(());
     }
     let (Some(epochs), Some(samples)) = (settings.warmup_epochs, settings.dataset_samples) else {
-        let detail = "learning_rate: rule legw needs warmup_epochs and dataset_samples";
+        let detail = "learning_rate: rule legw requires warmup_epochs and dataset_samples";
         return Err(Refusal::invalid(detail));
     };
     between("learning_rate.warmup_epochs", epochs, 0.0, 1e6)?;

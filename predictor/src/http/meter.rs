@@ -1,4 +1,4 @@
-//! What is counted of requests; docs/metrics.md says what each means. And their spans.
+//! Counters and spans of requests; docs/metrics.md describes each metric.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use evenstep_observability::metrics::{collect, counters, histograms};
 use tracing::Instrument;
 use tracing::field::Empty;
 
-/// Durations of `POST /allocate`, in seconds.
+/// Histogram buckets of `POST /allocate`, in seconds.
 const ALLOCATES_S: &[f64] = &[
     0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 5.0,
     30.0,
 ];
-/// Why telemetry is sent away, as it is counted.
+/// Reasons for rejecting telemetry, as values of a label.
 const REJECTIONS: [&str; 4] = ["busy", "invalid", "too_large", "store"];
 
-/// The meter of all requests.
+/// The counters of all requests.
 #[derive(Debug, Clone)]
 pub struct Meter {
     requests: IntCounterVec,
@@ -30,21 +30,18 @@ pub struct Meter {
 }
 
 impl Default for Meter {
-    /// Nothing counted yet. What may happen is there from the beginning, so that a rate over it is 0 and not absent.
+    /// Counters at zero. All label values exist from the start, so that rates over them are 0 and not absent.
     fn default() -> Self {
-        let samples = counters("evenstep_telemetry_samples_total", "Samples of nodes that were stored.", &[]);
+        let samples = counters("evenstep_telemetry_samples_total", "Node samples stored.", &[]);
         samples.with_label_values::<&str>(&[]);
-        let rejected = counters(
-            "evenstep_telemetry_rejected_total",
-            "Batches of telemetry that were sent away.",
-            &["reason"],
-        );
+        let rejected =
+            counters("evenstep_telemetry_rejected_total", "Telemetry batches rejected.", &["reason"]);
         for reason in REJECTIONS {
             rejected.with_label_values(&[reason]);
         }
         let allocates = histograms(
             "evenstep_allocate_duration_seconds",
-            "POST /allocate in the service.",
+            "Duration of POST /allocate in the service.",
             &["answer"],
             ALLOCATES_S,
         );
@@ -57,7 +54,7 @@ impl Default for Meter {
 }
 
 impl Meter {
-    /// What was counted.
+    /// The metric families.
     pub fn families(&self) -> Vec<MetricFamily> {
         let mut families = Vec::new();
         collect(&mut families, &self.allocates, []);
@@ -67,18 +64,18 @@ impl Meter {
         families
     }
 
-    /// A request for an allocation came to this `answer`: `new`, `repeated` or `refused`.
+    /// Counts an allocation request with its outcome: `new`, `repeated` or `refused`.
     pub fn allocated(&self, answer: &str, took: Duration) {
         self.allocates.with_label_values(&[answer]).observe(took.as_secs_f64());
     }
 
-    /// So many samples are durable, that were not before.
+    /// Counts samples that are now durable and were not before.
     pub fn stored(&self, samples: u64) {
         self.samples.with_label_values::<&str>(&[]).inc_by(samples);
     }
 }
 
-/// Counts a request by its route and the class of its status, and puts a span around it.
+/// Counts a request by its route and status class, and wraps it in a span.
 pub async fn requests(State(meter): State<Meter>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("unknown", MatchedPath::as_str);
@@ -97,7 +94,7 @@ pub async fn requests(State(meter): State<Meter>, request: Request, next: Next) 
     response
 }
 
-/// Counts telemetry that is sent away, by why.
+/// Counts rejected telemetry by reason.
 pub async fn rejections(State(meter): State<Meter>, request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     let reason = match response.status() {

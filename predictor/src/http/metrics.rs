@@ -1,4 +1,4 @@
-//! `GET /metrics`: for Prometheus.
+//! `GET /metrics`, for Prometheus.
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -15,10 +15,10 @@ pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(metrics))
 }
 
-/// What is measured, in the text format of Prometheus. Written beside the runtime, one scrape at a time.
+/// Get all metrics in the text format of Prometheus.
 #[utoipa::path(
     get, path = "/metrics", tag = "health",
-    responses((status = 200, description = "All families", content_type = "text/plain", body = String), (status = 500, description = "A defect of ours", body = Problem))
+    responses((status = 200, description = "All metric families", content_type = "text/plain", body = String), (status = 500, description = "A defect of the predictor", body = Problem))
 )]
 async fn metrics(State(api): State<Api>) -> Result<impl IntoResponse, Refusal> {
     let _alone = api.scraping.lock().await;

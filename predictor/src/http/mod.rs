@@ -1,6 +1,6 @@
-//! HTTP: takes requests apart, puts answers together. One file per endpoint; they meet here.
+//! The HTTP API: parses requests and writes responses. One file per endpoint.
 //!
-//! Every error is problem+json (`problem`); every body is bounded and checked (`body`).
+//! Every error is problem+json (`problem`). Every body is bounded and checked (`body`).
 
 mod admission;
 mod allocate;
@@ -44,39 +44,39 @@ pub use meter::Meter;
 pub use operator::Token;
 pub use plan::Plans;
 
-/// The largest body of a request, in bytes: an ask with reports of 10,000 workers fits.
+/// Size limit of a request body, in bytes. An allocation request with the reports of 10,000 workers fits.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Requests under way at once; more wait for their turn in the listener's queue.
+/// Limit of requests in flight. Further connections wait in the listener's queue.
 const REQUESTS_MAX: usize = 1024;
-/// No request takes longer.
+/// Time limit of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the endpoints share.
+/// State shared by the endpoints.
 #[derive(Clone)]
 pub struct Api {
-    /// The hot state.
+    /// The job registry.
     pub jobs: Arc<Jobs>,
-    /// What retention does.
+    /// Statistics of retention.
     pub retention: Record,
-    /// True once the service is going down: not ready any more, and streams end.
+    /// True once the service shuts down: it is no longer ready, and streams end.
     pub draining: watch::Receiver<bool>,
-    /// What requests are counted by.
+    /// Request counters.
     pub meter: Meter,
-    /// What gathers all metrics.
+    /// Collects all metrics.
     pub gather: Gather,
-    /// What operators show; without one everybody is an operator.
+    /// The operator token. Without one, every client is an operator.
     pub operator: Option<Token>,
-    /// Streams that are open.
+    /// Open event streams.
     pub streams: Streams,
-    /// Held by the scrape that is under way.
+    /// Held during a scrape, so that scrapes run one after the other.
     pub scraping: Arc<Mutex<()>>,
-    /// Burst-parallel plans under way.
+    /// Limit of burst-parallel plans in progress.
     pub plans: Plans,
-    /// The folder whose pages can be opened.
+    /// Folder of the reports.
     pub reports: Option<Arc<Path>>,
 }
 
-/// All endpoints.
+/// Routes of all endpoints.
 pub fn router(api: Api) -> Router {
     let (router, openapi) = docs::document()
         .merge(allocate::router())

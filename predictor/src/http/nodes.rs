@@ -11,16 +11,16 @@ use super::Api;
 use super::body::{InPath, InQuery, within};
 use super::problem::Refusal;
 
-/// Samples in one answer.
+/// Limit of samples in one response.
 const LIMIT_MAX: u64 = 10_000;
-/// Samples in one answer where nobody says how many.
+/// Samples in one response if the request sets no limit.
 const LIMIT_DEFAULT: u64 = 100;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(samples))
 }
 
-/// Every node that ever sent telemetry, with its latest sample.
+/// List all nodes that ever sent telemetry, with their latest samples.
 #[utoipa::path(get, path = "/v1/nodes", tag = "telemetry", responses((status = 200, description = "The nodes", body = NodesView)))]
 async fn list(State(api): State<Api>) -> Result<axum::Json<NodesView>, Refusal> {
     Ok(axum::Json(NodesView { nodes: api.jobs.nodes().await? }))
@@ -30,15 +30,15 @@ async fn list(State(api): State<Api>) -> Result<axum::Json<NodesView>, Refusal> 
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Latest {
-    /// At most so many samples, 1 to 10,000; default 100.
+    /// Limit of samples, 1 to 10,000; default 100.
     limit: Option<u64>,
 }
 
-/// The latest samples of a node, the oldest first.
+/// Get the latest samples of a node, oldest first.
 #[utoipa::path(
     get, path = "/v1/nodes/{node}/samples", tag = "telemetry",
     params(("node" = String, Path, description = "The node"), Latest),
-    responses((status = 200, description = "The samples; none of an unknown node", body = SamplesView), (status = 422, description = "A value breaks a rule", body = Problem))
+    responses((status = 200, description = "The samples; empty for an unknown node", body = SamplesView), (status = 422, description = "A value breaks a rule", body = Problem))
 )]
 async fn samples(
     State(api): State<Api>,

@@ -1,4 +1,4 @@
-//! Who may change what workers get: whoever knows the operator token, where the service was given one.
+//! Authorization of overrides: a client must send the operator token if the service has one.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -14,17 +14,17 @@ use utoipa_axum::routes;
 use super::Api;
 use super::problem::Refusal;
 
-/// The operator token. Never shown.
+/// The operator token. Never printed.
 #[derive(Clone)]
 pub struct Token(Arc<str>);
 
 impl Token {
-    /// A token.
+    /// The token with this text.
     pub fn new(token: &str) -> Self {
         Self(token.into())
     }
 
-    /// Whether a request carries it. Takes as long wherever the first difference is.
+    /// Whether a request carries the token. Compares in constant time.
     fn is_in(&self, headers: &HeaderMap) -> bool {
         let carried = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let Some(carried) = carried.and_then(|value| value.strip_prefix("Bearer ")) else { return false };
@@ -44,17 +44,17 @@ pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(get))
 }
 
-/// Whether whoever asks may override what workers get.
+/// Check whether the client may override workers.
 #[utoipa::path(
     get, path = "/v1/operator", tag = "workers", security(("operator" = []), ()),
-    responses((status = 200, description = "Whether a token is needed, and was right", body = OperatorView))
+    responses((status = 200, description = "Whether a token is required, and whether the one sent is valid", body = OperatorView))
 )]
 async fn get(State(api): State<Api>, headers: HeaderMap) -> axum::Json<OperatorView> {
     let allowed = api.operator.as_ref().is_none_or(|token| token.is_in(&headers));
     axum::Json(OperatorView { token_set: api.operator.is_some(), allowed })
 }
 
-/// A request that may change what workers get.
+/// Proof that a request may override workers.
 #[derive(Debug)]
 pub struct Operator;
 
@@ -67,7 +67,8 @@ impl FromRequestParts<Api> for Operator {
         if operator.is_none_or(|token| token.is_in(&parts.headers)) {
             return Ok(Self);
         }
-        let detail = "this needs the operator token of the service: Authorization: Bearer TOKEN";
+        let detail =
+            "this request requires the operator token of the service; send Authorization: Bearer TOKEN";
         Err(Refusal::new(StatusCode::UNAUTHORIZED, "not-operator", "Not an operator", detail).body_unread())
     }
 }

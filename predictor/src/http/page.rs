@@ -1,5 +1,7 @@
-//! `/`, `/docs/` and `/ui/..`: the service's own page and that of its API. Its files are part of the program, so it works wherever the service does, without a
-//! network; nothing on it comes from, or goes to, anywhere else (`POLICY` holds the browser to that).
+//! `/`, `/docs/` and `/ui/..`: the page of the service and the page of its API.
+//!
+//! The files are part of the program, so the page works without a network. It loads nothing from other hosts
+//! and sends nothing to them; the content security policy `POLICY` enforces this.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,16 +16,18 @@ use axum::routing::get;
 use super::Api;
 use super::problem;
 
-/// What the page may do: its own scripts and styles, requests to this service, frames of this service. Nothing inline.
+/// Content security policy of the page: its own scripts and styles, requests to this service, frames of this
+/// service. Nothing inline.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
     frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-/// What a page that somebody else wrote may do: show itself, in a place of its own that knows nothing of ours.
+/// Policy for foreign pages such as reports: they run in a sandbox without access to this origin.
 pub const FOREIGN_POLICY: &str = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
     img-src data:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'";
-/// The same, for the empty page that is handed a report: its own script takes it.
+/// Policy for the empty page that receives a report and shows it with its own script.
 const VIEWER_POLICY: &str = "sandbox allow-scripts; default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; \
     img-src data:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'";
-/// Kept by browsers, and asked about each time: a new version of the service shows its own page at once.
+/// Browsers keep the file but revalidate it on each request, so that a new version of the service shows its
+/// own page at once.
 const CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
 /// Files of a folder, by their paths below `/ui`.
@@ -44,12 +48,12 @@ const FILES: [(&str, &[u8]); 37] = files!("../ui/" "":
     "viewer.html" "viewer.js"
 );
 
-/// What the page shares with reports: files of the folder `charts` at the top of the repository.
+/// Files that the page shares with reports, in the folder `charts` at the top of the repository.
 const SHARED: [(&str, &[u8]); 9] = files!("../../../charts/" "charts/":
     "colours.js" "dom.js" "figure.js" "format.js" "frame.js" "line.js" "style.css" "uplot/uPlot.iife.min.js" "uplot/uPlot.min.css"
 );
 
-/// One file, as it goes out.
+/// A file with its response headers.
 #[derive(Debug)]
 struct File {
     bytes: &'static [u8],
@@ -58,7 +62,7 @@ struct File {
     etag: HeaderValue,
 }
 
-/// The page and its files.
+/// Routes of the page and its files.
 pub fn router() -> Router<Api> {
     let files: Arc<HashMap<&str, File>> =
         Arc::new(FILES.iter().chain(&SHARED).map(|(path, bytes)| (*path, File::new(path, bytes))).collect());
@@ -78,7 +82,7 @@ pub fn router() -> Router<Api> {
             None => problem::unknown_path(uri).await.into_response(),
         }
     };
-    // Relative, for a proxy that serves us under a path of its own.
+    // Relative, for a proxy that serves the predictor below a path.
     let to_docs = get(|| async { (StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, "docs/")]) });
     Router::new()
         .route("/", index)
@@ -103,7 +107,7 @@ impl File {
             bytes,
             content_type: HeaderValue::from_static(content_type),
             policy: HeaderValue::from_static(if path == "viewer.html" { VIEWER_POLICY } else { POLICY }),
-            // Hexadecimal digits in quotes are always a header's value.
+            // Hexadecimal digits in quotes are always a valid header value.
             etag: etag.unwrap_or(HeaderValue::from_static("\"\"")),
         }
     }
@@ -128,7 +132,8 @@ impl File {
     }
 }
 
-/// What everything that a browser shows is told: no guessing of types, and no word to other sites about where it was.
+/// Headers of everything that a browser displays: no guessing of content types, and no `Referer` to other
+/// sites.
 pub fn wary() -> [(HeaderName, HeaderValue); 2] {
     [
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
@@ -144,7 +149,7 @@ mod tests {
 
     use super::{FILES, SHARED};
 
-    /// What a first visit may take, in bytes, with every file of the page.
+    /// Limit of a first visit in bytes, with all files of the page.
     const FIRST_LOAD_MAX: usize = 1_000_000;
 
     fn all() -> impl Iterator<Item = &'static (&'static str, &'static [u8])> {
@@ -162,7 +167,7 @@ mod tests {
         }
     }
 
-    /// A file that was added and not served would be missing only in a browser.
+    /// A file that is added but not served would only be missed in a browser.
     #[test]
     fn every_file_of_the_page_is_served() {
         let mut found = BTreeSet::new();
@@ -185,7 +190,7 @@ mod tests {
         assert!(bytes < FIRST_LOAD_MAX, "{bytes}");
     }
 
-    /// The policy forbids it, and the page must not need it.
+    /// The policy forbids inline code, so the page must not need it.
     #[test]
     fn nothing_is_inline_and_nothing_comes_from_elsewhere() {
         for (path, bytes) in all().filter(|(path, _)| !path.contains("uplot/")) {

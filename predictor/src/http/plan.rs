@@ -1,4 +1,4 @@
-//! `POST /v1/plan/burst`: how many GPUs each layer of a model should get.
+//! `POST /v1/plan/burst`: computes the number of GPUs for each layer of a model.
 
 use std::sync::Arc;
 
@@ -14,10 +14,11 @@ use super::Api;
 use super::body::Json;
 use super::problem::Refusal;
 
-/// Plans under way at once. They are seconds of arithmetic at most, and `/allocate` needs processors too.
+/// Limit of plans in progress. A plan takes seconds of processor time at most, and `/allocate` needs
+/// processors too.
 const PLANS_MAX: usize = 2;
 
-/// Room for plans.
+/// Limit of plans in progress.
 #[derive(Debug, Clone)]
 pub struct Plans(Arc<Semaphore>);
 
@@ -28,11 +29,12 @@ impl Default for Plans {
 }
 
 impl Plans {
-    /// Whoever finds no room is sent away: waiting would keep its body in memory, and others out.
+    /// Begins a plan, or rejects it if the limit is reached. Waiting would keep the body in memory and block
+    /// other requests.
     fn begin(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.0.clone().try_acquire_owned().map_err(|_| {
-            let detail = format!("{PLANS_MAX} plans are under way: ask again");
-            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too much at once", detail).retry_after(1)
+            let detail = format!("{PLANS_MAX} plans are in progress, the limit; retry later");
+            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too many requests", detail).retry_after(1)
         })
     }
 }
@@ -41,18 +43,19 @@ pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(burst))
 }
 
-/// Plan a burst-parallel job: each layer gets just the GPUs that it can use.
+/// Plan a burst-parallel job: the number of GPUs for each layer.
 ///
-/// Nothing is kept: the plan follows from the request alone, and, where it names a job, from how fast its workers are forecast to be.
+/// Nothing is stored. The plan depends only on the request and, if it names a job, on the forecast speeds of
+/// the job's workers.
 #[utoipa::path(
     post, path = "/v1/plan/burst", tag = "plan", request_body = BurstRequest,
     responses(
-        (status = 200, description = "The fastest plan that keeps the rules", body = BurstPlan),
+        (status = 200, description = "The fastest plan that meets the limits", body = BurstPlan),
         (status = 400, description = "Not JSON", body = Problem),
         (status = 404, description = "Unknown job", body = Problem),
         (status = 413, description = "Body too large", body = Problem),
-        (status = 422, description = "A value breaks a rule, or no plan keeps the rules (`infeasible`): it says why", body = Problem),
-        (status = 429, description = "Other plans are under way; Retry-After says when to ask again", body = Problem),
+        (status = 422, description = "A value breaks a rule, or no plan meets the limits (`infeasible`); `detail` is the reason", body = Problem),
+        (status = 429, description = "Other plans are in progress; Retry-After is the time to wait, in seconds", body = Problem),
     )
 )]
 async fn burst(
@@ -64,28 +67,30 @@ async fn burst(
         None => Vec::new(),
     };
     let room = api.plans.begin()?;
-    // Its room is taken until it is done, also where nobody waits for it any more.
+    // The permit is held until the plan is done, even if the client has disconnected.
     let planned = tokio::task::spawn_blocking(move || {
         let planned = plan(&request);
         drop(room);
         planned
     });
     let planned = planned.await.map_err(|error| {
-        tracing::error!(%error, "a burst-parallel plan broke off");
-        let detail = "a defect of the predictor; the log says where";
+        tracing::error!(%error, "a burst-parallel plan panicked");
+        let detail = "a defect of the predictor; its log has the panic message";
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
     })?;
     Ok(axum::Json(BurstPlan { workers, ..planned? }))
 }
 
-/// Puts the speeds of a job's workers into the request.
+/// Sets the speeds of the request to the forecast speeds of the job's workers.
 async fn workers(api: &Api, job_id: &JobId, request: &mut BurstRequest) -> Result<Vec<WorkerId>, Refusal> {
     if request.speeds.is_some() {
-        return Err(Refusal::invalid("speeds: must be left out where job_id says whose speeds they are"));
+        return Err(Refusal::invalid("speeds: must be omitted if job_id is set; set only one of them"));
     }
     let forecast = api.jobs.job(job_id).await?.forecast().await?;
     if forecast.workers.is_empty() {
-        return Err(Refusal::invalid(format!("job_id: job {job_id} has no live workers to plan for")));
+        return Err(Refusal::invalid(format!(
+            "job_id: job {job_id} has no live workers; start workers or set speeds"
+        )));
     }
     request.speeds = Some(relative_speeds(&forecast.workers));
     Ok(forecast.workers.into_iter().map(|worker| worker.worker).collect())
@@ -96,7 +101,7 @@ impl From<PlanError> for Refusal {
         let detail = error.to_string();
         if error.is_infeasible() {
             let status = StatusCode::UNPROCESSABLE_ENTITY;
-            return Self::new(status, "infeasible", "No plan keeps the rules", detail);
+            return Self::new(status, "infeasible", "No plan meets the limits", detail);
         }
         Self::invalid(detail)
     }

@@ -1,4 +1,4 @@
-//! From errors to problem+json: the only place that knows which error is which status.
+//! Conversion of errors to problem+json: the only place that maps errors to status codes.
 
 use std::any::Any;
 use std::time::Duration;
@@ -12,25 +12,26 @@ use evenstep_store::{Fault, StoreError};
 
 use crate::jobs::JobError;
 
-/// Seconds after which a paused job or a busy store is worth another try.
+/// Seconds after which a client may retry if a job is paused or the store is busy.
 const RETRY_AFTER_S: u64 = 1;
 
-/// A refusal on its way out.
+/// An error response.
 #[derive(Debug)]
 pub struct Refusal {
     problem: Box<Problem>,
-    /// Whether it was made before the body was read.
+    /// Whether the error occurred before the body was read.
     body_unread: bool,
     /// The predictor that serves the job.
     elsewhere: Option<Elsewhere>,
 }
 
-/// Where another predictor is reached; on the response, until the path of the request is put behind it.
+/// URL of another predictor. An extension of the response, until [`point_elsewhere`] appends the path of the
+/// request.
 #[derive(Debug, Clone)]
 struct Elsewhere(String);
 
 impl Refusal {
-    /// A refusal of a kind; `slug` is the stable last part of its type.
+    /// An error response. `slug` is the stable last part of its type.
     pub fn new(status: StatusCode, slug: &str, title: &str, detail: impl Into<String>) -> Self {
         let problem = Box::new(Problem {
             kind: format!("{}{slug}", Problem::TYPE_PREFIX),
@@ -46,13 +47,13 @@ impl Refusal {
         Self { problem, body_unread: false, elsewhere: None }
     }
 
-    /// A value that breaks a rule.
+    /// An error response for a value that breaks a rule: 422.
     pub fn invalid(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", "A value breaks a rule", detail)
     }
 
-    /// The same, made before the body was read. What is left of it ends the connection, and the client is told so: on a
-    /// connection that it takes for alive its next request would fail.
+    /// Marks the error as one that occurred before the body was read. The response then closes the
+    /// connection, because the unread rest of the body would make the client's next request on it fail.
     pub fn body_unread(self) -> Self {
         Self { body_unread: true, ..self }
     }
@@ -61,7 +62,7 @@ impl Refusal {
         self.retry_after(RETRY_AFTER_S)
     }
 
-    /// Worth another try after so many seconds.
+    /// Sets `Retry-After`, in seconds.
     pub fn retry_after(mut self, seconds: u64) -> Self {
         self.problem.retry_after_s = Some(seconds);
         self
@@ -83,9 +84,9 @@ impl From<JobError> for Refusal {
                 Self::new(StatusCode::NOT_FOUND, "unknown-worker", "Unknown worker", detail)
             }
             JobError::NotAnswered { .. } => {
-                Self::new(StatusCode::NOT_FOUND, "not-answered", "Iteration not answered", detail)
+                Self::new(StatusCode::NOT_FOUND, "not-answered", "Iteration not allocated", detail)
             }
-            JobError::Gone { .. } => Self::new(StatusCode::GONE, "gone", "No longer kept", detail),
+            JobError::Gone { .. } => Self::new(StatusCode::GONE, "gone", "Deleted by retention", detail),
             JobError::StaleGeneration { current, .. } => {
                 let mut refusal =
                     Self::new(StatusCode::CONFLICT, "stale-generation", "Stale generation", detail);
@@ -98,12 +99,12 @@ impl From<JobError> for Refusal {
             JobError::Cooling { source, .. } => {
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 let seconds = u64::try_from(source.wait_ms).unwrap_or_default().div_ceil(1000);
-                Self::new(status, "cooling-down", "Came and went too often", detail).retry_after(seconds)
+                Self::new(status, "cooling-down", "Joined and left too often", detail).retry_after(seconds)
             }
             JobError::Infeasible { source, .. } => {
                 let status = StatusCode::UNPROCESSABLE_ENTITY;
                 let mut refusal =
-                    Self::new(status, "infeasible", "The bounds cannot hold the global batch", detail);
+                    Self::new(status, "infeasible", "The bounds do not allow the global batch", detail);
                 refusal.problem.global_batch = Some(source.total);
                 refusal.problem.sum_of_floors = Some(source.floors);
                 refusal.problem.sum_of_caps = source.caps;
@@ -111,7 +112,7 @@ impl From<JobError> for Refusal {
             }
             JobError::Invalid(_) => Self::invalid(detail),
             JobError::Conflict(_) => {
-                Self::new(StatusCode::CONFLICT, "conflict", "Contradicts what was answered or kept", detail)
+                Self::new(StatusCode::CONFLICT, "conflict", "Conflicts with the stored state", detail)
             }
             JobError::Store(error) => error.into(),
         }
@@ -119,15 +120,15 @@ impl From<JobError> for Refusal {
 }
 
 impl From<StoreError> for Refusal {
-    /// What the database said stays in the log.
+    /// The database's message is only logged.
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Busy => {
-                Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too much at once", error.to_string())
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too many requests", error.to_string())
                     .retry()
             }
             StoreError::Taken | StoreError::Closed | StoreError::Fenced | StoreError::Unsettled => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Ask again", error.to_string())
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Retry later", error.to_string())
                     .retry()
             }
             error => {
@@ -161,7 +162,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Says in `Location` where a request that belongs elsewhere has to go: the same path there.
+/// Sets `Location` of a redirect to the same path and query at the predictor that serves the job.
 pub async fn point_elsewhere(request: Request, next: Next) -> Response {
     let path = request.uri().path_and_query().cloned();
     let mut response = next.run(request).await;
@@ -174,30 +175,32 @@ pub async fn point_elsewhere(request: Request, next: Next) -> Response {
     response
 }
 
-/// No endpoint of this path.
+/// The response to an unknown path: 404.
 pub async fn unknown_path(uri: Uri) -> Refusal {
-    let detail = format!("{} is no path of this service; /docs lists them", uri.path());
+    let detail = format!("path {} does not exist; /docs lists all paths", uri.path());
     Refusal::new(StatusCode::NOT_FOUND, "unknown-path", "Unknown path", detail).body_unread()
 }
 
-/// The endpoint knows other methods.
+/// The response to a method that the endpoint does not support: 405.
 pub async fn wrong_method(method: Method, uri: Uri) -> Refusal {
-    let detail = format!("{} does not take {method}; /docs lists what it takes", uri.path());
+    let detail =
+        format!("path {} does not support {method}; /docs lists the methods it supports", uri.path());
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "wrong-method", "Wrong method", detail).body_unread()
 }
 
-/// A request that took too long. What it had begun to write may become durable all the same: asking again is safe.
+/// The response to a request that took too long: 503. Its writes may still become durable; repeating the
+/// request is safe.
 pub async fn timed_out(limit: Duration) -> Refusal {
-    let detail = format!("no answer within {} s; ask again, that is safe", limit.as_secs());
+    let detail = format!("no response within {} s; retry, requests are idempotent", limit.as_secs());
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "timed-out", "Timed out", detail).retry().body_unread()
 }
 
-/// A defect of ours: this request fails, the others go on.
-#[expect(clippy::needless_pass_by_value, reason = "the signature that CatchPanicLayer asks for")]
+/// The response to a panic: 500. Other requests are not affected.
+#[expect(clippy::needless_pass_by_value, reason = "the signature that CatchPanicLayer requires")]
 pub fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let said =
         panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     tracing::error!(panic = said.unwrap_or("unknown"), "a request panicked");
-    let detail = "a defect of the predictor; the log says where";
+    let detail = "a defect of the predictor; its log has the panic message";
     Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail).into_response()
 }

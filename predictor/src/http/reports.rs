@@ -1,4 +1,4 @@
-//! Pages that backtests, simulations and trainings wrote into one folder: which there are, and each of them.
+//! Reports: HTML pages of backtests, simulations and trainings in one folder. Lists and serves them.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -19,23 +19,23 @@ use super::body::InPath;
 use super::page;
 use super::problem::Refusal;
 
-/// Entries of the folder that are looked at.
+/// Limit of folder entries that are read.
 const ENTRIES_MAX: usize = 10_000;
-/// Reports in a list: the newest.
+/// Limit of reports in the list; the newest are kept.
 const REPORTS_MAX: usize = 500;
-/// The largest report, in bytes.
+/// Size limit of a report, in bytes.
 const REPORT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// The reports themselves: pages, not part of the API.
+/// Routes of the reports themselves. They are pages and not part of the API.
 pub fn pages() -> Router<Api> {
     Router::new().route("/reports/{name}", get(open))
 }
 
-/// Pages (*.html) in the folder that the service was started with (`--reports`), the newest first.
+/// List the reports (*.html) in the folder of `serve --reports`, newest first.
 #[utoipa::path(
     get, path = "/v1/reports", tag = "store",
     responses((status = 200, description = "The reports", body = ReportsView), (status = 503, description = "The folder cannot be read", body = Problem))
@@ -46,10 +46,10 @@ async fn list(State(api): State<Api>) -> Result<axum::Json<ReportsView>, Refusal
     Ok(axum::Json(ReportsView { reports: Some(reports) }))
 }
 
-/// One of them, by the name that the list has.
+/// Serves one report, by the name in the list.
 async fn open(State(api): State<Api>, InPath(name): InPath<String>) -> Result<Response, Refusal> {
     let unknown = || {
-        let detail = format!("{name:?} is no report: /v1/reports lists them");
+        let detail = format!("{name:?} is not a report; /v1/reports lists all reports");
         Refusal::new(StatusCode::NOT_FOUND, "unknown-report", "Unknown report", detail)
     };
     let folder = api.reports.as_ref().filter(|_| is_name(&name)).ok_or_else(unknown)?;
@@ -57,7 +57,9 @@ async fn open(State(api): State<Api>, InPath(name): InPath<String>) -> Result<Re
     let bytes = match blocking(move || take(&path)).await? {
         Taken::Page(bytes) => bytes,
         Taken::TooLarge(bytes) => {
-            let detail = format!("{name:?} has {bytes} bytes; at most {REPORT_BYTES_MAX} are shown");
+            let detail = format!(
+                "{name:?} has {bytes} bytes, above the limit of {REPORT_BYTES_MAX}; open the file directly"
+            );
             return Err(Refusal::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "invalid",
@@ -75,14 +77,14 @@ async fn open(State(api): State<Api>, InPath(name): InPath<String>) -> Result<Re
     Ok((headers, page::wary(), bytes).into_response())
 }
 
-/// Disks are waited for on threads of their own.
+/// Runs blocking file operations on a separate thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, Refusal> {
     let failed = |error: io::Error| {
         tracing::error!(%error, "the folder of reports cannot be read");
-        let detail = "the folder of reports cannot be read; the log says why";
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Ask again", detail)
+        let detail = "the folder of reports cannot be read; the log has the error";
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Retry later", detail)
     };
     tokio::task::spawn_blocking(work)
         .await
@@ -90,7 +92,7 @@ async fn blocking<T: Send + 'static>(
         .map_err(failed)
 }
 
-/// Whether it names a file of the folder itself, that is a page and not hidden.
+/// Whether it is the name of an HTML file directly in the folder that is not hidden.
 fn is_name(name: &str) -> bool {
     name.ends_with(".html") && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }
@@ -103,10 +105,10 @@ fn look(folder: &Path) -> io::Result<Vec<ReportLine>> {
     Ok(found)
 }
 
-/// None for what is no page, and for what went away meanwhile.
+/// Returns `None` for an entry that is not a report or was deleted meanwhile.
 fn line(entry: &fs::DirEntry) -> Option<ReportLine> {
     let name = entry.file_name().into_string().ok().filter(|name| is_name(name))?;
-    // Of the entry itself: a link may lead out of the folder.
+    // Metadata of the entry itself: a link may lead out of the folder.
     let file = entry.metadata().ok().filter(fs::Metadata::is_file)?;
     let modified = file.modified().ok()?.duration_since(UNIX_EPOCH).unwrap_or_default();
     let modified_unix_ms = i64::try_from(modified.as_millis()).unwrap_or(i64::MAX);
@@ -130,7 +132,7 @@ fn take(path: &PathBuf) -> io::Result<Taken> {
         Err(error) => return Err(error),
     }
     let mut bytes = Vec::new();
-    // It may have grown since.
+    // The file may have grown since its size was checked.
     File::open(path)?.take(REPORT_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(Taken::Page(bytes))
 }

@@ -1,4 +1,4 @@
-//! The store at a glance.
+//! The summary of the store.
 
 use axum::extract::State;
 use evenstep_protocol::{Problem, StoreView};
@@ -12,7 +12,9 @@ pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(get))
 }
 
-/// What the store holds, how much room it takes, and what retention did. Rows are counted: not meant for every second.
+/// Get the contents and size of the store, and the statistics of retention.
+///
+/// Counts rows: too expensive for a request every second.
 #[utoipa::path(
     get, path = "/v1/store", tag = "store",
     responses((status = 200, description = "The store", body = StoreView), (status = 503, description = "The store failed", body = Problem))

@@ -1,4 +1,4 @@
-//! `POST /v1/telemetry`: samples of a node, at least once on the wire, exactly once in the store.
+//! `POST /v1/telemetry`: receives samples of a node. Delivered at least once, stored exactly once.
 
 use std::fmt::{Arguments, Display};
 
@@ -14,25 +14,27 @@ use super::Api;
 use super::body::{INTEGER_MAX, Text, locate, readings, seconds, within};
 use super::problem::Refusal;
 
-/// Samples in one batch.
+/// Limit of samples in one batch.
 const SAMPLES_MAX: u64 = 1000;
-/// Processes or GPUs in one sample.
+/// Limit of processes or GPUs in one sample.
 const PARTS_MAX: u64 = 256;
-/// The longest boot id, reason or name, in bytes.
+/// Length limit of a boot ID, reason or name, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(post))
 }
 
-/// Keep a node's samples. The answer comes when they are durable; sending a batch again stores nothing twice.
+/// Store the samples of a node.
+///
+/// The response is sent when they are durable. Sending a batch again stores nothing twice.
 #[utoipa::path(
     post, path = "/v1/telemetry", tag = "telemetry", request_body = TelemetryBatch,
     responses(
         (status = 200, description = "Durable", body = TelemetryAnswer),
-        (status = 413, description = "Body too large: send less at once", body = Problem),
+        (status = 413, description = "Body too large; send smaller batches", body = Problem),
         (status = 422, description = "A value breaks a rule; nothing was stored", body = Problem),
-        (status = 429, description = "Too much at once; Retry-After says when to send again", body = Problem),
+        (status = 429, description = "Too many requests; Retry-After is the time to wait, in seconds", body = Problem),
     )
 )]
 async fn post(State(api): State<Api>, Text(text): Text) -> Result<axum::Json<TelemetryAnswer>, Refusal> {
@@ -41,7 +43,7 @@ async fn post(State(api): State<Api>, Text(text): Text) -> Result<axum::Json<Tel
     Ok(axum::Json(answer))
 }
 
-/// A [`TelemetryBatch`] whose samples are still the text that came.
+/// A [`TelemetryBatch`] whose samples are slices of the request's text.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Batch<'a> {
@@ -52,10 +54,10 @@ struct Batch<'a> {
     samples: Vec<&'a RawValue>,
 }
 
-/// Checks a batch. What goes on is its own text: the samples are read to be judged, one at a time, and not kept.
+/// Checks a batch. The original text is stored: samples are parsed one at a time for the checks and not kept.
 fn read(text: String) -> Result<TelemetryRows, Refusal> {
     let misread = |error: serde_json::Error| {
-        // Read again as a whole, for an error that says where in the body it is.
+        // Parsed again as a whole, for an error that names the path in the body.
         let error = serde_json::from_str::<TelemetryBatch>(&text).err().unwrap_or(error);
         locate::<TelemetryBatch>(text.as_bytes(), &error)
     };
@@ -70,13 +72,13 @@ fn read(text: String) -> Result<TelemetryRows, Refusal> {
     for (at, raw) in batch.samples.iter().enumerate() {
         let sample: NodeSample = serde_json::from_str(raw.get()).map_err(misread)?;
         check_sample(format_args!("samples[{at}]"), &sample)?;
-        // The raw value is a slice of the text: their addresses say which.
+        // The raw value is a slice of the text; their addresses give its position.
         let begin = raw.get().as_ptr().addr() - text.as_ptr().addr();
         samples.push((sample.at_unix_ms, begin..begin + raw.get().len()));
     }
     let Batch { node, boot_id, sequence, .. } = batch;
     TelemetryRows::new(node, boot_id, sequence, text, samples)
-        .ok_or_else(|| Refusal::invalid("samples: must be parts of the body"))
+        .ok_or_else(|| Refusal::invalid("samples: must be within the body"))
 }
 
 fn check_sample(at: Arguments<'_>, sample: &NodeSample) -> Result<(), Refusal> {
@@ -126,9 +128,12 @@ fn missing(at: Arguments<'_>, missing: &std::collections::BTreeMap<String, Strin
 
 fn check_text(name: impl Display, text: &str) -> Result<(), Refusal> {
     if text.len() > TEXT_BYTES_MAX {
-        return Err(Refusal::invalid(format!("{name}: {} bytes; at most {TEXT_BYTES_MAX}", text.len())));
+        return Err(Refusal::invalid(format!(
+            "{name}: {} bytes exceed the limit of {TEXT_BYTES_MAX}",
+            text.len()
+        )));
     }
-    // PostgreSQL keeps every character but this one.
+    // PostgreSQL text cannot contain NUL.
     if text.contains('\0') {
         return Err(Refusal::invalid(format!("{name}: {text:?} must not contain the character 0")));
     }

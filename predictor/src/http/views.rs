@@ -11,16 +11,16 @@ use super::Api;
 use super::body::{INTEGER_MAX, InPath, InQuery, within};
 use super::problem::Refusal;
 
-/// Iterations in one answer.
+/// Limit of iterations in one response.
 const LIMIT_MAX: u64 = 10_000;
-/// Iterations in one answer where nobody says how many.
+/// Iterations in one response if the request sets no limit.
 const LIMIT_DEFAULT: u64 = 100;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(forecast)).routes(routes!(allocations)).routes(routes!(speeds))
 }
 
-/// What each live worker is expected to do in the coming iteration, and which models say so.
+/// Get the forecast of each live worker for the next iteration, and the models behind it.
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}/forecast", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
     responses((status = 200, description = "The forecast", body = ForecastView), (status = 404, description = "Unknown job", body = Problem))
@@ -36,17 +36,17 @@ async fn forecast(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Span {
-    /// The first iteration; by default such that the latest are shown.
+    /// First iteration; the default shows the latest ones.
     from: Option<u64>,
-    /// At most so many iterations, 1 to 10,000; default 100.
+    /// Limit of iterations, 1 to 10,000; default 100.
     limit: Option<u64>,
-    /// Only this worker (speeds).
+    /// Return only this worker (speeds).
     #[param(value_type = Option<String>)]
     worker: Option<WorkerId>,
 }
 
 impl Span {
-    /// The first iteration and how many, checked.
+    /// The first iteration and the number of iterations, checked.
     fn bounds(&self, next_iteration: u64) -> Result<(u64, u64), Refusal> {
         let limit = self.limit.unwrap_or(LIMIT_DEFAULT);
         within("limit", limit, 1..=LIMIT_MAX)?;
@@ -56,11 +56,11 @@ impl Span {
     }
 }
 
-/// The answers of iterations, with their decisions.
+/// Get the allocations of iterations, with their decisions.
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}/allocations", tag = "jobs",
     params(("job_id" = String, Path, description = "The job"), Span),
-    responses((status = 200, description = "By iteration", body = Vec<AllocateAnswer>), (status = 404, description = "Unknown job", body = Problem))
+    responses((status = 200, description = "The allocations, by iteration", body = Vec<AllocateAnswer>), (status = 404, description = "Unknown job", body = Problem))
 )]
 async fn allocations(
     State(api): State<Api>,
@@ -72,7 +72,7 @@ async fn allocations(
     Ok(axum::Json(job.allocations(from, limit).await?))
 }
 
-/// Predicted against actual speed, by iteration and worker.
+/// Get predicted and actual speeds, by iteration and worker.
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}/speeds", tag = "jobs",
     params(("job_id" = String, Path, description = "The job"), Span),

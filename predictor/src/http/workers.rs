@@ -1,4 +1,4 @@
-//! Workers of a job: join, leave, and who is there.
+//! Workers of a job: join, leave, list, override.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -14,7 +14,7 @@ use super::jobs::check_bounds;
 use super::operator::Operator;
 use super::problem::Refusal;
 
-/// The longest description of a device, in bytes.
+/// Length limit of a device description, in bytes.
 const DEVICE_BYTES_MAX: usize = 256;
 
 pub fn router() -> OpenApiRouter<Api> {
@@ -25,15 +25,15 @@ pub fn router() -> OpenApiRouter<Api> {
         .routes(routes!(set_override, lift_override))
 }
 
-/// A worker takes part from the next unanswered iteration on. Joining again renews its lease.
+/// Add a worker from the next iteration that was not requested yet. Joining again renews its lease.
 #[utoipa::path(
     post, path = "/v1/jobs/{job_id}/workers", tag = "workers",
     params(("job_id" = String, Path, description = "The job")), request_body = JoinRequest,
     responses(
-        (status = 200, description = "Who takes part now, and in which generation", body = JoinAnswer),
+        (status = 200, description = "The live workers and the generation", body = JoinAnswer),
         (status = 404, description = "Unknown job", body = Problem),
         (status = 422, description = "A value breaks a rule", body = Problem),
-        (status = 503, description = "It came and went too often; Retry-After says when it may come back", body = Problem),
+        (status = 503, description = "The worker joined and left too often; Retry-After is the time to wait, in seconds", body = Problem),
     )
 )]
 async fn join(
@@ -45,16 +45,18 @@ async fn join(
     within("memory_bytes", request.memory_bytes.unwrap_or(1), 1..=INTEGER_MAX)?;
     let device_bytes = request.device.as_ref().map_or(0, String::len);
     if device_bytes > DEVICE_BYTES_MAX {
-        return Err(Refusal::invalid(format!("device: {device_bytes} bytes; at most {DEVICE_BYTES_MAX}")));
+        return Err(Refusal::invalid(format!(
+            "device: {device_bytes} bytes exceed the limit of {DEVICE_BYTES_MAX}"
+        )));
     }
-    // PostgreSQL keeps every character but this one.
+    // PostgreSQL text cannot contain NUL.
     if let Some(device) = request.device.as_ref().filter(|device| device.contains('\0')) {
         return Err(Refusal::invalid(format!("device: {device:?} must not contain the character 0")));
     }
     Ok(axum::Json(api.jobs.job(&job_id).await?.join(request).await?))
 }
 
-/// Every worker that ever joined.
+/// List all workers that ever joined.
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}/workers", tag = "workers",
     params(("job_id" = String, Path, description = "The job")),
@@ -67,7 +69,7 @@ async fn list(
     Ok(axum::Json(api.jobs.job(&job_id).await?.workers().await?))
 }
 
-/// A worker leaves, from the next iteration on. Leaving again changes nothing.
+/// Remove a worker from the next iteration on. Removing it again has no effect.
 #[utoipa::path(
     delete, path = "/v1/jobs/{job_id}/workers/{worker}", tag = "workers",
     params(
@@ -75,7 +77,7 @@ async fn list(
         ("worker" = String, Path, description = "The worker, with / written as %2F"),
     ),
     responses(
-        (status = 200, description = "Who takes part now, and in which generation", body = JoinAnswer),
+        (status = 200, description = "The live workers and the generation", body = JoinAnswer),
         (status = 404, description = "Unknown job or worker", body = Problem),
     )
 )]
@@ -86,8 +88,10 @@ async fn leave(
     Ok(axum::Json(api.jobs.job(&job_id).await?.leave(&worker).await?))
 }
 
-/// A worker ran out of memory. It is capped below that batch from now on; what was answered is void, and asked for again in the
-/// new generation. Reporting the same again changes nothing.
+/// Report that a worker ran out of memory.
+///
+/// The predictor caps the worker below that batch. Allocations already returned become void; request them
+/// again in the new generation. A repeated report has no effect.
 #[utoipa::path(
     post, path = "/v1/jobs/{job_id}/workers/{worker}/oom", tag = "workers",
     params(
@@ -96,7 +100,7 @@ async fn leave(
     ),
     request_body = OomReport,
     responses(
-        (status = 200, description = "Its cap, and the generation to ask in", body = OomAnswer),
+        (status = 200, description = "The cap, and the generation to request allocations in", body = OomAnswer),
         (status = 404, description = "Unknown job or worker", body = Problem),
         (status = 422, description = "A value breaks a rule", body = Problem),
     )
@@ -111,7 +115,7 @@ async fn out_of_memory(
     Ok(axum::Json(api.jobs.job(&job_id).await?.out_of_memory(&worker, &report).await?))
 }
 
-/// Pin, pause or bound a worker, from the next unanswered iteration on.
+/// Pin, pause or bound a worker from the next iteration that was not requested yet.
 #[utoipa::path(
     put, path = "/v1/jobs/{job_id}/workers/{worker}/override", tag = "workers", security(("operator" = []), ()),
     params(
@@ -120,7 +124,7 @@ async fn out_of_memory(
     ),
     request_body = WorkerOverride,
     responses(
-        (status = 204, description = "It holds until it is lifted"),
+        (status = 204, description = "The override applies until it is deleted"),
         (status = 401, description = "The service has an operator token, and the request lacks it", body = Problem),
         (status = 404, description = "Unknown job or worker", body = Problem),
         (status = 422, description = "A value breaks a rule", body = Problem),
@@ -135,13 +139,15 @@ async fn set_override(
     check_bounds(wanted.min_local_batch, wanted.max_local_batch)?;
     within("pinned_local_batch", wanted.pinned_local_batch.unwrap_or(0), 0..=INTEGER_MAX)?;
     if wanted.paused && wanted.pinned_local_batch.is_some() {
-        return Err(Refusal::invalid("paused: a worker with a pinned_local_batch cannot be paused as well"));
+        return Err(Refusal::invalid(
+            "paused: a worker with a pinned_local_batch cannot be paused; set only one of them",
+        ));
     }
     api.jobs.job(&job_id).await?.set_override(&worker, Some(wanted)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Lift what an operator wanted of a worker. Lifting nothing changes nothing.
+/// Delete the override of a worker. Has no effect if none is set.
 #[utoipa::path(
     delete, path = "/v1/jobs/{job_id}/workers/{worker}/override", tag = "workers", security(("operator" = []), ()),
     params(
@@ -149,7 +155,7 @@ async fn set_override(
         ("worker" = String, Path, description = "The worker, with / written as %2F"),
     ),
     responses(
-        (status = 204, description = "Nothing is wanted of it any more"),
+        (status = 204, description = "The worker has no override"),
         (status = 401, description = "The service has an operator token, and the request lacks it", body = Problem),
         (status = 404, description = "Unknown job or worker", body = Problem),
     )

@@ -1,4 +1,4 @@
-//! The way of a request: validate, observe, decide, commit, publish.
+//! Allocation requests: validate, observe, decide, commit, publish.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use super::load::log_skipped;
 use super::responses::AllocateResponse;
 use super::validate::validate;
 
-/// Bytes of a response beside its shares, about: what is allocated for it.
+/// Approximate size of a response without its shares, in bytes; used to allocate its buffer.
 const RESPONSE_BYTES: usize = 1024;
-/// Bytes of one worker's share in a response, about.
+/// Approximate size of one worker's share in a response, in bytes.
 const SHARE_BYTES: usize = 400;
 
 /// The outcome of a request for an allocation.
@@ -29,18 +29,18 @@ pub struct Allocated {
 }
 
 impl Job {
-    /// The allocation of an iteration: the one that it has, or a new one that is durable before this returns.
+    /// Returns the allocation of an iteration: the existing one, or a new one that is durable before this
+    /// returns.
     ///
-    /// # Errors
-    /// Any [`JobError`]. If an iteration cannot be planned, the reports of the request are stored all the same, and nothing else
-    /// changes.
+    /// # Errors Any [`JobError`]. If an iteration cannot be planned, the reports of the request are stored
+    /// nevertheless, and nothing else changes.
     #[tracing::instrument(name = "jobs.allocate", level = "debug", skip_all, fields(job_id = %self.id(), iteration = request.iteration))]
     pub async fn allocate(&self, mut request: AllocateRequest) -> Result<Allocated, JobError> {
         if let Some(response) = self.published().response(&request) {
             return Ok(Allocated { response, is_new: false });
         }
         match self.try_allocate(&mut request).await {
-            // An earlier request was dropped while its allocation was being written: now it can be read.
+            // An earlier request was dropped while its allocation was being written. Now it can be read.
             Err(JobError::Store(StoreError::Taken)) => self.try_allocate(&mut request).await,
             outcome => outcome,
         }
@@ -115,8 +115,9 @@ impl Job {
         Ok(Allocated { response: response?, is_new })
     }
 
-    /// The response that an iteration has already, in memory or in the store. One whose workers have since departed is void:
-    /// nobody can have carried it out, and the iteration is planned again.
+    /// Returns the existing response of an iteration, from memory or the store. If one of its workers has
+    /// departed since, the response is void: no rank can have carried it out, and the iteration is planned
+    /// again.
     async fn known_response(
         &self,
         state: &JobState,
@@ -146,10 +147,9 @@ impl Job {
         Ok(())
     }
 
-    /// The response that an iteration has, for the other ranks; never plans.
+    /// Returns the existing response of an iteration, for the other ranks; never plans.
     ///
-    /// # Errors
-    /// [`JobError::NotAnswered`], [`JobError::Gone`], or what the store says.
+    /// # Errors [`JobError::NotAnswered`], [`JobError::Gone`], or an error of the store.
     pub async fn allocated(&self, iteration: u64) -> Result<AllocateResponse, JobError> {
         if let Some(response) = self.published().latest(iteration) {
             return Ok(response.clone());
@@ -162,7 +162,7 @@ impl Job {
     }
 }
 
-/// Plans an iteration; the state stays as it is.
+/// Plans an iteration without changing the state.
 #[tracing::instrument(name = "core.plan", level = "debug", skip_all)]
 fn decide(state: &JobState, request: &AllocateRequest) -> Result<(AllocateResponse, Decided), JobError> {
     let decided = state.decide(request).map_err(|undecided| refusal(&request.job_id, undecided))?;

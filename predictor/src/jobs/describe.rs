@@ -1,4 +1,4 @@
-//! A job's state for pages and dashboards.
+//! Views of a job's state for pages and dashboards.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use evenstep_protocol::{
     WorkerForecastView, WorkerState as WorkerStateView, WorkerView, WorkersView,
 };
 
-/// Whether iterations can be allocated.
+/// Whether allocations can be planned.
 pub fn activity(state: &JobState) -> JobStateView {
     let live = state.members.live().count() as u64;
     if live >= state.spec.min_workers.max(1) { JobStateView::Running } else { JobStateView::Paused }
 }
 
-/// The job at a glance.
+/// The summary of the job.
 pub fn job(state: &JobState, job_id: &JobId) -> JobView {
     JobView {
         job_id: job_id.clone(),
@@ -31,7 +31,7 @@ pub fn job(state: &JobState, job_id: &JobId) -> JobView {
     }
 }
 
-/// Every worker that ever joined, with the number of its reports.
+/// Every worker that ever joined, with its number of reports.
 pub fn workers(state: &JobState, job_id: &JobId, counts: &BTreeMap<String, u64>) -> WorkersView {
     let pools = state.pools();
     let mut rank = 0;
@@ -71,7 +71,7 @@ pub fn workers(state: &JobState, job_id: &JobId, counts: &BTreeMap<String, u64>)
     WorkersView { job_id: job_id.clone(), generation: state.members.generation(), workers }
 }
 
-/// What each live worker is expected to do next.
+/// The forecast of each live worker.
 pub fn forecast(state: &JobState, job_id: &JobId, refits: RefitView) -> ForecastView {
     let models = &state.models;
     let workers = state.members.live().map(|id| {

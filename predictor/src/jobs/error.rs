@@ -1,95 +1,102 @@
-//! Why a request about a job fails.
+//! Errors of requests about a job.
 
 use evenstep_core::allocate::Infeasible;
 use evenstep_core::membership::Cooling;
 use evenstep_protocol::{JobId, WorkerId};
 use evenstep_store::StoreError;
 
-/// Why a request about a job fails.
+/// An error of a request about a job.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    /// No job of this name.
-    #[error("job {0} is unknown: PUT /v1/jobs/{0} first")]
+    /// No job with this ID exists.
+    #[error("unknown job {0}; create it with PUT /v1/jobs/{0}")]
     UnknownJob(JobId),
-    /// Another predictor answers for the job.
-    #[error("job {job_id} is served by {url}")]
+    /// Another predictor serves the job.
+    #[error("job {job_id} is served by {url}; send the request there")]
     Elsewhere {
         /// The job.
         job_id: JobId,
-        /// Where that one is reached.
+        /// URL of that predictor.
         url: String,
     },
-    /// No worker of this name in the job.
-    #[error("worker {worker} never joined job {job_id}")]
+    /// No worker with this ID ever joined the job.
+    #[error("unknown worker {worker}: it never joined job {job_id}")]
     UnknownWorker {
         /// The job.
         job_id: JobId,
         /// The worker.
         worker: String,
     },
-    /// The asker trains in a generation that is over, or has not begun.
-    #[error("generation {asked} of job {job_id} is not the current one, {current}")]
+    /// The request is for a generation that has ended or not begun.
+    #[error(
+        "generation {asked} of job {job_id} is not the current generation {current}; join the job and retry"
+    )]
     StaleGeneration {
         /// The job.
         job_id: JobId,
-        /// What the asker said.
+        /// The generation of the request.
         asked: u64,
-        /// What is.
+        /// The current generation.
         current: u64,
     },
-    /// Too few live workers.
-    #[error("job {job_id} is paused: {live} live workers, {needed} needed")]
+    /// The job has fewer live workers than it requires.
+    #[error(
+        "job {job_id} is paused: {live} live workers, min_workers is {needed}; start more workers and retry"
+    )]
     Paused {
         /// The job.
         job_id: JobId,
-        /// Live workers.
+        /// Number of live workers.
         live: u64,
-        /// What the job asks for.
+        /// Number of workers that the job requires.
         needed: u64,
     },
-    /// A worker that came and went too often has to wait.
+    /// A worker joined and left too often and must wait before it joins again.
     #[error("worker {worker} of job {job_id} {source}")]
     Cooling {
         /// The job.
         job_id: JobId,
         /// The worker.
         worker: WorkerId,
-        /// For how long.
+        /// The remaining wait.
         source: Cooling,
     },
-    /// The bounds cannot hold the global batch.
+    /// The bounds of the workers do not allow the global batch.
     #[error("job {job_id}: {source}")]
     Infeasible {
         /// The job.
         job_id: JobId,
-        /// The numbers.
+        /// The global batch and the sums of the bounds.
         source: Infeasible,
     },
-    /// The iteration was not answered (yet).
-    #[error("iteration {iteration} of job {job_id} is not answered: POST /allocate asks for it")]
+    /// The iteration has no allocation.
+    #[error("iteration {iteration} of job {job_id} has no allocation; request it with POST /allocate")]
     NotAnswered {
         /// The job.
         job_id: JobId,
         /// The iteration.
         iteration: u64,
     },
-    /// The answer of an iteration was let go by age: what was told is not known any more, and must not be told otherwise.
-    #[error("iteration {iteration} of job {job_id} is gone: only answers from {kept_from} on are kept")]
+    /// Retention deleted the allocation of the iteration. It is not planned again, because the new allocation
+    /// could differ from the old one.
+    #[error(
+        "the allocation of iteration {iteration} of job {job_id} was deleted by retention; allocations from iteration {kept_from} on are kept"
+    )]
     Gone {
         /// The job.
         job_id: JobId,
         /// The iteration.
         iteration: u64,
-        /// The first that is kept.
+        /// First iteration whose allocation is kept.
         kept_from: u64,
     },
     /// A value breaks a rule that depends on the job.
     #[error("{0}")]
     Invalid(String),
-    /// The change contradicts what was answered already.
+    /// The change conflicts with the stored state, such as existing allocations.
     #[error("{0}")]
     Conflict(String),
-    /// The store says no: nothing was changed.
+    /// The store failed. Nothing was changed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -1,4 +1,4 @@
-//! Threads for fits, and the counters of their outcomes.
+//! Threads for fits of networks, and counters of their outcomes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +9,10 @@ use evenstep_observability::metrics::{collect, counters, histogram};
 use evenstep_protocol::RefitView;
 use tokio::sync::Semaphore;
 
-/// Durations of fits, in seconds.
+/// Histogram buckets of fits, in seconds.
 const FITS_S: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// The threads that fits may take, shared by all jobs, and how their fits went.
+/// Threads for fits, shared by all jobs, and counters of their outcomes.
 #[derive(Debug, Clone)]
 pub struct Pool {
     threads: Arc<Semaphore>,
@@ -21,19 +21,19 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of so many threads, at least one.
+    /// A pool of `threads` threads, at least one.
     pub fn new(threads: usize) -> Self {
         let fits =
             counters("evenstep_model_refits_total", "Networks fitted in the background.", &["outcome"]);
-        // There from the beginning, so that rates over them are 0 and not absent.
+        // Both outcomes exist from the start, so that rates over them are 0 and not absent.
         for outcome in ["fitted", "failed"] {
             fits.with_label_values(&[outcome]);
         }
-        let durations = histogram("evenstep_model_refit_duration_seconds", "Time of one fit.", FITS_S);
+        let durations = histogram("evenstep_model_refit_duration_seconds", "Duration of one fit.", FITS_S);
         Self { threads: Arc::new(Semaphore::new(threads.max(1))), fits, durations }
     }
 
-    /// How fits went.
+    /// The metric families.
     pub fn families(&self) -> Vec<MetricFamily> {
         let mut families = Vec::new();
         collect(&mut families, &self.fits, []);
@@ -47,15 +47,15 @@ impl Pool {
         self.fits.with_label_values(&[if is_fitted { "fitted" } else { "failed" }]).inc();
     }
 
-    /// Runs work on a thread of the pool, beside the async runtime.
+    /// Runs work on a thread of the pool, outside the async runtime.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        // Neither the semaphore nor the runtime goes away while jobs are refitted: then there is nothing to run for.
+        // The semaphore is never closed, and the runtime only ends with the process.
         let _thread = self.threads.acquire().await.ok()?;
         tokio::task::spawn_blocking(work).await.ok()
     }
 }
 
-/// How the fits of a job went.
+/// Outcomes of the fits of a job.
 #[derive(Debug, Default)]
 pub struct FitRecord {
     fitted: AtomicU64,
@@ -65,7 +65,7 @@ pub struct FitRecord {
 }
 
 impl FitRecord {
-    /// For people and dashboards.
+    /// The outcomes for the API.
     pub fn view(&self) -> RefitView {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         RefitView {
@@ -83,12 +83,12 @@ impl FitRecord {
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of observations in the models that were stored last.
+    /// Number of observations in the models stored last.
     pub fn stored_observations(&self) -> u64 {
         self.stored_observations.load(Ordering::Relaxed)
     }
 
-    /// Models with this number of observations were stored.
+    /// Records that models with this number of observations were stored.
     pub fn stored(&self, observations: u64) {
         self.stored_observations.store(observations, Ordering::Relaxed);
     }

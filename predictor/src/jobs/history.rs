@@ -1,4 +1,4 @@
-//! A stretch of a job's past in columns, thin enough for a chart.
+//! A period of a job's history in columns, thinned out for a chart.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,17 @@ use evenstep_store::{EveryNth, Measured};
 use super::error::JobError;
 use super::job::Job;
 
-/// Shares in one answer: wide jobs get fewer iterations.
+/// Limit of shares in one response. Jobs with many workers get fewer iterations.
 const SHARES_MAX: u64 = 32_768;
-/// Iterations in one answer, at least.
+/// Smallest number of iterations in one response.
 const POINTS_MIN: u64 = 8;
-/// Digits that a chart can show.
+/// Significant digits that a chart can show.
 const DIGITS: usize = 4;
 
 impl Job {
-    /// The last `since_s` seconds in at most `points` iterations, evenly picked.
+    /// Returns up to `points` evenly sampled iterations of the last `since_s` seconds.
     ///
-    /// # Errors
-    /// What the store says.
+    /// # Errors An error of the store.
     pub async fn history(&self, since_s: u64, points: u64) -> Result<HistoryView, JobError> {
         // Known once the job is in memory.
         let workers = self.view().await?.live_workers.max(1);
@@ -84,7 +83,7 @@ impl Columns {
         }
     }
 
-    /// A report of an iteration whose answer is there.
+    /// Adds a report of an iteration whose allocation is in the table.
     fn report(&mut self, report: &Measured) {
         let Ok(at) = self.iterations.binary_search(&report.iteration) else { return };
         let waiting_s = report.barrier_wait_s.unwrap_or(0.0) + report.loader_wait_s.unwrap_or(0.0);
@@ -130,7 +129,7 @@ impl Columns {
     }
 }
 
-/// To four significant digits, so that it takes few bytes.
+/// Rounds to four significant digits, which keeps the response small.
 fn rounded(value: f64) -> f64 {
     format!("{value:.*e}", DIGITS - 1).parse().unwrap_or(value)
 }

@@ -1,4 +1,4 @@
-//! One job, and who may change its state.
+//! One job, and exclusive access to its state.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -18,12 +18,12 @@ use crate::clock::Clock;
 #[derive(Debug)]
 pub struct Job {
     id: JobId,
-    /// The registration of this predictor in which it owns the job.
+    /// Registration of this predictor in which it owns the job.
     registration: u64,
     store: Store,
     clock: Clock,
     published: RwLock<Published>,
-    /// Empty until the first request that needs it.
+    /// `None` until the first request that needs it.
     held: Mutex<Option<Held>>,
     fits: FitRecord,
     live: Live,
@@ -37,32 +37,34 @@ pub(super) struct Held {
     in_doubt: bool,
 }
 
-/// The state of a job, held alone.
+/// Exclusive access to the state of a job.
 pub(super) struct StateGuard<'a> {
     held: MappedMutexGuard<'a, Held>,
     pub now_unix_ms: i64,
 }
 
 impl StateGuard<'_> {
-    /// The state, to be read.
+    /// The state, for reading.
     pub fn state(&self) -> &JobState {
         &self.held.state
     }
 
-    /// The state, to be changed. If the guard is dropped before [`Self::settle`], the next request reads the state from the store.
+    /// The state, for a change. If the guard is dropped before [`Self::settle`], the next request reads the
+    /// state from the store.
     pub fn change(&mut self) -> &mut Held {
         self.held.in_doubt = true;
         &mut self.held
     }
 
-    /// The state is what the store holds: the change is durable, or was of things that are not stored.
+    /// Marks the state as equal to the stored one: the change is durable, or only concerned values that are
+    /// not stored.
     pub fn settle(&mut self) {
         self.held.in_doubt = false;
     }
 }
 
 impl Job {
-    /// A job of which nothing is in memory yet.
+    /// A job without any state in memory.
     pub(super) fn new(id: JobId, registration: u64, store: Store, clock: Clock) -> Self {
         Self {
             id,
@@ -76,43 +78,43 @@ impl Job {
         }
     }
 
-    /// Its name.
+    /// The ID of the job.
     pub fn id(&self) -> &JobId {
         &self.id
     }
 
-    /// The registration of this predictor in which it owns the job.
+    /// Registration of this predictor in which it owns the job.
     pub(super) fn registration(&self) -> u64 {
         self.registration
     }
 
-    /// The outcomes of its fits.
+    /// Outcomes of the fits of its networks.
     pub(super) fn fits(&self) -> &FitRecord {
         &self.fits
     }
 
-    /// What happens in it while it runs.
+    /// Live statistics and log of the job.
     pub fn live(&self) -> &Live {
         &self.live
     }
 
-    /// Whether it is in memory.
+    /// Whether the state is in memory.
     pub(super) fn is_loaded(&self) -> bool {
         self.published().loaded
     }
 
-    /// The time by the service's clock.
+    /// The current time of the service's clock.
     pub(super) fn now_unix_ms(&self) -> i64 {
         self.clock.now_unix_ms()
     }
 
-    /// The store it is kept in.
+    /// The store of the job.
     pub(super) fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Takes the state for this request alone. Reads it from the store if it is not in memory or in doubt, and removes workers
-    /// whose lease expired.
+    /// Locks the state for this request. Reads it from the store if it is not in memory or in doubt, and
+    /// removes workers whose lease expired.
     pub(super) async fn lock(&self) -> Result<StateGuard<'_>, JobError> {
         let mut slot = self.held.lock().await;
         let now_unix_ms = self.clock.now_unix_ms();
@@ -137,8 +139,8 @@ impl Job {
     }
 
     async fn load(&self, now_unix_ms: i64) -> Result<JobState, JobError> {
-        // A request that was dropped may have left its write in the queue. This empty write returns after it, so that all of it
-        // is read or none.
+        // A request that was dropped may have left its write in the queue. This empty write completes after
+        // it, so that the state is read with all of that write or none.
         self.store.write(Vec::new(), now_unix_ms).await?;
         let mut fresh = Published::default();
         let state = load::load(&self.store, &self.id, now_unix_ms, |report| {
@@ -154,7 +156,7 @@ impl Job {
         Ok(state)
     }
 
-    /// Writes changes of the members; `rose` if they brought a new generation.
+    /// Writes changes of the workers. `rose` is true if they begin a new generation.
     pub(super) async fn write_membership(
         &self,
         guard: &StateGuard<'_>,
@@ -175,7 +177,7 @@ impl Job {
         Ok(())
     }
 
-    /// Publishes who takes part now, and in which generation.
+    /// Publishes the live workers and the generation.
     pub(super) fn publish_members(&self, state: &JobState) {
         self.live.members(state);
         let mut published = self.published_mut();
@@ -183,8 +185,8 @@ impl Job {
         published.departed_generation = state.members.departed_generation();
     }
 
-    /// Deletes the oldest iterations and keeps their statistics. The state is held meanwhile, as for every change: the next request
-    /// knows what was deleted, or reads it from the store.
+    /// Deletes the oldest iterations and keeps their statistics. The state stays locked meanwhile, as for
+    /// every change: the next request knows which iterations were deleted, or reads the state from the store.
     pub(super) async fn roll_up(&self, roll_up: &RollUp) -> Result<(), JobError> {
         let mut slot = self.held.lock().await;
         let held = slot.take();
@@ -197,12 +199,12 @@ impl Job {
         Ok(())
     }
 
-    /// What every request may read at once.
+    /// The published part of the state, for reading without the lock of the job.
     pub(super) fn published(&self) -> RwLockReadGuard<'_, Published> {
         self.published.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, to be changed.
+    /// The published part of the state, for a change.
     pub(super) fn published_mut(&self) -> RwLockWriteGuard<'_, Published> {
         self.published.write().unwrap_or_else(PoisonError::into_inner)
     }

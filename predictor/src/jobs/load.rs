@@ -1,4 +1,4 @@
-//! Reads a job from the store.
+//! Loads a job from the store.
 
 use evenstep_core::job::{FORMAT, JobState, Models, Restored, Skipped, WorkerState, controller};
 use evenstep_core::job::{read_device_model, read_models};
@@ -6,14 +6,15 @@ use evenstep_core::membership::{FLAP_DEPARTURES, Member, State};
 use evenstep_protocol::{AllocateAnswer, JobId, JobSpec, WorkerId, WorkerReport};
 use evenstep_store::{Store, StoreError, StoredWorker};
 
-/// Iterations whose reports are replayed through the models when a job is read from the store. Without stored models this is all
-/// they learn from: with a forgetting factor of 0.9985, older reports have at most a fifth of the weight of the newest.
+/// Number of iterations whose reports are replayed through the models when a job is loaded. Without stored
+/// models, the models learn only from these. With a forgetting factor of 0.9985, older reports have at most a
+/// fifth of the weight of the newest.
 pub const HISTORY_ITERATIONS: u64 = 1024;
 
-/// Reads a job and replays its recent reports; `None` if the job does not exist. `on_report` is called with each of these reports.
+/// Loads a job and replays its recent reports. Returns `None` if the job does not exist. Calls `on_report`
+/// with each of these reports.
 ///
-/// # Errors
-/// What the store says.
+/// # Errors An error of the store.
 pub async fn load(
     store: &Store,
     job_id: &JobId,
@@ -49,21 +50,20 @@ pub async fn load(
     Ok(Some(state))
 }
 
-/// Lets a worker whose models have learned nothing start from what was learned on a device of its kind.
+/// Initializes the models of a worker without observations from the models of a device of the same kind.
 ///
-/// # Errors
-/// What the store says.
+/// # Errors An error of the store.
 pub async fn warm_start(store: &Store, state: &mut JobState, worker: &WorkerId) -> Result<(), StoreError> {
     let Some(device) = state.device_of_cold(worker) else { return Ok(()) };
     let learned = store.device_model(device, FORMAT).await?;
-    // Without a model that can be read the worker starts cold.
+    // Without a readable model, the worker starts cold.
     if let Some(earlier) = learned.and_then(|learned| read_device_model(&learned).ok()) {
         state.warm_start(worker, earlier);
     }
     Ok(())
 }
 
-/// Logs the parts of reports from which nothing was learned.
+/// Logs the parts of reports that the models skipped.
 pub fn log_skipped(job_id: &JobId, skipped: &[Skipped]) {
     for skipped in skipped {
         match skipped {
@@ -75,9 +75,9 @@ pub fn log_skipped(job_id: &JobId, skipped: &[Skipped]) {
 
 async fn models(store: &Store, job_id: &JobId) -> Result<Models, StoreError> {
     let Some(state) = store.models(job_id, FORMAT).await? else { return Ok(Models::new()) };
-    // Models that cannot be read learn again from the recent reports.
+    // Unreadable models learn again from the recent reports.
     Ok(read_models(&state).unwrap_or_else(|error| {
-        tracing::warn!(%job_id, %error, "stored models cannot be read: they learn again");
+        tracing::warn!(%job_id, %error, "cannot read stored models; they learn again from recent reports");
         Models::new()
     }))
 }
@@ -89,7 +89,8 @@ fn learning_rate(
     let corrupt = |source| StoreError::Corrupt { what: "learning rate", source };
     match stored {
         Some(state) => serde_json::from_str(state).map_err(corrupt),
-        // HTTP accepts only settings that make a rule; a database that another program wrote may hold others.
+        // The HTTP API only accepts valid settings, but a database that another program wrote may hold
+        // others.
         None => controller(spec).map_err(|error| StoreError::Corrupt {
             what: "learning-rate rule",
             source: <serde_json::Error as serde::de::Error>::custom(error),
@@ -106,7 +107,7 @@ fn member(worker: &StoredWorker, now_unix_ms: i64) -> Member<WorkerId> {
     // Workers cannot renew leases while the service is down, so each live worker starts with a full lease.
     let last_seen_ms = if state == State::Live { now_unix_ms } else { worker.last_seen_unix_ms };
     let departures = worker.departures_unix_ms.iter().rev().take(FLAP_DEPARTURES).rev();
-    // The clock may have been set back: a departure in the future must not make a worker wait.
+    // The clock may have been set back. A departure in the future must not make a worker wait.
     let departures_ms = departures.map(|at_unix_ms| now_unix_ms.min(*at_unix_ms)).collect();
     Member { id: worker.request.worker.clone(), state, last_seen_ms, departures_ms }
 }

@@ -1,4 +1,4 @@
-//! Workers that join, leave, run out of memory or are overridden by an operator.
+//! Changes of workers: join, leave, out of memory, and overrides by an operator.
 
 use evenstep_core::job::WorkerState;
 use evenstep_protocol::{JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerId, WorkerOverride};
@@ -8,14 +8,14 @@ use super::error::JobError;
 use super::job::{Job, StateGuard};
 use super::load::warm_start;
 
-/// Workers in one job, including departed ones.
+/// Limit of workers in one job, including departed ones.
 pub const WORKERS_MAX: usize = 65_536;
 
 impl Job {
-    /// A worker takes part from the next unanswered iteration on; joining again renews its lease.
+    /// Adds a worker from the next iteration that was not requested yet. Joining again renews its lease.
     ///
-    /// # Errors
-    /// Where the job is full, the worker has to wait because it flaps, or the store says no.
+    /// # Errors An error if the job is full, if the worker must wait because it joined and left too often, or
+    /// if the store fails.
     pub async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, JobError> {
         match self.try_join(request.clone()).await {
             Err(JobError::Store(StoreError::Taken)) => self.try_join(request).await,
@@ -29,7 +29,7 @@ impl Job {
         let state = guard.state();
         if !state.members.knows(&worker) && state.workers.len() >= WORKERS_MAX {
             return Err(JobError::Conflict(format!(
-                "job {} has {WORKERS_MAX} workers, the most there can be",
+                "job {} has {WORKERS_MAX} workers, the limit, including departed ones; take a new job ID",
                 self.id()
             )));
         }
@@ -61,10 +61,9 @@ impl Job {
         Ok(self.settle_membership(guard, worker))
     }
 
-    /// A worker leaves, from the next iteration on.
+    /// Removes a worker from the next iteration on.
     ///
-    /// # Errors
-    /// [`JobError::UnknownWorker`], or what the store says.
+    /// # Errors [`JobError::UnknownWorker`], or an error of the store.
     pub async fn leave(&self, worker: &WorkerId) -> Result<JoinAnswer, JobError> {
         match self.try_leave(worker).await {
             Err(JobError::Store(StoreError::Taken)) => self.try_leave(worker).await,
@@ -82,11 +81,13 @@ impl Job {
         Ok(self.settle_membership(guard, worker.clone()))
     }
 
-    /// A worker ran out of memory: it is capped below that, and what was answered is planned again in a new generation.
-    /// Reporting the same again changes nothing.
+    /// Caps a worker that ran out of memory below the failed batch, and begins a new generation in which
+    /// iterations are planned again. A repeated report has no effect.
     ///
     /// # Errors
-    /// [`JobError::UnknownWorker`], [`JobError::Invalid`] where the iteration was never answered, or what the store says.
+    /// - [`JobError::UnknownWorker`].
+    /// - [`JobError::Invalid`] if the iteration has no allocation.
+    /// - An error of the store.
     pub async fn out_of_memory(&self, worker: &WorkerId, report: &OomReport) -> Result<OomAnswer, JobError> {
         match self.try_out_of_memory(worker, report).await {
             Err(JobError::Store(StoreError::Taken)) => self.try_out_of_memory(worker, report).await,
@@ -99,7 +100,7 @@ impl Job {
         let next = guard.state().next_iteration;
         if report.iteration >= next {
             return Err(JobError::Invalid(format!(
-                "iteration: {} of job {} was not answered yet; {next} comes next",
+                "iteration: {} of job {} has no allocation yet; the next iteration is {next}",
                 report.iteration,
                 self.id()
             )));
@@ -132,10 +133,13 @@ impl Job {
         })
     }
 
-    /// What an operator wants of a worker from the next unanswered iteration on; `None` lifts it.
+    /// Sets an operator's override of a worker from the next iteration that was not requested yet. `None`
+    /// removes it.
     ///
     /// # Errors
-    /// [`JobError::UnknownWorker`], [`JobError::Invalid`] where a pin is no size of the job, or what the store says.
+    /// - [`JobError::UnknownWorker`].
+    /// - [`JobError::Invalid`] if the job does not allow the pinned batch.
+    /// - An error of the store.
     pub async fn set_override(
         &self,
         worker: &WorkerId,
@@ -170,7 +174,7 @@ impl Job {
         Ok(())
     }
 
-    /// Takes the state to change something about a worker that once joined.
+    /// Locks the state to change a worker that once joined.
     async fn lock_with(&self, worker: &WorkerId) -> Result<StateGuard<'_>, JobError> {
         let guard = self.lock().await?;
         if !guard.state().members.knows(worker) {
@@ -179,7 +183,7 @@ impl Job {
         Ok(guard)
     }
 
-    /// A change of the members is durable: publishes it.
+    /// Publishes a durable change of the workers.
     fn settle_membership(&self, mut guard: StateGuard<'_>, worker: WorkerId) -> JoinAnswer {
         guard.settle();
         self.publish_members(guard.state());

@@ -1,26 +1,29 @@
-//! The job registry and the hot state of each job.
+//! The job registry and the state of each job in memory.
 //!
-//! A job's state ([`evenstep_core::job::JobState`]) has one owner at a time. A request validates itself against the state, lets it
-//! `observe` the reports and `decide` the iteration, commits both to the store and publishes the response. While a change is
-//! being written the state is in doubt: if the write fails, or the request is dropped halfway, the next request reads the state
-//! from the store again. So memory never holds what the store does not, and no client sees a decision that is not durable. An error
-//! that is not the store's leaves the state as it was.
+//! Only one request at a time has access to a job's state ([`evenstep_core::job::JobState`]). The request
+//! validates itself against the state, lets it `observe` the reports and `decide` the iteration, commits both
+//! to the store, and publishes the response.
+//!
+//! While a change is being written, the state is in doubt. If the write fails, or the request is dropped
+//! before it completes, the next request reads the state from the store again. So memory never holds changes
+//! that the store does not have, and no client sees a decision that is not durable. Other errors leave the
+//! state unchanged.
 //!
 //! Files in reading order:
-//! - `error`: why a request fails
-//! - `nodes`: when the newest sample of each node was taken
+//! - `error`: errors of requests
+//! - `nodes`: time of the newest sample of each node
 //! - `responses`: recent responses, for repeated requests
-//! - `describe`: a job's state for pages and dashboards
-//! - `live`: what happens in a job while it runs
-//! - `load`: reads a job from the store
+//! - `describe`: views of a job's state for pages and dashboards
+//! - `live`: live statistics and log of a job
+//! - `load`: loads a job from the store
 //! - `fits`: threads for fits, and their counters
-//! - `job`: one job, and who may change its state
-//! - `validate`: requests that cannot be planned
+//! - `job`: one job, and exclusive access to its state
+//! - `validate`: rejects requests that cannot be planned
 //! - `allocate`: validate, observe, decide, commit, publish
 //! - `membership`: workers that join, leave, run out of memory or are overridden
 //! - `options`: changes of the job options, deletion, roll-up of old iterations
-//! - `refit`: fits networks and stores models beside the requests
-//! - `views`, `history`: what can be read of a job
+//! - `refit`: fits networks and stores models in the background
+//! - `views`, `history`: read access to a job
 //! - `registry`: all jobs of this predictor
 
 mod allocate;

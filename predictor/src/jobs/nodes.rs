@@ -1,21 +1,21 @@
-//! When the newest sample of each node was taken.
+//! Time of the newest sample of each node.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use evenstep_protocol::{NodeId, NodeLine};
 
-/// A node that was silent for longer is not shown any more, in milliseconds: a day.
+/// Milliseconds without a sample after which a node is no longer shown: one day.
 const SILENCE_MAX_MS: i64 = 86_400_000;
-/// Nodes remembered; more are not shown.
+/// Limit of nodes in memory; further nodes are not shown.
 const NODES_MAX: usize = 20_000;
 
-/// The nodes of the last day.
+/// The nodes with a sample in the last day.
 #[derive(Debug, Default)]
 pub struct NodesSeen(Mutex<BTreeMap<NodeId, i64>>);
 
 impl NodesSeen {
-    /// A sample of a node, taken at this time by its clock.
+    /// Records a sample of a node, with its time by the node's clock.
     pub fn saw(&self, node: &NodeId, at_unix_ms: i64) {
         let mut nodes = self.lock();
         if let Some(latest) = nodes.get_mut(node) {
@@ -25,7 +25,7 @@ impl NodesSeen {
         }
     }
 
-    /// All of them, by id.
+    /// Returns all nodes by ID.
     pub fn lines(&self, now_unix_ms: i64) -> Vec<NodeLine> {
         let mut nodes = self.lock();
         nodes.retain(|_, at_unix_ms| now_unix_ms.saturating_sub(*at_unix_ms) <= SILENCE_MAX_MS);

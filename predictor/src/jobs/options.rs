@@ -17,7 +17,7 @@ impl Job {
         let state = guard.state();
         if state.next_iteration > 0 && rule(&spec) != rule(&state.spec) {
             return Err(JobError::Conflict(format!(
-                "rule: job {} was answered by {:?} with its settings already; take a new job id",
+                "rule: job {} has allocations by {:?} with its settings; take a new job ID",
                 self.id(),
                 state.spec.rule
             )));
@@ -44,11 +44,12 @@ impl Job {
         Ok(describe::job(guard.state(), self.id()))
     }
 
-    /// Deletes the job. If this is interrupted, none of its iterations is planned again, and another request continues.
+    /// Deletes the job. If this is interrupted, none of its iterations is planned again, and the next request
+    /// continues the deletion.
     pub(super) async fn delete(&self) -> Result<(), JobError> {
         let mut guard = self.lock().await?;
         let now_unix_ms = guard.now_unix_ms;
-        // Never settled: the next request finds no job.
+        // Never settled, so that the next request finds no job.
         guard.change();
         let trim = || vec![Change::TrimJob { job_id: self.id().clone() }];
         while self.store().write(trim(), now_unix_ms).await? > 0 {}

@@ -1,4 +1,5 @@
-//! Beside the requests: fits the networks of a job, stores its models, and those of each kind of device.
+//! Background refits: fits the networks of a job, and stores the models of the job and of each kind of
+//! device.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -14,8 +15,9 @@ use super::fits::Pool;
 use super::job::Job;
 
 impl Job {
-    /// Fits networks where workers have shown enough that is new, and stores what the models have learned since the last
-    /// time. The job is held only to look and to install: requests never wait for a fit.
+    /// Fits the networks of workers with enough new observations, and stores the models that changed since
+    /// the last time. The state is locked only to read observations and to install networks: requests never
+    /// wait for a fit.
     pub(super) async fn refit(&self, pool: &Pool) -> Result<(), JobError> {
         if !self.is_loaded() {
             return Ok(());
@@ -62,13 +64,14 @@ impl Job {
         match fitted {
             Ok(network) => Some(network),
             Err(error) => {
-                tracing::warn!(%worker, error, "a network was not fitted; the other models go on");
+                tracing::warn!(%worker, error, "cannot fit a network; the other models remain in use");
                 None
             }
         }
     }
 
-    /// Stores the models of the job, and of each kind of device those of the worker that showed most.
+    /// Stores the models of the job and, for each kind of device, the models of the worker with the most
+    /// observations.
     async fn keep(
         &self,
         pool: &Pool,

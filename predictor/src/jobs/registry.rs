@@ -1,4 +1,4 @@
-//! The jobs of this predictor: which there are, and who owns them.
+//! The jobs of this predictor, and the owner of each job.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -19,7 +19,7 @@ use super::load;
 use super::nodes::NodesSeen;
 use crate::clock::Clock;
 
-/// Jobs in one predictor.
+/// Limit of jobs in one predictor.
 pub const JOBS_MAX: usize = 10_000;
 
 /// The jobs of this predictor.
@@ -29,12 +29,12 @@ pub struct Jobs {
     clock: Clock,
     jobs: RwLock<BTreeMap<JobId, Arc<Job>>>,
     nodes_seen: NodesSeen,
-    /// Held alone while the jobs are given up: whoever asks then hears that it is over when it is, and not before.
+    /// Write-locked while the jobs are given up, so that requests fail only after the lease has ended.
     resigning: tokio::sync::RwLock<()>,
 }
 
 impl Jobs {
-    /// A registry over what the store holds; a job is read from it when the first request for it arrives.
+    /// A registry of the jobs in the store. A job is loaded when the first request for it arrives.
     pub fn new(store: Store, clock: Clock) -> Self {
         Self {
             store,
@@ -45,15 +45,15 @@ impl Jobs {
         }
     }
 
-    /// The store that everything is kept in.
+    /// The store of all jobs.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// A job by name: one of ours, or free until now.
+    /// Returns a job by ID. Claims it if no predictor owns it.
     ///
-    /// # Errors
-    /// [`JobError::UnknownJob`], [`JobError::Elsewhere`] where another predictor owns it, or what the store says.
+    /// # Errors [`JobError::UnknownJob`], [`JobError::Elsewhere`] if another predictor owns it, or an error
+    /// of the store.
     pub async fn job(&self, job_id: &JobId) -> Result<Arc<Job>, JobError> {
         let _not_now = self.resigning.read().await;
         let registration = self.store.registration()?;
@@ -78,21 +78,20 @@ impl Jobs {
         Ok(job)
     }
 
-    /// A job that we own in this registration, where somebody asked for it before.
+    /// Returns a job that this predictor owns in this registration and that was requested before.
     fn known(&self, job_id: &JobId, registration: u64) -> Option<Arc<Job>> {
         self.read().get(job_id).filter(|job| job.registration() == registration).cloned()
     }
 
-    /// The jobs of this predictor that somebody asked for, by id.
+    /// The jobs of this predictor that were requested, by ID.
     fn jobs(&self) -> Vec<Arc<Job>> {
         let Ok(registration) = self.store.registration() else { return Vec::new() };
         self.read().values().filter(|job| job.registration() == registration).cloned().collect()
     }
 
-    /// Every job at a glance, those of other predictors as the store has them.
+    /// Returns the summary of every job. For jobs of other predictors it is read from the store.
     ///
-    /// # Errors
-    /// What the store says.
+    /// # Errors An error of the store.
     pub async fn views(&self) -> Result<Vec<JobView>, JobError> {
         let registration = self.store.registration()?;
         let mut views = Vec::new();
@@ -104,7 +103,7 @@ impl Jobs {
             };
             match view {
                 Ok(view) => views.extend(view),
-                // Deleted while we looked.
+                // Deleted in the meantime.
                 Err(JobError::UnknownJob(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -112,35 +111,35 @@ impl Jobs {
         Ok(views)
     }
 
-    /// A job as the store has it; nothing of it is kept in memory.
+    /// Returns the summary of a job in the store without keeping it in memory.
     async fn stored_view(&self, job_id: &JobId) -> Result<Option<JobView>, JobError> {
         let state = load::load(&self.store, job_id, self.clock.now_unix_ms(), |_| {}).await?;
         Ok(state.map(|state| describe::job(&state, job_id)))
     }
 
-    /// Creates a job or changes its options; true if it is new.
+    /// Creates a job or changes its options. Returns true if it is new.
     ///
-    /// # Errors
-    /// [`JobError::Conflict`] if the learning-rate rule of a job with allocations would change.
+    /// # Errors [`JobError::Conflict`] if the learning-rate rule of a job with allocations would change, or
+    /// if the limit of jobs is reached.
     pub async fn put_job(&self, job_id: &JobId, spec: JobSpec) -> Result<(JobView, bool), JobError> {
         match self.job(job_id).await {
             Err(JobError::UnknownJob(_)) => {}
             job => return Ok((job?.put(spec).await?, false)),
         }
         if self.store.job_count().await? >= JOBS_MAX {
-            return Err(JobError::Conflict(format!("{JOBS_MAX} jobs are kept already: delete one")));
+            return Err(JobError::Conflict(format!("{JOBS_MAX} jobs exist, the limit; delete one")));
         }
         let change = Change::CreateJob { job_id: job_id.clone(), spec: spec.clone().into() };
         let is_new = self.store.write(vec![change], self.clock.now_unix_ms()).await? == 1;
         let job = self.job(job_id).await?;
-        // Another request may have created it at the same moment: ours is the later one then.
+        // Another request may have created it at the same moment. In this case this request changes its
+        // options.
         Ok((if is_new { job.view().await? } else { job.put(spec).await? }, is_new))
     }
 
     /// Deletes a job and all its history.
     ///
-    /// # Errors
-    /// [`JobError::UnknownJob`], or what the store says.
+    /// # Errors [`JobError::UnknownJob`], or an error of the store.
     pub async fn delete_job(&self, job_id: &JobId) -> Result<(), JobError> {
         let job = self.job(job_id).await?;
         job.delete().await?;
@@ -149,16 +148,16 @@ impl Jobs {
         Ok(())
     }
 
-    /// Renews this predictor's lease for as long as it is polled.
+    /// Renews this predictor's lease while it is polled.
     pub async fn keep_lease(&self) {
         self.store.keep_lease().await;
     }
 
-    /// Gives all jobs up to other predictors; answers nothing any more.
+    /// Gives up all jobs to other predictors. All later requests fail.
     pub async fn resign(&self) {
         let _alone = self.resigning.write().await;
         if let Err(error) = self.store.resign().await {
-            tracing::warn!(%error, "the jobs were not given up: they are free when the lease ends");
+            tracing::warn!(%error, "cannot give up the jobs; other predictors take over when the lease expires");
         }
     }
 
@@ -170,19 +169,18 @@ impl Jobs {
         self.jobs.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes workers whose lease ran out, in every job.
+    /// Removes workers whose lease expired, in every job.
     pub async fn expire_leases(&self) {
         for job in self.jobs() {
             if let Err(error) = job.expire_leases().await {
-                tracing::warn!(job_id = %job.id(), %error, "leases could not be checked");
+                tracing::warn!(job_id = %job.id(), %error, "cannot check leases");
             }
         }
     }
 
     /// Deletes the oldest iterations of a job and keeps their statistics.
     ///
-    /// # Errors
-    /// As [`Jobs::job`], or what the store says; then nothing was deleted.
+    /// # Errors The errors of [`Jobs::job`], or an error of the store. Nothing is deleted then.
     pub async fn roll_up(&self, job_id: &JobId, roll_up: &RollUp) -> Result<(), JobError> {
         self.job(job_id).await?.roll_up(roll_up).await
     }
@@ -191,15 +189,14 @@ impl Jobs {
     pub async fn refit(&self, pool: &Pool) {
         for job in self.jobs() {
             if let Err(error) = job.refit(pool).await {
-                tracing::warn!(job_id = %job.id(), %error, "models could not be refitted or stored");
+                tracing::warn!(job_id = %job.id(), %error, "cannot refit or store models");
             }
         }
     }
 
-    /// Keeps an agent's samples; each is stored once.
+    /// Stores samples of an agent, each once.
     ///
-    /// # Errors
-    /// What the store says; then nothing was stored.
+    /// # Errors An error of the store. Nothing is stored then.
     pub async fn telemetry(&self, rows: TelemetryRows) -> Result<TelemetryAnswer, JobError> {
         let (node, boot_id) = (rows.node().clone(), rows.boot_id().to_owned());
         let (count, next_sequence) = (rows.len() as u64, rows.next_sequence());
@@ -211,10 +208,10 @@ impl Jobs {
         Ok(TelemetryAnswer { node, boot_id, next_sequence, stored, duplicates: count - stored })
     }
 
-    /// Remembers from the store when nodes were heard of: one that fell silent while nobody listened is silent too.
+    /// Loads the time of the newest sample of each node from the store, so that nodes that stopped sending
+    /// while the service was down are shown as silent.
     ///
-    /// # Errors
-    /// What the store says.
+    /// # Errors An error of the store.
     pub async fn load_nodes(&self) -> Result<(), JobError> {
         for (node, at_unix_ms) in self.store.nodes_heard().await? {
             self.nodes_seen.saw(&node, at_unix_ms);
@@ -222,10 +219,9 @@ impl Jobs {
         Ok(())
     }
 
-    /// Everything at a glance: what is in memory, and the names of what is not.
+    /// Returns the summary of all jobs: the state in memory, and the IDs of jobs that are not in memory.
     ///
-    /// # Errors
-    /// What the store says.
+    /// # Errors An error of the store.
     pub async fn live(&self) -> Result<LiveView, JobError> {
         let registration = self.store.registration()?;
         let line = |(job_id, url): (JobId, Option<String>)| match self.known(&job_id, registration) {
@@ -237,14 +233,14 @@ impl Jobs {
         Ok(LiveView { now_unix_ms, jobs, nodes: self.nodes_seen.lines(now_unix_ms) })
     }
 
-    /// Whether a job is still ours, and still there.
+    /// Whether this predictor still owns the job, and the job still exists.
     pub fn has(&self, job: &Arc<Job>) -> bool {
         let registration = self.store.registration();
         let known = registration.ok().and_then(|registration| self.known(job.id(), registration));
         known.is_some_and(|known| Arc::ptr_eq(&known, job))
     }
 
-    /// The metrics of jobs, workers and nodes. Only what is in memory is looked at, and only for moments.
+    /// The metrics of jobs, workers and nodes. Reads only values in memory, under short locks.
     pub fn families(&self) -> Vec<MetricFamily> {
         let mut of_jobs = JobFamilies::default();
         for job in self.jobs() {
@@ -252,7 +248,7 @@ impl Jobs {
         }
         let mut last_sample = Family::gauge(
             "evenstep_node_last_sample_timestamp_seconds",
-            "When the latest sample of a node was taken, by its clock.",
+            "Time of the latest sample of a node, by its clock.",
         );
         for line in self.nodes_seen.lines(self.clock.now_unix_ms()) {
             last_sample.say([("node", line.node.as_str())], line.at_unix_ms as f64 / 1e3);
@@ -262,26 +258,23 @@ impl Jobs {
         families
     }
 
-    /// Every node with its latest sample.
+    /// Returns every node with its latest sample.
     ///
-    /// # Errors
-    /// What the store says.
+    /// # Errors An error of the store.
     pub async fn nodes(&self) -> Result<Vec<NodeView>, JobError> {
         Ok(self.store.nodes().await?)
     }
 
-    /// The latest samples of a node.
+    /// Returns the latest samples of a node.
     ///
-    /// # Errors
-    /// What the store says.
+    /// # Errors An error of the store.
     pub async fn node_samples(&self, node: &NodeId, limit: u64) -> Result<Vec<NodeSample>, JobError> {
         Ok(self.store.node_samples(node, limit).await?)
     }
 
-    /// Whether the store takes writes and can be read.
+    /// Checks that the store can be written and read.
     ///
-    /// # Errors
-    /// What the store says.
+    /// # Errors An error of the store.
     pub async fn check(&self) -> Result<(), JobError> {
         Ok(self.store.check().await?)
     }

@@ -1,4 +1,4 @@
-//! Recent responses, which repeated requests get without waiting for a plan.
+//! Recent responses in memory, for repeated requests.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use bytes::Bytes;
 use evenstep_protocol::{AllocateRequest, WorkerId, WorkerReport};
 use evenstep_store::StoredAnswer;
 
-/// Responses kept in memory per job; older ones are read from the store.
+/// Number of responses in memory per job. Older ones are read from the store.
 const RESPONSES_KEPT: usize = 256;
 
-/// The response to `/allocate`, byte for byte as it is stored.
+/// The response to `/allocate`, byte for byte as stored.
 #[derive(Debug, Clone)]
 pub struct AllocateResponse {
-    /// The generation it was planned in.
+    /// Generation in which it was planned.
     pub generation: u64,
-    /// The JSON body; all who need it share these bytes.
+    /// The JSON body, shared and not copied.
     pub body: Bytes,
 }
 
@@ -24,23 +24,24 @@ impl From<StoredAnswer> for AllocateResponse {
     }
 }
 
-/// What every request may read at once.
+/// The published part of a job's state: read without the lock of the job.
 #[derive(Debug, Default)]
 pub struct Published {
-    /// False until the job was read from the store.
+    /// False until the job was loaded from the store.
     pub loaded: bool,
     /// The current generation.
     pub generation: u64,
-    /// The generation of the latest departure.
+    /// Generation of the latest departure.
     pub departed_generation: u64,
     responses: BTreeMap<u64, AllocateResponse>,
     seen: BTreeMap<WorkerId, Seen>,
 }
 
 impl Published {
-    /// The response to a request that needs nothing new: its iteration has an allocation and its reports are known.
+    /// Returns the response to a request that needs no plan: its iteration has an allocation and its reports
+    /// are known.
     ///
-    /// `None` if the request needs a plan, or a look into the store.
+    /// `None` if the request needs a plan or a read from the store.
     pub fn response(&self, request: &AllocateRequest) -> Option<AllocateResponse> {
         if !self.loaded || request.generation != self.generation {
             return None;
@@ -49,17 +50,17 @@ impl Published {
         request.reports.iter().all(|report| self.has_seen(report)).then(|| response.clone())
     }
 
-    /// The response in memory, unless one of its workers has departed since.
+    /// Returns the response in memory unless one of its workers has departed since.
     pub fn valid(&self, iteration: u64) -> Option<&AllocateResponse> {
         self.responses.get(&iteration).filter(|response| response.generation >= self.departed_generation)
     }
 
-    /// The response in memory, valid or not.
+    /// Returns the response in memory, valid or void.
     pub fn latest(&self, iteration: u64) -> Option<&AllocateResponse> {
         self.responses.get(&iteration)
     }
 
-    /// Keeps a response, and drops the oldest.
+    /// Keeps a response, and drops the oldest if there are too many.
     pub fn keep(&mut self, iteration: u64, response: AllocateResponse) {
         self.responses.insert(iteration, response);
         while self.responses.len() > RESPONSES_KEPT {
@@ -67,8 +68,8 @@ impl Published {
         }
     }
 
-    /// Drops reports in place that were seen before, that repeat another of the same request, and those of iterations before
-    /// `kept_from`: whether these were seen is not known any more.
+    /// Removes reports that were seen before, that repeat another of the same request, or that are of
+    /// iterations before `kept_from`. For those iterations it is unknown whether the report was seen.
     pub fn retain_new(&self, reports: &mut Vec<WorkerReport>, kept_from: u64) {
         let repeats = repeats(reports);
         let mut at = 0;
@@ -79,7 +80,7 @@ impl Published {
         });
     }
 
-    /// Marks a report as seen; false if it was seen before.
+    /// Marks a report as seen. Returns false if it was seen before.
     pub fn see(&mut self, worker: &WorkerId, iteration: u64) -> bool {
         match self.seen.get_mut(worker) {
             Some(seen) => seen.take(iteration),
@@ -95,11 +96,11 @@ impl Published {
     }
 }
 
-/// Positions of reports of the same worker and iteration as one before them, in rising order.
+/// Positions of reports that repeat the worker and iteration of an earlier one, in ascending order.
 fn repeats(reports: &[WorkerReport]) -> Vec<usize> {
     let key = |at: &usize| reports.get(*at).map(|report| (&report.worker, report.iteration));
     let mut order: Vec<usize> = (0..reports.len()).collect();
-    // Stable: of equal ones the first stays the first.
+    // Stable, so that the first of equal reports stays first.
     order.sort_by_key(key);
     let mut repeats: Vec<usize> = order
         .windows(2)
@@ -112,7 +113,7 @@ fn repeats(reports: &[WorkerReport]) -> Vec<usize> {
     repeats
 }
 
-/// Which of a worker's latest iterations were reported: the newest, and a bit for each of the 64 before it.
+/// The latest iterations that a worker reported: the newest, and a bit for each of the 64 before it.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     newest: u64,
@@ -134,7 +135,7 @@ impl Seen {
             return false;
         }
         if let Some(age) = self.newest.checked_sub(iteration) {
-            // Older than the window: the store knows whether it is new.
+            // Older than the window: only the store knows whether it is new.
             if age <= 64 {
                 self.earlier |= 1 << (age - 1);
             }
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(left, [("c", 4, 4), ("a", 5, 9), ("b", 6, 6)]);
     }
 
-    /// Against a plain set, over a walk that goes forward, back and far.
+    /// Compares with a plain set, over iterations that go forward, back and far.
     #[test]
     fn seen_is_a_set_of_the_recent() {
         let mut seen = Seen { newest: 100, earlier: 0 };

@@ -1,17 +1,16 @@
-//! Requests that cannot be planned, rejected before anything changes.
+//! Checks of allocation requests, before anything changes.
 
 use evenstep_core::job::JobState;
 use evenstep_protocol::AllocateRequest;
 
 use super::error::JobError;
 
-/// The most iterations that a request may be ahead of the first that was not requested yet.
+/// Limit of iterations that a request may be ahead of the first iteration that was not requested yet.
 pub const LOOK_AHEAD_MAX: u64 = 64;
 
 /// Checks a request against the state of its job.
 ///
-/// # Errors
-/// The [`JobError`] that the client is told.
+/// # Errors The [`JobError`] of the first rule that the request breaks.
 pub fn validate(state: &JobState, request: &AllocateRequest) -> Result<(), JobError> {
     let current = state.members.generation();
     if request.generation != current {
@@ -23,11 +22,12 @@ pub fn validate(state: &JobState, request: &AllocateRequest) -> Result<(), JobEr
         return Err(JobError::Paused { job_id: request.job_id.clone(), live, needed });
     }
     let global_batch = state.global_batch();
-    // A job with `per_worker_batch` says how much is left of the epoch: its global batch may have changed meanwhile.
+    // With `per_worker_batch`, the client sends the samples remaining in the epoch. The global batch may have
+    // changed meanwhile.
     let too_many = request.global_batch.filter(|samples| *samples > global_batch);
     if let Some(samples) = too_many.filter(|_| state.spec.per_worker_batch.is_none()) {
         return Err(JobError::Invalid(format!(
-            "global_batch: {samples} is more than the job's {global_batch}; only the ragged end of an epoch asks for another"
+            "global_batch: {samples} exceeds the job's {global_batch}; it may only be smaller, for the last batch of an epoch"
         )));
     }
     validate_costs(state, request)?;
@@ -39,26 +39,28 @@ pub fn validate(state: &JobState, request: &AllocateRequest) -> Result<(), JobEr
     let newest = state.next_iteration.max(reported);
     if state.next_iteration > 0 && request.iteration > newest + LOOK_AHEAD_MAX {
         return Err(JobError::Invalid(format!(
-            "iteration: {} is more than {LOOK_AHEAD_MAX} ahead of {newest}, the first that was neither answered nor reported",
+            "iteration: {} is more than {LOOK_AHEAD_MAX} ahead of {newest}, the first that has neither an allocation nor a report",
             request.iteration
         )));
     }
     Ok(())
 }
 
-/// Checks that costs match the iteration, and are there if the job counts by them.
+/// Checks that the number of costs matches the samples of the iteration, and that costs are present if the
+/// job's reports have costs.
 fn validate_costs(state: &JobState, request: &AllocateRequest) -> Result<(), JobError> {
     let costs = request.cost_per_sample.len() as u64;
     let whole = state.global_batch();
     let samples = request.global_batch.map_or(whole, |samples| samples.min(whole));
     if costs > 0 && costs != samples {
         return Err(JobError::Invalid(format!(
-            "cost_per_sample: {costs} costs for the {samples} samples of the iteration; there must be one for each"
+            "cost_per_sample: {costs} costs for {samples} samples of the iteration; send one cost per sample"
         )));
     }
     if costs == 0 && state.models.counts_cost() {
         return Err(JobError::Invalid(
-            "cost_per_sample: the reports of this job carry cost, so each request must carry it too".into(),
+            "cost_per_sample: the reports of this job have cost, so each request must have cost_per_sample"
+                .into(),
         ));
     }
     Ok(())

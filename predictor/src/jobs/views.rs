@@ -1,4 +1,4 @@
-//! What can be read of a job.
+//! Read access to a job.
 
 use std::collections::BTreeMap;
 
@@ -13,44 +13,40 @@ use super::error::JobError;
 use super::job::Job;
 
 impl Job {
-    /// The job at a glance.
+    /// Returns the summary of the job.
     ///
-    /// # Errors
-    /// What the store says.
+    /// # Errors An error of the store.
     pub async fn view(&self) -> Result<JobView, JobError> {
         self.look(|state| describe::job(state, self.id())).await
     }
 
-    /// Every worker that ever joined.
+    /// Returns every worker that ever joined.
     ///
-    /// # Errors
-    /// What the store says.
+    /// # Errors An error of the store.
     pub async fn workers(&self) -> Result<WorkersView, JobError> {
         let counts = self.store().report_counts(self.id()).await?;
         self.look(|state| describe::workers(state, self.id(), &counts)).await
     }
 
-    /// What each live worker is expected to do next.
+    /// Returns the forecast of each live worker.
     ///
-    /// # Errors
-    /// What the store says.
+    /// # Errors An error of the store.
     pub async fn forecast(&self) -> Result<ForecastView, JobError> {
         self.look(|state| describe::forecast(state, self.id(), self.fits().view())).await
     }
 
-    /// Answers from iteration `from` on, at most `limit`.
+    /// Returns up to `limit` allocations, from iteration `from` on.
     ///
-    /// # Errors
-    /// What the store says.
+    /// # Errors An error of the store.
     pub async fn allocations(&self, from: u64, limit: u64) -> Result<Vec<AllocateAnswer>, JobError> {
         let stored = self.store().answers(self.id(), from, limit).await?;
         Ok(stored.iter().map(StoredAnswer::parse).collect::<Result<_, _>>()?)
     }
 
-    /// Predicted against actual speed from iteration `from` on, over at most `limit` iterations; of one worker or all.
+    /// Returns predicted and actual speeds of up to `limit` iterations from iteration `from` on, of one
+    /// worker or of all.
     ///
-    /// # Errors
-    /// What the store says.
+    /// # Errors An error of the store.
     pub async fn speeds(
         &self,
         worker: Option<&WorkerId>,

@@ -1,4 +1,4 @@
-//! The live streams of the predictor, each on a thread of its own: what they say is sent on as news.
+//! The live streams of the predictor, one thread per stream. Each thread forwards the events of its stream.
 
 use std::io::{ErrorKind, Read};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError};
@@ -13,52 +13,52 @@ use serde::de::DeserializeOwned;
 use super::sse::{Said, Stream};
 use super::state::{Heard, News};
 
-/// News that wait to be taken in; whoever has more waits.
+/// Capacity of the queue of events. A thread waits while the queue is full.
 const NEWS_MAX: usize = 1024;
-/// What connecting, and the begin of an answer, may take.
+/// Timeout for connecting, and for the beginning of a response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest answer that is no stream, in bytes.
+/// Size limit of a response that is not a stream, in bytes.
 const ANSWER_BYTES_MAX: u64 = 32 << 20;
-/// A stream is opened anew after this time: nothing else notices a server whose machine is gone.
+/// Age at which a stream is reopened. Otherwise the failure of the server's machine would not be noticed.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time from attempt to attempt while nobody answers.
+/// Pause between two attempts to connect.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
-/// The time from look to look at the nodes' samples.
+/// Interval at which the nodes' samples are read.
 const NODES_EVERY: Duration = Duration::from_secs(5);
-/// The past that a chart begins with: half an hour, as far as it has columns.
+/// History that a chart begins with: half an hour, as far as the chart has columns.
 const PAST: &str = "?since_s=1800&points=300";
-/// Streams of jobs that are on their way out, at most. A thread that waits for words of its server ends with the next.
+/// Limit of closing streams. A thread that waits for data of its server ends with the next event.
 const LEAVING_MAX: usize = 16;
 
 /// Follows streams.
 pub struct Feed {
     source: Source,
-    /// To drop it is to follow nothing any more.
+    /// Dropping it ends all streams.
     _all: Sender<()>,
-    /// The job that is followed, if one is: to drop it is to leave that.
+    /// The followed job, if any. Dropping it ends the stream of that job.
     followed: Option<Sender<()>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What is followed.
+/// The subject of a stream.
 enum Subject {
     All,
     Job(JobId),
 }
 
-/// Why a stream is not listened to any more.
+/// Reason why a stream ended.
 enum End {
-    /// Nobody wants to hear more.
+    /// The receiver was dropped.
     Left,
-    /// It has lasted long enough.
+    /// The stream reached its maximum age, or the server changed.
     Old,
-    /// There is no such job.
+    /// The job does not exist.
     NotThere,
-    /// Why it broke off, or why there is none.
+    /// The stream failed, or could not be opened.
     Lost(String),
 }
 
-/// What every thread has.
+/// State shared by all threads.
 #[derive(Clone)]
 struct Source {
     servers: Servers,
@@ -67,10 +67,9 @@ struct Source {
 }
 
 impl Feed {
-    /// Follows all jobs from now on.
+    /// Starts to follow all jobs.
     ///
-    /// # Errors
-    /// The system gives no thread.
+    /// # Errors An error if the system cannot start a thread.
     pub fn start(servers: Servers) -> std::io::Result<(Self, Receiver<News>)> {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
@@ -87,33 +86,33 @@ impl Feed {
         Ok((Self { source, _all: all, followed: None, threads: vec![thread] }, receiver))
     }
 
-    /// Follows this job, and no other any more.
+    /// Follows this job instead of any other.
     ///
-    /// # Errors
-    /// In words, where that cannot be.
+    /// # Errors A message if too many streams are closing, or the system cannot start a thread.
     pub fn follow(&mut self, job: JobId) -> Result<(), String> {
         self.leave();
         self.threads.retain(|thread| !thread.is_finished());
         if self.threads.len() > LEAVING_MAX {
-            return Err("too many connections are being closed: go back and try again in a moment".to_owned());
+            return Err("too many connections are closing; go back and try again in a moment".to_owned());
         }
         let (stay, left) = mpsc::channel();
         let thread = self.source.clone().follow(Subject::Job(job), left);
-        self.threads.push(thread.map_err(|error| format!("no thread to follow the job: {error}"))?);
+        self.threads.push(thread.map_err(|error| format!("cannot start a thread for the job: {error}"))?);
         self.followed = Some(stay);
         Ok(())
     }
 
-    /// Follows no job any more.
+    /// Stops following a job.
     pub fn leave(&mut self) {
         self.followed = None;
     }
 }
 
 impl Source {
-    /// A thread that opens the stream of a subject again and again, until `left` has no sender any more.
+    /// Starts a thread that opens the stream of a subject again and again, until the sender of `left` is
+    /// dropped.
     fn follow(self, subject: Subject, left: Receiver<()>) -> std::io::Result<JoinHandle<()>> {
-        // A failover order of its own: a job may be another predictor's than the one that knows all of them.
+        // A separate failover order: another predictor may serve the job than the one that lists all jobs.
         let stream = Following { failover: Failover::new(self.servers.clone()), source: self, subject, left };
         thread::Builder::new().name("live".into()).spawn(move || stream.run())
     }
@@ -139,7 +138,7 @@ impl Following {
                 End::NotThere => Heard::Gone,
                 End::Lost(why) => Heard::Lost(why),
             };
-            // It may come, or come back.
+            // The job may be created, or served again, later.
             if !self.say(heard) || self.left.recv_timeout(RETRY_EVERY) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
@@ -153,7 +152,7 @@ impl Following {
         }
     }
 
-    /// False where nobody hears it.
+    /// Forwards an event. Returns false if the receiver was dropped.
     fn say(&self, heard: Heard) -> bool {
         let news = match &self.subject {
             Subject::All => News::All(heard, self.failover.first()),
@@ -166,12 +165,12 @@ impl Following {
         self.ask(&self.path()).map(|body| Stream::new(body.into_reader()))
     }
 
-    /// Hands on what a stream says until it ends.
+    /// Forwards the events of a stream until it ends.
     fn listen(&self, mut stream: Stream<impl Read>) -> End {
         if !self.say(Heard::Linked) {
             return End::Left;
         }
-        // Behind the opening of the stream, so that nothing is missed in between.
+        // Read after the stream was opened, so that no change in between is missed.
         if let Subject::Job(job) = &self.subject {
             self.fetch(&format!("/v1/jobs/{job}/log"), Heard::Logs);
             self.fetch(&format!("/v1/jobs/{job}/history{PAST}"), Heard::History);
@@ -184,7 +183,7 @@ impl Following {
                 Ok(Some(Said::Alive)) => (String::new(), String::new()),
                 Ok(None) => return End::Lost("the predictor ended the stream".to_owned()),
                 Err(error) if error.kind() == ErrorKind::TimedOut => return End::Old,
-                Err(error) => return End::Lost(format!("the stream broke off: {error}")),
+                Err(error) => return End::Lost(format!("the stream failed: {error}")),
             };
             if self.left.try_recv() == Err(TryRecvError::Disconnected) {
                 return End::Left;
@@ -193,7 +192,7 @@ impl Following {
                 ("jobs", _) => serde_json::from_str(&data).map(Heard::Jobs),
                 ("step", _) => serde_json::from_str(&data).map(|step| Heard::Step(Box::new(step))),
                 ("log", _) => serde_json::from_str(&data).map(Heard::Log),
-                // Deleted, or another predictor's by now: whoever is asked next knows.
+                // Deleted, or served by another predictor now: opening the stream again finds out which.
                 ("gone", _) => return End::Old,
                 ("changed", Subject::Job(job)) => {
                     self.fetch(&format!("/v1/jobs/{job}/workers"), Heard::Workers);
@@ -201,7 +200,8 @@ impl Following {
                 }
                 _ => Ok(Heard::Alive),
             };
-            let heard = heard.unwrap_or_else(|error| Heard::Lost(format!("the event {name:?}: {error}")));
+            let heard =
+                heard.unwrap_or_else(|error| Heard::Lost(format!("cannot read the event {name:?}: {error}")));
             if !self.say(heard) {
                 return End::Left;
             }
@@ -212,7 +212,8 @@ impl Following {
         }
     }
 
-    /// Says what is at a path. Where nothing is to be had, what was known before stays, and the stream tells that the link is bad.
+    /// Reads a path and forwards its value. After a failure the previous value stays, and the stream reports
+    /// that the connection is lost.
     fn fetch<T: DeserializeOwned>(&self, path: &str, heard: impl FnOnce(T) -> Heard) {
         let Ok(mut body) = self.ask(path) else { return };
         if let Ok(value) = body.with_config().limit(ANSWER_BYTES_MAX).read_json() {
@@ -220,7 +221,7 @@ impl Following {
         }
     }
 
-    /// What the first of the servers that answers has at a path.
+    /// Requests a path from the first server that responds.
     fn ask(&self, path: &str) -> Result<ureq::Body, End> {
         let answer = self.failover.request(path, |attempt| {
             let answer = match self.source.http.get(format!("{}{path}", attempt.server)).call() {
@@ -245,10 +246,10 @@ impl Following {
     }
 }
 
-/// What a refusal says.
+/// The message of an error response.
 fn refusal(status: u16, mut body: ureq::Body) -> String {
     match body.with_config().limit(ANSWER_BYTES_MAX).read_json::<Problem>() {
         Ok(problem) => format!("{status} {}", problem.detail),
-        Err(_) => format!("{status}, which is no answer of a predictor"),
+        Err(_) => format!("{status}, not a response of a predictor; check the URL"),
     }
 }

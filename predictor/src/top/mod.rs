@@ -1,8 +1,13 @@
-//! `evenstep-predictor top`: the jobs of a predictor and what happens in one of them, in a terminal.
+//! `evenstep-predictor top`: shows the jobs of a predictor and the iterations of one job in a terminal.
 //!
-//! Threads follow the live streams of the service (`feed`) and send what they hear to the one that has the terminal (`screen`);
-//! that puts it into the state (`state`) and draws it (`draw`). State and drawing are pure: they take events, keys and the time,
-//! and know neither network nor terminal. Where standard output is no terminal one frame is written as text (`once`).
+//! - `feed`: threads that follow the live streams of the service and send their events to the main thread.
+//! - `screen`: the main thread, which owns the terminal.
+//! - `state`: the state, changed by events and keys.
+//! - `draw`: draws the state.
+//! - `once`: writes one frame as text, if standard output is not a terminal.
+//!
+//! State and drawing are pure: their inputs are events, keys and the time, and they use neither network nor
+//! terminal.
 
 mod args;
 
@@ -24,8 +29,7 @@ use std::io::IsTerminal;
 
 /// Runs the command.
 ///
-/// # Errors
-/// Where the terminal cannot be used; where one frame is asked for and no predictor answers.
+/// # Errors An error if the terminal cannot be used, or if one frame is requested and no predictor responds.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return once::run(args);

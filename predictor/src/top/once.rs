@@ -13,24 +13,24 @@ use super::draw::{Theme, draw};
 use super::feed::Feed;
 use super::state::{Heard, Link, News, State};
 
-/// What the predictor has to say must come within this time.
+/// Time limit for all data of a frame.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The latest step of a job comes first on its stream: where none came within this time there is none.
+/// Time limit for the latest iteration of a job, the first event of its stream. After it, the job has none.
 const STEP_PATIENCE: Duration = Duration::from_secs(1);
-/// The width where nobody says one.
+/// Width if the environment does not set one.
 const WIDTH: u16 = 120;
 const WIDTH_MAX: u16 = 1000;
-/// Rows, at most.
+/// Limit of rows.
 const HEIGHT_MAX: u16 = 2000;
-/// Rows around workers: the head, the step in figures, the heads of tables, the chart and the log.
+/// Rows in addition to the workers: the header, the line of the iteration, the column headers, the chart and
+/// the log.
 const HEIGHT_OF_A_JOB: usize = 20;
-/// Rows around jobs and nodes.
+/// Rows in addition to jobs and nodes.
 const HEIGHT_OF_JOBS: usize = 6;
 
 /// Writes one frame to standard output.
 ///
-/// # Errors
-/// No predictor answers, there is no such job, or standard output is closed.
+/// # Errors An error if no predictor responds, the job does not exist, or standard output is closed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (mut feed, news) = Feed::start(args.server.clone())?;
     let mut state = State::new(args.server.urls()[0].clone(), args.job.clone());
@@ -43,20 +43,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes news in until all that is asked for is there.
+/// Receives events until the requested data is complete.
 fn listen(state: &mut State, news: &Receiver<News>) -> anyhow::Result<Duration> {
     let started = Instant::now();
     let mut step_due = None;
     loop {
         if let Link::Lost(_, why) = &state.link {
-            bail!("no predictor answers: {why}");
+            bail!("no predictor responds: {why}");
         }
         if let Some(open) = &state.open {
             if open.gone {
-                bail!("there is no job {}", open.job_id);
+                bail!("unknown job {}; run without --job to list all jobs", open.job_id);
             }
             if let Link::Lost(_, why) = &open.link {
-                bail!("the job {} cannot be followed: {why}", open.job_id);
+                bail!("cannot follow job {}: {why}", open.job_id);
             }
             if open.workers.is_some() && step_due.is_none() {
                 step_due = Some(Instant::now() + STEP_PATIENCE);
@@ -71,7 +71,7 @@ fn listen(state: &mut State, news: &Receiver<News>) -> anyhow::Result<Duration> 
         }
         let left = PATIENCE.saturating_sub(started.elapsed());
         if left.is_zero() {
-            bail!("{} did not say all of it in {} s", state.server, PATIENCE.as_secs());
+            bail!("{} did not send all data within {} s; retry", state.server, PATIENCE.as_secs());
         }
         let wait = step_due.map_or(left, |due| due.saturating_duration_since(Instant::now()).min(left));
         if let Ok(news) = news.recv_timeout(wait.max(Duration::from_millis(1))) {
@@ -88,7 +88,7 @@ fn width() -> u16 {
     said.unwrap_or(WIDTH).clamp(1, WIDTH_MAX)
 }
 
-/// A frame with room for all of it, without the keys and without the room that was not needed.
+/// A frame with room for all rows, without the line of keys and without unused rows.
 fn text(state: &State, now: Duration, width: u16) -> String {
     let rows = match &state.open {
         Some(open) => HEIGHT_OF_A_JOB + open.step.as_ref().map_or(0, |step| step.workers.len()),

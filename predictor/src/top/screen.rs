@@ -1,4 +1,4 @@
-//! The terminal: keys in, pictures out.
+//! The terminal: reads keys and draws frames.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,15 +15,14 @@ use super::draw::{Theme, draw};
 use super::feed::Feed;
 use super::state::{Do, Key, News, State};
 
-/// The longest wait for a key before news are looked at.
+/// Longest wait for a key before events are read.
 const KEY_WAIT: Duration = Duration::from_millis(50);
-/// Ages go on although nothing is heard.
+/// Longest time without drawing, so that ages advance even without events.
 const DRAW_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs until somebody ends it.
+/// Runs until the user quits.
 ///
-/// # Errors
-/// The terminal cannot be used.
+/// # Errors An error if the terminal cannot be used.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (mut feed, news) = Feed::start(args.server.clone())?;
     let mut state = State::new(args.server.urls()[0].clone(), args.job.clone());
@@ -34,7 +33,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let colours = std::env::var_os("NO_COLOR").is_none_or(|said| said.is_empty());
     let mut terminal = ratatui::try_init()?;
     let ran = watch(&mut terminal, &mut state, &mut feed, &news, Theme::new(colours), &told);
-    // Whatever happened: the terminal is the user's again.
+    // Restored after every outcome, also an error.
     ratatui::restore();
     ran
 }
@@ -96,8 +95,8 @@ fn key(pressed: KeyEvent) -> Option<Key> {
     })
 }
 
-/// True once a signal told the program to end: a terminal that is left as it is would be of no use to anybody. One that hung up has
-/// nobody before it, and whoever reads keys from it never comes back: then the program ends here.
+/// Returns a flag that becomes true on SIGTERM, so that the terminal is restored before the program ends. On
+/// SIGHUP the terminal is closed and a read of keys would never return: the process exits at once.
 fn told_to_end() -> anyhow::Result<Arc<AtomicBool>> {
     let told = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

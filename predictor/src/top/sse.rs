@@ -1,16 +1,16 @@
-//! Server-sent events, read line by line.
+//! A parser of server-sent events.
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// The longest event in bytes: one that is longer is none of the predictor's.
+/// Size limit of an event, in bytes. The predictor never sends a longer one.
 const EVENT_BYTES_MAX: usize = 8 << 20;
 
-/// What a stream says.
+/// An element of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
     /// An event: its name and its data.
     Event(String, String),
-    /// Something that is no event: the server lives.
+    /// A comment, or an event without data. It shows that the server is alive.
     Alive,
 }
 
@@ -20,15 +20,14 @@ pub struct Stream<R> {
 }
 
 impl<R: Read> Stream<R> {
-    /// Of a body.
+    /// Reads the stream from a response body.
     pub fn new(body: R) -> Self {
         Self { lines: BufReader::new(body) }
     }
 
-    /// The next thing that it says; `None` at its end.
+    /// Returns the next element; `None` at the end of the stream.
     ///
-    /// # Errors
-    /// It breaks off, or an event is too long.
+    /// # Errors An error if the connection fails or an event is too long.
     pub fn next(&mut self) -> io::Result<Option<Said>> {
         let (mut name, mut data) = (String::new(), String::new());
         loop {
@@ -37,7 +36,8 @@ impl<R: Read> Stream<R> {
             let value = value.strip_prefix(' ').unwrap_or(value);
             match field {
                 "" if !line.is_empty() => return Ok(Some(Said::Alive)),
-                // An empty line ends an event; one without data only set something, such as the time to come again.
+                // An empty line ends an event. An event without data only changed a setting, such as the
+                // pause before reconnecting.
                 "" if data.is_empty() => return Ok(Some(Said::Alive)),
                 "" => return Ok(Some(Said::Event(name, data))),
                 "event" => value.clone_into(&mut name),
@@ -55,7 +55,7 @@ impl<R: Read> Stream<R> {
             if line.len() < bytes_max {
                 return Ok(None);
             }
-            return Err(io::Error::other(format!("an event of more than {EVENT_BYTES_MAX} bytes")));
+            return Err(io::Error::other(format!("an event exceeds {EVENT_BYTES_MAX} bytes")));
         }
         let end = line.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |at| at + 1);
         line.truncate(end);

@@ -1,4 +1,4 @@
-//! What is known and what is looked at. Changed by news and keys alone; time is a number that both bring along.
+//! The state of the screen. Only events and keys change it; both carry the time as a number.
 
 mod job;
 mod key;
@@ -12,54 +12,55 @@ use evenstep_protocol::{
 pub use job::OpenJob;
 pub use key::{Do, Key};
 
-/// A stream says something at least every 5 s: one that is silent for longer than this is cut off, or its server stands still.
+/// Longest time without an event. A stream sends at least one every 5 s: after this time the connection is
+/// lost or the server hangs.
 const SILENCE_MAX: Duration = Duration::from_secs(12);
 
-/// Something heard.
+/// An event of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum News {
-    /// Of all jobs: what, and of which server.
+    /// An event of the stream of all jobs, and the URL of its server.
     All(Heard, String),
-    /// Of one job.
+    /// An event of one job.
     Job(JobId, Heard),
 }
 
-/// What was heard on a stream, or asked for because of it.
+/// An event, or data that was read because of one.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Heard {
-    /// The stream is there.
+    /// The stream was opened.
     Linked,
-    /// A sign of life.
+    /// The server is alive.
     Alive,
-    /// The stream broke off or cannot be had, and why; it is tried again.
+    /// The stream failed or cannot be opened, with the reason. It is opened again after a pause.
     Lost(String),
-    /// All jobs at a glance.
+    /// The summary of all jobs.
     Jobs(LiveView),
     /// Nodes with their latest samples.
     Nodes(NodesView),
     /// An iteration whose workers have reported.
     Step(Box<StepView>),
-    /// Something happened to the job.
+    /// A new entry of the job's log.
     Log(LogEntry),
-    /// What happened so far.
+    /// The job's log so far.
     Logs(LogView),
-    /// The job's past, thinned out.
+    /// The job's history, thinned out.
     History(HistoryView),
     /// The job's workers.
     Workers(WorkersView),
-    /// The job is not there any more.
+    /// The job does not exist any more.
     Gone,
 }
 
-/// How a stream fares.
+/// State of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Link {
-    /// It was not there yet.
+    /// Not connected yet.
     #[default]
     Connecting,
-    /// It was heard of then.
+    /// Connected; the time of the latest event.
     Live(Duration),
-    /// It is not there, since then, and why.
+    /// Disconnected; since when and why.
     Lost(Duration, String),
 }
 
@@ -73,7 +74,7 @@ impl Link {
         };
     }
 
-    /// For how long nothing was heard, where that is too long.
+    /// Time without an event, if it is too long.
     pub fn silent_for(&self, now: Duration) -> Option<Duration> {
         let (Self::Live(since) | Self::Lost(since, _)) = self else { return None };
         let silent = now.saturating_sub(*since);
@@ -81,35 +82,35 @@ impl Link {
     }
 }
 
-/// All of it.
+/// The state of the screen.
 #[derive(Debug, Clone, Default)]
 pub struct State {
-    /// The predictor that answers.
+    /// URL of the predictor that responds.
     pub server: String,
-    /// The stream of all jobs.
+    /// Connection of the stream of all jobs.
     pub link: Link,
-    /// All jobs, and when that was heard.
+    /// All jobs, and the time at which they were received.
     pub live: Option<(LiveView, Duration)>,
     /// The nodes' latest samples.
     pub nodes: Option<NodesView>,
-    /// The job that is chosen in the list.
+    /// The selected job in the list.
     pub chosen: Option<JobId>,
-    /// The job that is looked at.
+    /// The open job.
     pub open: Option<OpenJob>,
-    /// Whether the keys are explained.
+    /// Whether help is shown.
     pub help: bool,
-    /// Why something that was asked for is not done.
+    /// Error message of the latest command.
     pub notice: Option<String>,
 }
 
 impl State {
-    /// Nothing is known yet.
+    /// A state without data.
     pub fn new(server: String, job: Option<JobId>) -> Self {
         let open = job.clone().map(OpenJob::new);
         Self { server, chosen: job, open, ..Self::default() }
     }
 
-    /// Takes in what was heard.
+    /// Applies an event.
     pub fn hear(&mut self, news: News, now: Duration) {
         match news {
             News::All(heard, server) => {
@@ -122,7 +123,7 @@ impl State {
                 }
                 self.choose(0);
             }
-            // Of a job that is looked at no longer there may still be something on the way.
+            // Events of a job that is no longer open may still arrive.
             News::Job(job, heard) => {
                 if let Some(open) = self.open.as_mut().filter(|open| open.job_id == job) {
                     open.hear(heard, now);
@@ -136,20 +137,21 @@ impl State {
         self.live.as_ref().map_or(&[], |(live, _)| &live.jobs)
     }
 
-    /// Where the chosen job is in the list.
+    /// Position of the selected job in the list.
     pub fn chosen_at(&self) -> Option<usize> {
         let chosen = self.chosen.as_ref()?;
         self.jobs().iter().position(|job| job.job_id == *chosen)
     }
 
-    /// The service's time, in milliseconds since 1970: ages are by its clock, as ours may be wrong.
+    /// The time of the service's clock, in milliseconds since 1970. Ages use this clock, because the local
+    /// one may be wrong.
     pub fn service_unix_ms(&self, now: Duration) -> Option<i64> {
         let (live, heard) = self.live.as_ref()?;
         let since = i64::try_from(now.saturating_sub(*heard).as_millis()).unwrap_or(i64::MAX);
         Some(live.now_unix_ms.saturating_add(since))
     }
 
-    /// Chooses the job so many below; where the chosen one is gone, the first.
+    /// Selects the job `below` rows down, or the first if the selected job no longer exists.
     fn choose(&mut self, below: isize) {
         let last = self.jobs().len().saturating_sub(1);
         let at = self.chosen_at().map_or(0, |at| at.saturating_add_signed(below).min(last));
@@ -193,7 +195,7 @@ pub mod tests {
         }
     }
 
-    /// A step of so many workers; the first is the slowest of them by 5 %.
+    /// An iteration of `workers` workers. The first is the slowest of them by 5 %.
     pub fn step(iteration: u64, workers: u64) -> StepView {
         let worker = |rank: u64| StepWorker {
             worker: WorkerId::new(format!("node-a/{rank}")).unwrap(),
@@ -264,7 +266,7 @@ pub mod tests {
         state.hear(all(Heard::Lost("refused again".into())), 25 * SECOND);
         assert_eq!(state.link, Link::Lost(22 * SECOND, "refused again".into()));
         assert_eq!(state.link.silent_for(26 * SECOND), Some(4 * SECOND));
-        assert_eq!(state.jobs().len(), 1, "what was known stays");
+        assert_eq!(state.jobs().len(), 1, "the previous data stays");
         state.hear(all(Heard::Alive), 30 * SECOND);
         assert_eq!(state.link.silent_for(30 * SECOND), None);
     }

@@ -1,8 +1,10 @@
-/** The service's HTTP interface. Addresses are relative to the page, so it works behind a proxy that puts it under a path. */
+/** The service's HTTP API. Addresses are relative to the page, so that it works behind a proxy that serves it below a
+ * path.
+ */
 
-/** A request that was refused, or never answered. */
+/** An error response, or no response. */
 export class Refused extends Error {
-  /** @param {number} status 0 where there was no answer @param {string} slug @param {string} message */
+  /** @param {number} status 0 if there was no response @param {string} slug @param {string} message */
   constructor(status, slug, message) {
     super(message);
     this.status = status;
@@ -10,16 +12,16 @@ export class Refused extends Error {
   }
 }
 
-/** The path of a job, or of something of it. @param {string} job @param {string} [rest] */
+/** The path of a job, or of a resource below it. @param {string} job @param {string} [rest] */
 export const ofJob = (job, rest = '') => `v1/jobs/${encodeURIComponent(job)}${rest}`;
 
-/** Reads JSON. @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} */
+/** Reads a JSON resource. @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} */
 export async function read(path, signal) {
   return (await ask('GET', path, { signal })).json();
 }
 
 /**
- * Asks, and says in words why not.
+ * Sends a request. Throws `Refused` with a message if it fails.
  * @param {string} method
  * @param {string} path
  * @param {{ signal?: AbortSignal, body?: any, token?: string | null }} [options]
@@ -37,23 +39,23 @@ export async function ask(method, path, { signal, body, token } = {}) {
       headers,
       signal,
       body: body === undefined ? undefined : JSON.stringify(body),
-      // A job of another predictor: the browser may not follow to there, the page links to it instead.
+      // Another predictor serves the job: the browser may not follow the redirect, so the page shows a link instead.
       redirect: 'manual',
       cache: 'no-store',
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Refused(0, 'silent', 'The predictor does not answer.');
+    throw new Refused(0, 'silent', 'The predictor does not respond.');
   }
   if (response.type === 'opaqueredirect') throw new Refused(307, 'elsewhere', 'Another predictor serves this job.');
   if (!response.ok) throw await refusal(response);
   return response;
 }
 
-/** A problem in its own words. @param {Response} response */
+/** The error of a problem+json response. @param {Response} response */
 export async function refusal(response) {
   const problem = await response.json().catch(() => null);
   const slug = String(problem?.type ?? '').replace('urn:evenstep:problem:', '');
-  const words = problem ? `${problem.title}: ${problem.detail}` : `The predictor answered ${response.status}.`;
+  const words = problem ? `${problem.title}: ${problem.detail}` : `The predictor responded with status ${response.status}.`;
   return new Refused(response.status, slug, words);
 }

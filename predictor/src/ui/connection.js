@@ -1,4 +1,4 @@
-/** What the head of the page says about the connection: live, stale since when, or gone; and the light beside it. */
+/** The connection state in the header: live, stale with its time, or refused; and the indicator next to it. */
 
 import { fill, h, say, set } from './charts/dom.js';
 import { clock } from './charts/format.js';
@@ -9,9 +9,9 @@ const notice = /** @type {HTMLElement} */ (document.getElementById('notice'));
 let ticking;
 
 /**
- * Shows a stream's state.
+ * Shows the state of a stream.
  * @param {import('./stream.js').StreamState} state
- * @param {() => void} [retry] tries again at once
+ * @param {() => void} [retry] reconnects immediately
  */
 export function show(state, retry) {
   clearInterval(ticking);
@@ -20,21 +20,21 @@ export function show(state, retry) {
   const words = { connecting: 'Connecting', live: 'Live', stale: 'Stale', refused: 'Not live' };
   say(/** @type {Element} */ (light.lastElementChild), words[state.kind]);
   if (state.kind !== 'stale') return fill(notice);
-  // Only the sentence is read out; the seconds would be read out every second.
+  // Screen readers only announce the sentence. They would announce the countdown every second.
   const countdown = h('span', { 'aria-hidden': 'true' });
   const tick = () => {
     const left = Math.ceil((state.retryAt - Date.now()) / 1000);
-    say(countdown, left > 0 ? `Trying again in ${left} s.` : 'Trying again.');
+    say(countdown, left > 0 ? `Retrying in ${left} s.` : 'Retrying.');
   };
   tick();
   ticking = setInterval(tick, 1000);
-  const sentence = `Stale since ${clock(state.since)}: ${state.why} What you see is what was known then.`;
+  const sentence = `Stale since ${clock(state.since)}: ${state.why} The page shows the last known state.`;
   const shown = notice.querySelector('p')?.firstElementChild;
   if (shown?.textContent === sentence) return shown.parentElement?.replaceChild(countdown, /** @type {Node} */ (shown.nextElementSibling));
-  fill(notice, h('div', { class: 'stale' }, h('p', {}, h('span', {}, sentence), countdown), h('button', { type: 'button', onclick: () => retry?.() }, 'Try now')));
+  fill(notice, h('div', { class: 'stale' }, h('p', {}, h('span', {}, sentence), countdown), h('button', { type: 'button', onclick: () => retry?.() }, 'Retry now')));
 }
 
-/** Shows nothing of a connection: this page needs none. */
+/** Hides the connection state, for a page without a connection. */
 export function quiet() {
   clearInterval(ticking);
   set(light, 'data-state', 'live');

@@ -1,4 +1,4 @@
-/** The page: which view the address names, and the one stream that keeps it live. */
+/** The page: shows the view that the address names. */
 
 import { fill, h, set } from './charts/dom.js';
 import { followTheme } from './theme.js';
@@ -10,7 +10,7 @@ import { reportsPage } from './views/reports.js';
 import { storePage } from './views/store.js';
 
 /**
- * A view fills the page, and goes on until the signal is aborted.
+ * A view fills the page and updates it until the signal is aborted.
  * @typedef {(content: HTMLElement, name: string, signal: AbortSignal) => void} View
  */
 
@@ -24,13 +24,13 @@ const VIEWS = [
   [/^#\/reports\/(.+)$/, reportsPage, 'Reports'],
   [/^#\/store$/, storePage, 'Store'],
 ];
-/** A page that nobody looks at keeps its connection for so long: browsers allow six to one place, over all its tabs. */
+/** Time after which a hidden page closes its connection. Browsers allow six connections per host, over all tabs. */
 const HIDDEN_MS = 30_000;
 
 const content = /** @type {HTMLElement} */ (document.getElementById('content'));
 let current = new AbortController();
 
-/** @param {boolean} moved whether somebody went here from another page of ours */
+/** @param {boolean} moved whether the user came from another view */
 function open(moved) {
   current.abort();
   current = new AbortController();
@@ -41,7 +41,7 @@ function open(moved) {
     set(link, 'aria-current', link.textContent === found?.[2] ? 'page' : null);
   }
   if (!found || name == null) {
-    fill(content, h('h1', { tabindex: -1 }, 'No such page'), h('p', { class: 'empty' }, 'Nothing is at this address. ', h('a', { href: '#/' }, 'All jobs'), '.'));
+    fill(content, h('h1', { tabindex: -1 }, 'No such page'), h('p', { class: 'empty' }, 'This address does not exist. ', h('a', { href: '#/' }, 'All jobs'), '.'));
   } else {
     document.title = `${name || found[2]} · evenstep`;
     found[1](content, name, current.signal);
@@ -51,7 +51,7 @@ function open(moved) {
   /** @type {HTMLElement | null} */ (content.querySelector('h1'))?.focus({ preventScroll: true });
 }
 
-/** @param {string} text @returns {string | null} null where it is no text */
+/** @param {string} text @returns {string | null} null if it is not valid */
 function decode(text) {
   try {
     return decodeURIComponent(text);
@@ -77,7 +77,7 @@ document.addEventListener('visibilitychange', () => {
 });
 
 document.querySelector('.skip')?.addEventListener('click', (event) => {
-  // The address says which page this is: going there must not change it.
+  // The address names the view, so this link must not change it.
   event.preventDefault();
   content.focus();
 });

@@ -1,17 +1,16 @@
-/**
- * How workers are told apart: Okabe and Ito's colours, which readers with any colour vision tell apart, and a letter beside each,
- * so that nothing is said by colour alone.
+/** Marks of workers: Okabe and Ito's colours, which readers with any colour vision can distinguish, and a letter for
+ * each, so that no information is shown by colour alone.
  */
 
-/** So many workers are shown one by one; the others are a grey whole. */
+/** Limit of workers that are shown individually. The others are a grey area. */
 export const SHOWN_MAX = 6;
 
 /** @typedef {{ letter: string, colour: string, place: number }} Mark */
 
-/** The mark of the worker that is shown at a place. @param {number} place @returns {Mark} */
+/** The mark of the worker at a position. @param {number} place @returns {Mark} */
 export const markOf = (place) => ({ letter: 'ABCDEF'[place], colour: `--c${place}`, place });
 
-/** What was expected: dashed, everywhere. */
+/** Dashes of expected values. */
 export const DASHED = [6, 5];
-/** What even shares would have taken: dotted, everywhere. */
+/** Dots of values with even shares. */
 export const DOTTED = [2, 4];

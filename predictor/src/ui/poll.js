@@ -1,12 +1,12 @@
-/** Pages without a stream of their own: what they show is read again and again, and they say when it is stale. */
+/** Updates of pages without a stream: reads a path at an interval, and shows when the data is stale. */
 
 import { read, Refused } from './api.js';
 import { show } from './connection.js';
 
 /**
- * Reads a path until `signal` is aborted.
+ * Reads a path at an interval until `signal` is aborted.
  * @param {string | (() => string)} path @param {number} everyMs @param {(data: any) => void} onData @param {AbortSignal} signal
- * @param {(error: Refused) => void} onRefused told where it was refused, and will be
+ * @param {(error: Refused) => void} onRefused called for an error that a retry cannot resolve
  */
 export function poll(path, everyMs, onData, signal, onRefused) {
   /** @type {ReturnType<typeof setTimeout> | undefined} */ let timer;

@@ -1,18 +1,18 @@
-/** Samples of a node in columns, each moment once, and bounded. */
+/** Samples of a node in columns, without duplicates, and bounded. */
 
-/** Samples that are kept: an hour of an agent that takes one a second. */
+/** Limit of samples: one hour at one sample per second. */
 const SAMPLES_MAX = 3600;
 
 export class Samples {
-  /** Moments, in seconds since 1970. @type {number[]} */ at = [];
+  /** Times, in seconds since 1970. @type {number[]} */ at = [];
   /** @type {Map<string, (number | null)[]>} */ #columns = new Map();
 
-  /** A reading by its name; of a GPU behind `gpu0.` and so on. @param {string} name @returns {(number | null)[]} */
+  /** A reading by name; readings of GPUs have the prefix `gpu0.`, `gpu1.` and so on. @param {string} name @returns {(number | null)[]} */
   column(name) {
     return this.#columns.get(name) ?? this.at.map(() => null);
   }
 
-  /** Takes what is new. @param {any[]} samples the oldest first */
+  /** Adds the samples that are new. @param {any[]} samples oldest first */
   add(samples) {
     for (const sample of samples) {
       const at = sample.at_unix_ms / 1000;

@@ -1,30 +1,29 @@
-/**
- * Server-sent events that come back: read by hand rather than with EventSource, because comments then count as signs of life,
- * a refusal says why, and the pauses between tries are ours.
+/** Server-sent events with reconnection. They are parsed here rather than by EventSource for three reasons: comments
+ * count as signs of life, an error response has its reason, and the pauses between attempts can be set.
  */
 
 import { Refused, refusal } from './api.js';
 
-/** The service says something every 5 s; twice that and a little more is silence. */
+/** Longest time without an event or comment, in milliseconds. The service sends at least one every 5 s. */
 const SILENCE_MS = 12_000;
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 10_000;
-/** No event is larger, in characters. */
+/** Size limit of an event, in characters. */
 const EVENT_MAX = 16 * 1024 * 1024;
 
 /**
- * What became of a stream. `stale`: it broke off at `since`, and is tried again at `retryAt`. `refused`: it will not come back.
+ * State of a stream. `stale`: it was lost at `since` and reconnects at `retryAt`. `refused`: it does not reconnect.
  * @typedef {{ kind: 'connecting' } | { kind: 'live' } | { kind: 'stale', since: number, retryAt: number, why: string } | { kind: 'refused', why: Refused }} StreamState
  */
 
 /**
- * Listens until `signal` is aborted.
+ * Follows a stream until `signal` is aborted.
  * @param {string} path
  * @param {{ onEvent: (name: string, data: any) => void, onOpen?: () => void, onState: (state: StreamState) => void, eventsOnly?: boolean }} hooks
- *   `onOpen` is called after each (new) connection: what happened meanwhile has to be read again. `eventsOnly`: events come all the
- *   time, so that comments alone mean that what is shown grows old.
+ *   `onOpen` is called after each connection: read again what may have changed in between. `eventsOnly`: events arrive
+ *   regularly, so that the page is stale if only comments arrive.
  * @param {AbortSignal} signal
- * @returns {{ retry: () => void }} tries again at once
+ * @returns {{ retry: () => void }} reconnects immediately
  */
 export function listen(path, { onEvent, onOpen, onState, eventsOnly = false }, signal) {
   let wake = () => {};
@@ -46,7 +45,7 @@ export function listen(path, { onEvent, onOpen, onState, eventsOnly = false }, s
           if (error.status && error.status < 500 && error.status !== 429) return onState({ kind: 'refused', why: error });
           why = error.message;
         } else {
-          why = 'The connection broke off.';
+          why = 'The connection was lost.';
         }
       }
       if (signal.aborted) return;
@@ -68,7 +67,7 @@ export function listen(path, { onEvent, onOpen, onState, eventsOnly = false }, s
 }
 
 /**
- * One connection, until it ends or falls silent.
+ * One connection, until it ends or times out.
  * @param {string} path @param {AbortSignal} signal @param {boolean} eventsOnly @param {(name: string, data: any) => void} onEvent
  * @param {() => void} opened @param {() => void} heard
  */
@@ -90,7 +89,7 @@ async function once(path, signal, eventsOnly, onEvent, opened, heard) {
       cache: 'no-store',
     }).catch((error) => {
       if (own.signal.aborted) throw error;
-      throw new Refused(0, 'silent', 'The predictor does not answer.');
+      throw new Refused(0, 'silent', 'The predictor does not respond.');
     });
     if (response.type === 'opaqueredirect') throw new Refused(307, 'elsewhere', 'Another predictor serves this job.');
     if (!response.ok || !response.body) throw await refusal(response);
@@ -114,7 +113,7 @@ async function once(path, signal, eventsOnly, onEvent, opened, heard) {
 }
 
 /**
- * Takes text in any pieces, and calls back for each whole event.
+ * A parser that accepts text in pieces of any size and calls `onEvent` for each complete event.
  * @param {(name: string, data: any) => void} onEvent
  * @returns {(text: string) => void}
  */
@@ -126,7 +125,7 @@ export function parser(onEvent) {
   return (text) => {
     const lines = (rest + text).split(/\r\n|\n|\r/);
     rest = lines.pop() ?? '';
-    if (rest.length > EVENT_MAX) throw new Refused(0, 'too-large', 'An event was too large.');
+    if (rest.length > EVENT_MAX) throw new Refused(0, 'too-large', 'An event exceeds the size limit.');
     for (const line of lines) {
       if (line === '') {
         if (data.length) onEvent(name, JSON.parse(data.join('\n')));

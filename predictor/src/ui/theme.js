@@ -1,4 +1,4 @@
-/** Light or dark: as the system has it, or as chosen with the button. */
+/** Light or dark colours: as the system prefers, or as chosen with the button. */
 
 import { applyTheme } from './charts/colours.js';
 import { say, set } from './charts/dom.js';
@@ -22,7 +22,7 @@ function apply(dark) {
   set(button, 'aria-label', dark ? 'Switch to the light page' : 'Switch to the dark page');
 }
 
-/** Begins to follow the system, and the button. */
+/** Follows the system's preference and the button. */
 export function followTheme() {
   apply(document.documentElement.dataset.theme === 'dark');
   system.addEventListener('change', (event) => {
@@ -33,7 +33,7 @@ export function followTheme() {
     try {
       localStorage.setItem(KEY, dark ? 'dark' : 'light');
     } catch {
-      // Holds until the page is closed.
+      // Kept until the page is closed.
     }
     apply(dark);
   });

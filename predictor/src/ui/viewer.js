@@ -1,5 +1,5 @@
-// Shows one report that the page above hands over. This document has no origin, no storage and no network: whatever is in the
-// report stays in it.
+// Shows one report that the parent page sends. This document has no origin, no storage and no network, so that a report
+// can neither read nor send data.
 addEventListener(
   'message',
   (event) => {

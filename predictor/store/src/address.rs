@@ -1,4 +1,4 @@
-//! Where a store is.
+//! Address of a store.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use sqlx::postgres::PgConnectOptions;
 
 use crate::error::StoreError;
 
-/// An address as `--store` takes it. Shown without the password.
+/// A store address, the value of `--store`. Its `Display` omits the password.
 #[derive(Debug, Clone)]
 pub enum Address {
     /// `sqlite://FILE`
     Sqlite(PathBuf),
-    /// `postgres://USER@HOST/DATABASE`, with the options that libpq knows (`sslmode`, `sslrootcert`, ..).
+    /// `postgres://USER@HOST/DATABASE`, with the options of libpq (`sslmode`, `sslrootcert`, ..).
     Postgres(Box<PgConnectOptions>),
 }
 
 impl Address {
-    /// The file of an SQLite store.
+    /// Returns the file of an SQLite store.
     pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Self::Sqlite(file) => Some(file),
@@ -35,7 +35,7 @@ impl FromStr for Address {
             return Ok(Self::Sqlite(file.into()));
         }
         if address.starts_with("postgres://") || address.starts_with("postgresql://") {
-            // What is wrong with it is not repeated: it may hold a password.
+            // The error does not repeat the address, which may contain a password.
             let options = address.parse().map_err(|error: sqlx::Error| StoreError::Url(error.to_string()))?;
             return Ok(Self::Postgres(Box::new(options)));
         }

@@ -1,4 +1,4 @@
-//! Changes that the store writes.
+//! Changes that the store can make.
 
 use std::sync::Arc;
 
@@ -8,107 +8,110 @@ use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerId, WorkerOverride, W
 use crate::roll_up::RollUp;
 use crate::telemetry::TelemetryRows;
 
-/// One change; a transaction makes several, all or none.
+/// A change. One transaction makes several changes, all or none.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// A job is new; one that is there already stays as it is.
+    /// Adds a job, unless it exists.
     CreateJob {
         /// The job.
         job_id: JobId,
-        /// Its wishes.
+        /// The job options.
         spec: Box<JobSpec>,
     },
-    /// A job's wishes changed.
+    /// Replaces a job's options.
     PutJob {
         /// The job.
         job_id: JobId,
-        /// Its wishes.
+        /// The job options.
         spec: Box<JobSpec>,
     },
-    /// Some of the oldest rows of a job go for good, and none of its iterations is answered any more: the first steps of
-    /// its deletion, so that no transaction is as long as its history.
+    /// Deletes some of a job's oldest rows and expires all its iterations. Deleting a job starts with these
+    /// changes, so that no transaction is as long as the job's history.
     TrimJob {
         /// The job.
         job_id: JobId,
     },
-    /// A job and all its history goes.
+    /// Deletes a job and its history.
     DeleteJob {
         /// The job.
         job_id: JobId,
     },
-    /// The set of workers changed.
+    /// Changes the membership of a job.
     Membership {
         /// The job.
         job_id: JobId,
-        /// The generation that this change builds on. Fails with [`crate::StoreError::Taken`] where another came in between.
+        /// The generation that this change builds on. Fails with [`crate::StoreError::Taken`] if another
+        /// change came first.
         replaces: u64,
-        /// Its generation now.
+        /// The new generation.
         generation: u64,
-        /// The generation of its latest departure.
+        /// The generation of the job's latest departure.
         departed_generation: u64,
-        /// What happened to whom.
+        /// The events, one per worker.
         events: Vec<MemberEvent>,
     },
-    /// Iterations went like this.
+    /// Adds reports of workers.
     Reports {
         /// The job.
         job_id: JobId,
-        /// One for each worker and iteration; those stored before stay as they are.
+        /// One report per worker and iteration; reports that are already stored stay unchanged.
         reports: Arc<[WorkerReport]>,
     },
-    /// An iteration is answered. Fails with [`crate::StoreError::Taken`] where it was answered in this generation before.
+    /// Stores the allocation of an iteration. Fails with [`crate::StoreError::Taken`] if one exists for this
+    /// generation.
     Allocation {
         /// The job.
         job_id: JobId,
         /// The iteration.
         iteration: u64,
-        /// The generation it was planned in.
+        /// The generation in which it was planned.
         generation: u64,
-        /// The answer (JSON), byte for byte.
+        /// The response (JSON), byte for byte.
         answer: Bytes,
     },
-    /// Where the learning-rate rule of a job stands, in the place of what was stored before.
+    /// Replaces the state of a job's learning-rate rule.
     LearningRate {
         /// The job.
         job_id: JobId,
         /// The rule's state (JSON).
         state: String,
     },
-    /// What the models of a job have learned, in the place of what was stored before.
+    /// Replaces a job's models.
     Models {
         /// The job.
         job_id: JobId,
-        /// The layout of the state.
+        /// Format version of the state.
         format: u32,
         /// The models.
         state: Vec<u8>,
     },
-    /// What was learned on a kind of device, in the place of what was stored before.
+    /// Replaces the models of a device type.
     DeviceModel {
-        /// The device, as workers name it.
+        /// The device type, as workers report it.
         device: String,
-        /// The layout of the state.
+        /// Format version of the state.
         format: u32,
-        /// What was learned.
+        /// The models.
         state: Vec<u8>,
     },
-    /// An agent's samples; those stored before stay as they are.
+    /// Adds telemetry samples; samples that are already stored stay unchanged.
     Telemetry(TelemetryRows),
-    /// Old rows go, and what they come to is kept. Fails with [`crate::StoreError::Taken`] where one of them is gone already.
+    /// Replaces old rows by their summary. Fails with [`crate::StoreError::Taken`] if one of the rows no
+    /// longer exists.
     RollUp(Arc<RollUp>),
-    /// Nothing, written durably: it shows whether the store takes writes.
+    /// Writes durably without changing data, to test whether the store accepts writes.
     Probe,
 }
 
-/// What a report takes in memory, roughly.
+/// Approximate memory of a report, in bytes.
 const REPORT_BYTES: usize = 1024;
-/// What a row that goes takes in memory, roughly.
+/// Approximate memory of a row to delete, in bytes.
 const ROLLED_UP_BYTES: usize = 256;
-/// What any other change takes in memory, roughly.
+/// Approximate memory of any other change, in bytes.
 const CHANGE_BYTES: usize = 1024;
 
 impl Change {
-    /// What it takes in memory while it waits, roughly.
+    /// Returns the approximate memory that the change uses while it waits, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let more = match self {
             Self::Reports { reports, .. } => reports.len() * REPORT_BYTES,
@@ -123,10 +126,10 @@ impl Change {
         CHANGE_BYTES + more
     }
 
-    /// Whether nobody's training waits for it.
+    /// Whether no training loop waits for this change.
     pub(crate) fn can_wait(&self) -> bool {
         match self {
-            // A job is held while its iterations go.
+            // The job cannot serve requests while its iterations are rolled up.
             Self::RollUp(roll_up) => !matches!(**roll_up, RollUp::Iterations { .. }),
             other => matches!(
                 other,
@@ -136,28 +139,28 @@ impl Change {
     }
 }
 
-/// What happened to a worker.
+/// An event of a worker's membership.
 #[derive(Debug, Clone)]
 pub struct MemberEvent {
     /// The worker.
     pub worker: WorkerId,
-    /// What happened.
+    /// Kind of event.
     pub kind: MemberEventKind,
 }
 
-/// Kinds of changes of the set of workers.
+/// Kinds of membership events.
 #[derive(Debug, Clone)]
 pub enum MemberEventKind {
-    /// It takes part, with these bounds, behind the others.
+    /// The worker joined with this request, and comes last in the order of workers.
     Joined(JoinRequest),
-    /// It still takes part, with new bounds.
+    /// A member joined again, with a new request.
     Rejoined(JoinRequest),
-    /// It said that it leaves.
+    /// The worker left.
     Left,
-    /// Its lease ran out.
+    /// The worker's lease expired.
     Expired,
-    /// It ran out of memory: it gets at most so many samples at once from now on.
+    /// The worker ran out of memory; its local batch is limited to this value from now on.
     OutOfMemory(u64),
-    /// What an operator wants of it; `None` where that is lifted.
+    /// The operator set an override; `None` if it was removed.
     Override(Option<WorkerOverride>),
 }

@@ -1,9 +1,9 @@
-//! The text format of PostgreSQL's COPY.
+//! Text format of PostgreSQL's COPY.
 
-/// Bytes that go to PostgreSQL in one message of a COPY, about.
+/// Approximate size of a COPY message, in bytes.
 pub(crate) const MESSAGE_BYTES: usize = 256 * 1024;
 
-/// Appends a text to a line of a COPY.
+/// Appends escaped text to a line of COPY data.
 pub(crate) fn push_text(line: &mut String, text: &str) {
     let mut plain = 0;
     for (at, special) in

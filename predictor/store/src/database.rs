@@ -1,7 +1,7 @@
-//! One of two databases, and one text of SQL for both.
+//! Access to SQLite and PostgreSQL with the same SQL text.
 //!
-//! SQL that both understand is written once, with `$1` for arguments. [`on!`] expands a body for the connection or pool
-//! that is there; [`run!`], [`rows!`] and [`scalar!`] are the common bodies.
+//! SQL that both databases understand is written once, with `$1` for arguments. [`on!`] expands a body for
+//! the actual connection or pool; [`run!`], [`rows!`] and [`scalar!`] are common bodies.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use sqlx::{ConnectOptions, Connection as _, PgConnection, SqliteConnection};
 use crate::address::Address;
 use crate::error::StoreError;
 
-/// Connections for reading.
+/// Maximum number of connections for reading.
 const READERS: u32 = 4;
-/// Connections for leases and for who owns what.
+/// Maximum number of connections for leases and ownership of jobs.
 const LEASE_CONNECTIONS: u32 = 2;
-/// How readers of PostgreSQL see it; SQLite's transactions are like this always.
+/// Isolation of readers on PostgreSQL; SQLite always reads from a snapshot.
 const SNAPSHOTS: (&str, &str) = ("default_transaction_isolation", "repeatable read");
-/// How long a connection to SQLite waits for another process's lock.
+/// Maximum time that a connection to SQLite waits for another process's lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a reader waits for a connection: a database that is away is said to be away before the client gives up.
+/// Maximum time that a reader waits for a connection. Clients time out later, so they receive the error.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
-/// What PostgreSQL ends by itself: a statement that hangs, and a transaction whose predictor stands still. The second one
-/// bounds how long a stopped predictor can hold up the takeover of its jobs.
+/// Time limits that PostgreSQL enforces on statements and on idle transactions. The second limits how long a
+/// stopped predictor can delay the takeover of its jobs.
 const POSTGRES_LIMITS: [(&str, &str); 2] =
     [("statement_timeout", "30s"), ("idle_in_transaction_session_timeout", "1s")];
 
-/// A body for whichever database is there.
+/// Expands a body for either database.
 macro_rules! on {
     ($either:expr, $c:ident => $body:expr) => {
         match $either {
@@ -40,7 +40,7 @@ macro_rules! on {
     };
 }
 
-/// Executes a statement on a connection; the number of rows that it touched.
+/// Executes a statement on a connection and returns the number of affected rows.
 macro_rules! run {
     ($connection:expr, $sql:expr $(, $argument:expr)* $(,)?) => {
         $crate::database::on!(&mut *$connection, c => {
@@ -49,7 +49,7 @@ macro_rules! run {
     };
 }
 
-/// Rows of a query on a pool or connection, as values of a type.
+/// Returns the rows of a query on a pool or connection, converted to a type.
 macro_rules! rows {
     ($either:expr, $row:ty, $sql:expr $(, $argument:expr)* $(,)?) => {
         $crate::database::on!($either, c => {
@@ -58,7 +58,7 @@ macro_rules! rows {
     };
 }
 
-/// The first column of the first row, where there is one.
+/// Returns the first column of the first row, or `None` if there are no rows.
 macro_rules! scalar {
     ($either:expr, $value:ty, $sql:expr $(, $argument:expr)* $(,)?) => {
         $crate::database::on!($either, c => {
@@ -69,22 +69,23 @@ macro_rules! scalar {
 
 pub(crate) use {on, rows, run, scalar};
 
-/// The same thing of SQLite or of PostgreSQL.
+/// A value for SQLite or for PostgreSQL.
 #[derive(Debug, Clone)]
 pub(crate) enum Either<S, P> {
     Sqlite(S),
     Postgres(P),
 }
 
-/// A connection.
+/// A connection to the database.
 pub(crate) type Connection = Either<SqliteConnection, PgConnection>;
-/// Connections for reading.
+/// A pool of connections for reading.
 pub(crate) type Readers = Either<SqlitePool, PgPool>;
 
-/// Opens a connection that commits durably.
+/// Opens a connection whose commits are durable.
 ///
-/// SQLite: WAL, and a sync at every commit, so that an answered allocation outlives a power cut and not only a crash of
-/// the process. PostgreSQL: whatever the server is set to, `synchronous_commit` is on for us.
+/// - SQLite: WAL with a sync at every commit, so that an allocation survives a power failure as well as a
+///   crash of the process.
+/// - PostgreSQL: `synchronous_commit` is on for this connection, whatever the server's setting.
 pub(crate) async fn connect(address: &Address) -> Result<Connection, StoreError> {
     Ok(match address {
         Address::Sqlite(file) => Either::Sqlite(sqlite(file).create_if_missing(true).connect().await?),
@@ -92,7 +93,7 @@ pub(crate) async fn connect(address: &Address) -> Result<Connection, StoreError>
     })
 }
 
-/// Opens a connection that reads what is there, and can do nothing else.
+/// Opens a read-only connection to an existing database.
 pub(crate) async fn connect_to_read(address: &Address) -> Result<Connection, StoreError> {
     Ok(match address {
         Address::Sqlite(file) => {
@@ -107,14 +108,14 @@ pub(crate) async fn connect_to_read(address: &Address) -> Result<Connection, Sto
     })
 }
 
-/// Connections for leases, opened when they are needed; none where the database is not shared.
+/// Returns a lazily connected pool for leases; `None` if the database cannot be shared.
 pub(crate) fn lease_connections(address: &Address) -> Option<PgPool> {
     let Address::Postgres(options) = address else { return None };
     let pool = PgPoolOptions::new().max_connections(LEASE_CONNECTIONS).acquire_timeout(ACQUIRE_TIMEOUT);
     Some(pool.connect_lazy_with(postgres(options)))
 }
 
-/// Connections for reading, opened when they are needed. What a transaction reads is of one moment.
+/// Returns a lazily connected pool for reading. Each transaction reads from one snapshot.
 pub(crate) fn readers(address: &Address) -> Readers {
     match address {
         Address::Sqlite(file) => {
@@ -128,15 +129,16 @@ pub(crate) fn readers(address: &Address) -> Readers {
     }
 }
 
-/// Closes a connection; SQLite's with a checkpoint, so that the file stands alone.
+/// Closes a connection. SQLite makes a checkpoint first, so that the database file is complete without its
+/// WAL.
 pub(crate) async fn close(mut connection: Connection) {
     if let Either::Sqlite(connection) = &mut connection
         && let Err(error) = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(connection).await
     {
-        tracing::warn!(%error, "the last checkpoint failed; the WAL file holds what is missing");
+        tracing::warn!(%error, "the final checkpoint failed; keep the WAL file, it holds the latest changes");
     }
     if let Err(error) = on!(connection, c => c.close().await) {
-        tracing::warn!(%error, "closing the database failed");
+        tracing::warn!(%error, "failed to close the database connection");
     }
 }
 

@@ -1,140 +1,145 @@
-//! Why something could not be kept or read.
+//! Errors of the store.
 
 use std::path::PathBuf;
 
 use crate::limits::{QUEUE_BYTES_MAX, QUEUE_MAX};
 
-/// Why something could not be kept or read. Unless it says otherwise nothing was changed.
+/// An error of the store. Unless a variant says otherwise, nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The address of the store is not one we know.
-    #[error("store {0:?}: must be sqlite://FILE or postgres://USER@HOST/DATABASE")]
+    /// The address has an unknown form.
+    #[error("store address {0:?}: must be sqlite://FILE or postgres://USER@HOST/DATABASE")]
     Address(String),
-    /// The address of a PostgreSQL store cannot be read.
+    /// The address of a PostgreSQL store is invalid.
     #[error("store postgres://..: {0}; must be postgres://USER@HOST/DATABASE")]
     Url(String),
-    /// Another process serves this file.
-    #[error("{0} is held by another evenstep-predictor: one at a time may serve an SQLite store")]
+    /// Another process serves this SQLite file.
+    #[error(
+        "{0} is held by another evenstep-predictor; stop it first: only one process can serve an SQLite store"
+    )]
     InUse(PathBuf),
-    /// A lock file cannot be made.
+    /// The lock file cannot be created.
     #[error("{path}: {source}")]
     Lock {
         /// The lock file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         source: std::io::Error,
     },
-    /// The schema is that of a later evenstep-predictor.
+    /// A newer evenstep-predictor wrote the schema.
     #[error(
-        "its schema is {found}, and {known} is the newest that this evenstep-predictor knows: use a newer one"
+        "schema {found} is newer than {known}, the newest that this evenstep-predictor supports; use a newer version"
     )]
     Newer {
-        /// The version of the schema.
+        /// Version of the schema.
         found: i64,
-        /// The newest that we know.
+        /// Newest supported version.
         known: i64,
     },
-    /// The database has no schema of ours.
-    #[error("there is no store of evenstep-predictor in it")]
+    /// The database does not contain an evenstep schema.
+    #[error("the database contains no store of evenstep-predictor")]
     Foreign,
-    /// It was to be filled, and it holds something.
-    #[error("it is not empty: it has rows in {0}")]
+    /// The target of an import contains rows.
+    #[error("the target must be empty, but has rows in {0}")]
     NotEmpty(String),
-    /// Predictors serve it, at these addresses.
-    #[error("it is served by {0}: stop it first")]
+    /// Predictors at these addresses serve the store.
+    #[error("the store is served by {0}; stop all of them first")]
     Served(String),
-    /// Another command has the store for itself.
-    #[error("another command works on it, or it is the same store by another name")]
+    /// Another command holds the store exclusively.
+    #[error("another command is using the store, or both addresses name the same store")]
     Held,
-    /// A table is not as we know it.
+    /// A table differs from the expected schema.
     #[error("{0}")]
     Table(String),
-    /// A backup was asked of a store that is no file.
-    #[error("--into backs up SQLite stores; a PostgreSQL database is backed up by pg_dump")]
+    /// A backup was requested of a store that is not a file.
+    #[error("--into supports only SQLite stores; back up a PostgreSQL database with pg_dump")]
     NotAFile,
-    /// A file is there already.
-    #[error("{0}: there is such a file; a backup takes a new name")]
+    /// The backup's file exists.
+    #[error("{0}: file exists; give the backup a new name")]
     Exists(PathBuf),
     /// A file cannot be written.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         source: std::io::Error,
     },
     /// The queue of writes is full.
-    #[error("{QUEUE_MAX} writes or {} MiB are waiting: the store is slower than what comes in", QUEUE_BYTES_MAX >> 20)]
+    #[error("the write queue is full ({QUEUE_MAX} writes or {} MiB): the store is too slow for the load; retry later", QUEUE_BYTES_MAX >> 20)]
     Busy,
-    /// The writer has ended (shutdown).
+    /// The writer task has ended, during shutdown.
     #[error("the store is closed")]
     Closed,
-    /// Another request, which went away before it heard of it, made this change already.
-    #[error("another change came first: ask again")]
+    /// Another request made this change first; its client may have disconnected before it got the response.
+    #[error("another change came first; retry the request")]
     Taken,
-    /// This predictor may not answer for its jobs any more: it could not renew its lease in time.
-    #[error("this predictor's lease is over; another may have taken its jobs: ask again")]
+    /// This predictor could not renew its lease in time, so it may no longer serve its jobs.
+    #[error(
+        "this predictor's lease has expired, and another predictor may own its jobs now; retry the request"
+    )]
     Fenced,
-    /// The owner of a job changes at this moment.
-    #[error("the job is changing hands: ask again")]
+    /// The job is changing its owner.
+    #[error("the job is changing its owner; retry the request")]
     Unsettled,
-    /// The database did not answer in time. Whether the change was made is not known: asking again is safe.
-    #[error("the database did not answer in time")]
+    /// The database did not respond in time. The change may or may not have been made; the request can be
+    /// repeated safely.
+    #[error("the database did not respond in time")]
     Silent,
-    /// The database says no.
-    #[error("the database: {0}")]
+    /// The database returned an error.
+    #[error("database error: {0}")]
     Database(#[from] sqlx::Error),
-    /// A commit failed for all that were in it.
-    #[error("the database: {said}")]
+    /// The commit of a group of writes failed.
+    #[error("database error: {said}")]
     Failed {
-        /// What kind of failure.
+        /// Class of the failure.
         fault: Fault,
-        /// What it said.
+        /// Message of the failure.
         said: String,
     },
-    /// The schema could not be brought up to date.
-    #[error("the schema: {0}")]
+    /// The schema could not be upgraded.
+    #[error("schema migration failed: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
-    /// Models that cannot be written down.
+    /// Models that cannot be serialized.
     #[error("models cannot be stored: {0}")]
     Models(String),
-    /// What was stored cannot be understood.
+    /// A stored value is invalid.
     #[error("stored {what} cannot be read: {source}")]
     Corrupt {
-        /// What it is.
+        /// Kind of value.
         what: &'static str,
-        /// Why not.
+        /// Cause.
         source: serde_json::Error,
     },
 }
 
-/// What is wrong with a database, as far as whoever runs it can do something about it.
+/// Class of a database failure, as far as its operator can act on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// No room on its disk.
+    /// The disk is full.
     Full,
-    /// It cannot be written to.
+    /// The database is read-only.
     ReadOnly,
-    /// It cannot be reached.
+    /// The database is unreachable.
     Away,
-    /// Something else; the log says what.
+    /// Any other failure; the log has the details.
     Other,
 }
 
 impl Fault {
-    /// In words that give nothing away.
+    /// Describes the failure without revealing details of the database.
     pub fn words(self) -> &'static str {
         match self {
             Self::Full => "the disk of the store is full",
             Self::ReadOnly => "the store is read-only",
             Self::Away => "the database cannot be reached",
-            Self::Other => "the store failed; the log says why",
+            Self::Other => "the store failed; see the predictor's log",
         }
     }
 }
 
 impl StoreError {
-    /// What is wrong with the database, where that is what it is.
+    /// Returns the class of failure if the database caused this error.
     pub fn fault(&self) -> Option<Fault> {
         match self {
             Self::Silent => Some(Fault::Away),
@@ -145,7 +150,7 @@ impl StoreError {
         }
     }
 
-    /// The same again for the next one in a group that failed.
+    /// Copies this error for the next write of a failed group.
     pub(crate) fn again(&self) -> Self {
         match self {
             Self::Fenced => Self::Fenced,
@@ -154,12 +159,12 @@ impl StoreError {
         }
     }
 
-    /// Whether it lies in what was to be written: other writes may succeed.
+    /// Whether the error lies in the write itself, so that other writes of its group may succeed.
     pub(crate) fn is_of_the_write(&self) -> bool {
         match self {
             Self::Taken | Self::Corrupt { .. } => true,
             Self::Database(sqlx::Error::Database(error)) => {
-                // Class 22 of SQL: data that a type does not take.
+                // Class 22 of SQLSTATE: data exceptions.
                 error.kind() != sqlx::error::ErrorKind::Other
                     || error.code().is_some_and(|code| code.len() == 5 && code.starts_with("22"))
             }
@@ -168,7 +173,7 @@ impl StoreError {
     }
 }
 
-/// By the codes of SQLite (the lowest byte of a number) and of PostgreSQL (five characters).
+/// Classifies by the error codes of SQLite (the lowest byte of a number) and PostgreSQL (five characters).
 fn fault(error: &sqlx::Error) -> Fault {
     let database = match error {
         sqlx::Error::Database(database) => database,

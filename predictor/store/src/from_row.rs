@@ -1,11 +1,11 @@
-//! Rows of a query as values of a type of ours.
+//! Conversion of query rows into types of this crate.
 
 use sqlx::error::Error;
 
-/// Reads a type from rows of both databases: each field from the column of its name.
+/// Implements `FromRow` for a type, for both databases: each field is read from the column of its name.
 ///
-/// A column named under `later` may be missing: its field then has its default. A field under `whole` is itself read from the
-/// row. Written out here because sqlx's own derive would build both of its drivers a second time, for the compiler.
+/// A column named under `later` may be missing; its field then has its default. A field under `whole` is
+/// itself read from the row. sqlx's derive macro would compile both drivers a second time, for the host.
 macro_rules! from_row {
     ($name:ident { $($field:ident),* $(; later: $($later:ident),*)? $(; whole: $($whole:ident),*)? }) => {
         $crate::from_row::from_row!(@ sqlx::sqlite::SqliteRow, $name, [$($field)*] [$($($later)*)?] [$($($whole)*)?]);
@@ -27,10 +27,10 @@ macro_rules! from_row {
 
 pub(crate) use from_row;
 
-/// The default where the row has no such column.
+/// Returns the default value if the row has no such column.
 ///
 /// # Errors
-/// Where the column is there and cannot be read.
+/// If the column exists and cannot be read.
 pub(crate) fn or_default<T: Default>(value: sqlx::Result<T>) -> sqlx::Result<T> {
     match value {
         Err(Error::ColumnNotFound(_)) => Ok(T::default()),

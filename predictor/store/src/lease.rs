@@ -1,15 +1,18 @@
-//! Who may answer for a job, where several predictors share a database.
+//! Ownership of jobs when several predictors share a database.
 //!
-//! Each predictor has a row in `predictor` and renews its lease there; each job names the row of its owner. A predictor
-//! whose lease ran out is removed by any other, which frees its jobs. Two things keep two owners from ever answering:
+//! Each predictor has a row in `predictor` and renews its lease there. Each job names the row of its owner.
+//! Any predictor removes the rows of predictors whose leases have expired, which releases their jobs. Two
+//! mechanisms prevent two owners from serving the same job:
 //!
-//! - **The fence.** Every commit first locks the row of its own predictor. Removing that row waits for such a commit, and
-//!   a commit that comes after finds no row and fails. So what a former owner wrote is complete when the next one reads.
-//! - **The clock.** A lease counts from before its renewal was asked for, by the monotonic clock of whoever asked. By then
-//!   it is over here before it is over in the database, and what is in memory is not answered any more.
+//! - **The fence.** Every commit first locks the row of its own predictor. The removal of that row waits for
+//!   such a commit; a later commit finds no row and fails. So a new owner reads everything that the former
+//!   owner wrote.
+//! - **The clock.** A lease starts before its renewal is requested, by the monotonic clock of the requesting
+//!   predictor. So it expires here before it expires in the database, and state in memory is no longer
+//!   served.
 //!
-//! A predictor that was removed registers anew. Its registrations are numbered: what it knew under an earlier number is
-//! read again. On SQLite there is one predictor, held to that by a lock on a file.
+//! A predictor whose row was removed registers again. Registrations are numbered, and state from an earlier
+//! registration is read again. An SQLite store has only one predictor, which a lock file enforces.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -21,43 +24,44 @@ use uuid::Uuid;
 
 use crate::error::StoreError;
 
-/// Renewals in the time of one lease.
+/// Number of renewals per lease duration.
 const RENEWALS: u32 = 4;
-/// Looks at a job whose owner changes under our eyes.
+/// Maximum number of queries for a job whose owner keeps changing.
 const LOOKS_MAX: u32 = 8;
 
-/// Who answers for a job.
+/// Owner of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
-    /// This predictor, in this registration.
+    /// This predictor, under this registration number.
     Us(u64),
-    /// Another one.
+    /// Another predictor.
     Other {
-        /// Where it is reached.
+        /// URL at which clients reach it.
         url: String,
     },
 }
 
-/// How a predictor shares a database with others.
+/// Settings for sharing a database with other predictors.
 #[derive(Debug, Clone)]
 pub struct Sharing {
-    /// Where clients reach this predictor.
+    /// URL at which clients reach this predictor.
     pub url: String,
-    /// How long its jobs stay its own when it falls silent.
+    /// Duration of the lease: how long this predictor keeps its jobs when it is unreachable.
     pub lease: Duration,
 }
 
 /// The lease of this predictor.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    /// How, and over which connections: renewals never wait for readers. `None` where no other predictor can be.
+    /// The settings, and a separate connection pool, so that renewals never wait for readers. `None` if the
+    /// database cannot be shared.
     shared: Option<(Sharing, PgPool)>,
     held: RwLock<Held>,
-    /// Set at the end: it is not renewed any more.
+    /// Set at shutdown; the lease is not renewed afterwards.
     given_up: AtomicBool,
 }
 
-/// A registration, and until when it is good for answers.
+/// A registration and the end of its lease.
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
     pub number: u64,
@@ -74,14 +78,15 @@ impl Lease {
         }
     }
 
-    /// Something of the registration in force. Fails with [`StoreError::Fenced`] where its time is over.
+    /// Returns a value computed from the current registration, or [`StoreError::Fenced`] if its lease has
+    /// expired.
     pub fn held<T>(&self, of: impl FnOnce(&Held) -> T) -> Result<T, StoreError> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         let holds = self.shared.is_none() || held.until.is_some_and(|until| Instant::now() < until);
         if holds { Ok(of(&held)) } else { Err(StoreError::Fenced) }
     }
 
-    /// The registration is gone: nothing is answered until there is another.
+    /// Marks a registration as lost. This predictor serves nothing until it has registered again.
     pub fn lost(&self, number: u64) {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         if held.number == number {
@@ -101,15 +106,16 @@ impl Lease {
         self.held.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether other predictors may be on the same database.
+    /// Whether other predictors may use the same database.
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// Takes a job that has no owner, and returns its owner; `None` if there is no such job. Only for a shared database.
+    /// Claims a job that has no owner, and returns the job's owner; `None` if the job does not exist.
+    /// Requires a shared database.
     ///
     /// # Errors
-    /// If the database cannot be read, or this predictor's own lease is over.
+    /// If the database cannot be read, or this predictor's own lease has expired.
     pub async fn claim(&self, job_id: &JobId) -> Result<Option<Owner>, StoreError> {
         let held = self.held(Held::clone)?;
         let Some((_, pool)) = &self.shared else { return Ok(Some(Owner::Us(held.number))) };
@@ -129,20 +135,20 @@ impl Lease {
                 Some((Some(_), Some(url), false)) => return Ok(Some(Owner::Other { url })),
                 Some((Some(_), ..)) => remove_silent(pool).await?,
                 Some((None, ..)) => {
-                    // The foreign key sees to it that we are still registered.
+                    // The foreign key ensures that this predictor is still registered.
                     let taken = sqlx::query("UPDATE job SET owner = $2 WHERE job_id = $1 AND owner IS NULL");
                     taken.bind(job_id.as_str()).bind(&held.instance).execute(pool).await?;
                 }
             }
-            // Whoever won, the next look says so.
+            // The next query returns the owner, whichever predictor succeeded.
         }
         Err(StoreError::Unsettled)
     }
 
-    /// Registers this predictor, or renews its lease, and removes those whose leases ran out.
+    /// Registers this predictor or renews its lease, and removes predictors whose leases have expired.
     ///
     /// # Errors
-    /// Where the database cannot be reached; the lease goes on until it is over.
+    /// If the database is unreachable; the lease then stays valid until it expires.
     pub async fn renew(&self) -> Result<(), StoreError> {
         let Some((sharing, pool)) = &self.shared else { return Ok(()) };
         if self.given_up.load(Ordering::Relaxed) {
@@ -171,10 +177,11 @@ impl Lease {
         remove_silent(pool).await
     }
 
-    /// A process before us at the same address is dead: we listen there. Its jobs need not wait for its lease to end.
+    /// Registers this predictor. An earlier process at the same address must be dead, since this one listens
+    /// there, so its jobs are released at once.
     async fn register(&self, pool: &PgPool, sharing: &Sharing, held: Held) -> Result<(), StoreError> {
         if held.number > 1 {
-            tracing::warn!(instance = %held.instance, "the lease was lost: registering anew, and reading every job again");
+            tracing::warn!(instance = %held.instance, "lease lost; registering again and reloading every job");
         }
         let mut transaction = pool.begin().await?;
         let before = sqlx::query("DELETE FROM predictor WHERE url = $1");
@@ -192,10 +199,11 @@ impl Lease {
         Ok(())
     }
 
-    /// Gives all jobs up: another predictor may take them at once. Nothing is answered any more.
+    /// Releases all jobs, so that other predictors can claim them at once. This predictor serves nothing
+    /// afterwards.
     ///
     /// # Errors
-    /// Where the database cannot be reached; the lease ends by itself then.
+    /// If the database is unreachable; the lease then expires.
     pub async fn resign(&self) -> Result<(), StoreError> {
         self.given_up.store(true, Ordering::Relaxed);
         let held = self.latest();
@@ -206,27 +214,29 @@ impl Lease {
         Ok(())
     }
 
-    /// Renews the lease for as long as it is polled.
+    /// Renews the lease for as long as the future is polled.
     pub async fn keep(&self) {
         let Some((sharing, _)) = &self.shared else { return std::future::pending().await };
         let mut tick = tokio::time::interval(sharing.lease / RENEWALS);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            // One that hangs must not keep the next from its turn.
+            // A renewal that hangs must not prevent the next one.
             match tokio::time::timeout(sharing.lease / 2, self.renew()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "the lease was not renewed"),
-                Err(_) => tracing::warn!("the lease was not renewed in time"),
+                Ok(Err(error)) => tracing::warn!(%error, "failed to renew the lease"),
+                Err(_) => tracing::warn!("timed out while renewing the lease"),
             }
         }
     }
 }
 
-/// Removes predictors whose leases ran out; their jobs are free then. One whose commit is under way is left for the next time.
+/// Removes predictors whose leases have expired, which releases their jobs. Skips a predictor whose commit is
+/// in flight.
 async fn remove_silent(pool: &PgPool) -> Result<(), StoreError> {
-    // Further ahead than a renewal ever sets it: the database's clock was set back. Whoever lives renews it; it ends for the
-    // dead one lease from now, which is not before its owner's own clock says so.
+    // A lease that ends later than a renewal can set it means that the database's clock was set back. Live
+    // predictors renew such a lease. A dead one's ends one lease duration from now, which is not before it
+    // ends by its owner's own clock.
     sqlx::query(
         "UPDATE predictor SET lease_until = clock_timestamp() + make_interval(secs => lease_s)
          WHERE lease_until > clock_timestamp() + make_interval(secs => lease_s)",
@@ -241,7 +251,7 @@ async fn remove_silent(pool: &PgPool) -> Result<(), StoreError> {
     .fetch_all(pool)
     .await?;
     for url in removed {
-        tracing::warn!(url, "a predictor fell silent: its jobs are free");
+        tracing::warn!(url, "predictor's lease expired; its jobs are released");
     }
     Ok(())
 }

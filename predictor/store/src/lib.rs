@@ -1,13 +1,19 @@
-//! What the predictor keeps: in an SQLite file, or in a PostgreSQL that several predictors share.
+//! Persistent storage of the predictor: an SQLite file, or a PostgreSQL database that several predictors
+//! share.
 //!
-//! Writes go through a bounded queue to one writer task, which commits what waits in one transaction (group commit) and
-//! answers when it is durable ([`Store::write`]). Reads use a small pool beside it and never wait for the writer. Both
-//! databases get the same SQL text wherever possible: `database` has the connections and the macros that expand a query for
-//! either, `values` binds many rows. [`tables`] reads and fills whole tables, whatever their columns, for the commands
-//! `store check`, `export`, `import` and `vacuum` ([`command`]).
+//! Writes go through a bounded queue to one writer task. The writer commits all waiting writes in one
+//! transaction (group commit) and responds when they are durable ([`Store::write`]). Reads use a small
+//! connection pool and never wait for the writer. Both databases use the same SQL text wherever possible:
+//! `database` has the connections and the macros that expand a query for both, `values` binds many rows.
+//! [`tables`] reads and fills whole tables, whatever their columns, for the commands `store check`, `export`,
+//! `import` and `vacuum` ([`command`]).
 //!
-//! Invariants: no other crate of the predictor names sqlx; a change is durable before [`Store::write`] returns; every commit
-//! is fenced by this predictor's lease; every queue has a bound.
+//! Invariants:
+//!
+//! - No other crate of the predictor uses sqlx.
+//! - A change is durable before [`Store::write`] returns.
+//! - Every commit is fenced by this predictor's lease.
+//! - Every queue is bounded.
 
 mod limits;
 

@@ -1,6 +1,6 @@
-//! Bounds of the queues of writes.
+//! Bounds of the write queues.
 
-/// Writes of each kind that may wait for the writer; more are refused, so that memory stays bounded.
+/// Maximum number of waiting writes per queue; further writes are rejected.
 pub(crate) const QUEUE_MAX: usize = 1024;
-/// Bytes of each kind that may wait for the writer.
+/// Maximum bytes of waiting writes per queue.
 pub(crate) const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;

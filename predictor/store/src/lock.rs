@@ -1,14 +1,15 @@
-//! The lock file that keeps a second process from serving an SQLite file.
+//! Lock file that prevents a second process from serving an SQLite file.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use crate::error::StoreError;
 
-/// Locks an SQLite file for this process; the lock ends with the process.
+/// Locks an SQLite file for this process. The lock ends with the process.
 ///
 /// # Errors
-/// [`StoreError::InUse`] if another process holds it, [`StoreError::Lock`] if the lock file cannot be made.
+/// [`StoreError::InUse`] if another process holds the lock, [`StoreError::Lock`] if the lock file cannot be
+/// created.
 pub(crate) fn lock(file: &Path) -> Result<File, StoreError> {
     let path = PathBuf::from(format!("{}.lock", file.display()));
     let opened = File::options().create(true).append(true).open(&path);

@@ -1,7 +1,8 @@
-//! Old rows and what is kept in their place.
+//! Roll-up: old rows are replaced by their summary.
 //!
-//! A roll-up names the very rows that it stands for, and is carried out only if all of them are still there. So nothing is
-//! summed up twice or lost, whoever else does the same, and whenever it is killed: no mark of progress can be wrong.
+//! A roll-up names exactly the rows that it summarizes, and takes effect only if all of them still exist.
+//! Therefore no row is counted twice or lost if several processes roll up at once or one is killed. No
+//! progress marker is needed.
 
 use std::collections::BTreeMap;
 
@@ -9,50 +10,50 @@ use evenstep_protocol::JobId;
 
 use crate::summary::{NodeStep, NodeSums, WorkerStep, WorkerSums};
 
-/// Rows to let go, and what they come to.
+/// Rows to delete, and the summaries that replace them.
 #[derive(Debug, Clone)]
 pub enum RollUp {
-    /// Samples become minutes.
+    /// Replaces samples by summaries per minute.
     Samples {
-        /// Which.
+        /// Samples to delete.
         samples: Vec<SampleKey>,
-        /// Their minutes.
+        /// Their summaries.
         minutes: BTreeMap<NodeStep, NodeSums>,
     },
-    /// Minutes of nodes become hours, or hours go.
+    /// Replaces a node's summaries per minute by summaries per hour, or deletes summaries per hour.
     NodeSteps {
-        /// Which.
+        /// Summaries to delete.
         steps: Vec<NodeStep>,
-        /// Their hours.
+        /// Their summaries per hour.
         hours: BTreeMap<NodeStep, NodeSums>,
     },
-    /// The oldest iterations of a job become minutes of its workers.
+    /// Replaces the oldest iterations of a job by summaries per minute of its workers.
     Iterations {
         /// The job.
         job_id: JobId,
-        /// The first iteration that was kept until now.
+        /// First iteration that is kept before the roll-up.
         kept_from: u64,
-        /// The first iteration that is kept from now on.
+        /// First iteration that is kept after it.
         keep_from: u64,
-        /// Reports before it.
+        /// Number of reports before `keep_from`.
         reports: u64,
-        /// Answers before it.
+        /// Number of allocations before `keep_from`.
         answers: u64,
-        /// Minutes of the reports.
+        /// Summaries of the reports.
         minutes: BTreeMap<WorkerStep, WorkerSums>,
     },
-    /// Minutes of a job's workers become hours, or hours go.
+    /// Replaces summaries per minute of a job's workers by summaries per hour, or deletes summaries per hour.
     WorkerSteps {
         /// The job.
         job_id: JobId,
-        /// Which.
+        /// Summaries to delete.
         steps: Vec<WorkerStep>,
-        /// Their hours.
+        /// Their summaries per hour.
         hours: BTreeMap<WorkerStep, WorkerSums>,
     },
 }
 
-/// Which sample, and when it was taken.
+/// Key and time of a sample.
 #[derive(Debug, Clone)]
 pub struct SampleKey {
     pub(crate) node: String,
@@ -62,7 +63,7 @@ pub struct SampleKey {
 }
 
 impl RollUp {
-    /// Rows that it lets go.
+    /// Returns the number of rows that the roll-up deletes.
     pub fn rows(&self) -> u64 {
         match self {
             Self::Samples { samples, .. } => samples.len() as u64,

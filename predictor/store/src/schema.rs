@@ -1,4 +1,4 @@
-//! The schema: brought up to date when a store is opened, and refused where it is from the future.
+//! Schema of the database: upgraded when a store is opened, and rejected if it is newer than this binary.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use crate::database::{Connection, Either, run, scalar};
 use crate::error::StoreError;
 use crate::timescale;
 
-/// Files of a folder of `migrations`: names and contents.
+/// Embeds the files of a folder of `migrations` as pairs of name and content.
 macro_rules! migrations {
     ($folder:literal: $($name:literal)*) => {
         [$(($name, include_str!(concat!("../../../migrations/", $folder, "/", $name, ".sql")))),*]
@@ -24,7 +24,7 @@ static SQLITE: LazyLock<Migrator> = LazyLock::new(|| {
 static POSTGRES: LazyLock<Migrator> =
     LazyLock::new(|| migrator(&migrations!("postgres": "0001_schema" "0002_retention" "0003_hysteresis")));
 
-/// Migrations as sqlx's own macro makes them from files: a version, and a description.
+/// Builds the migrations that sqlx's own macro would build from the files: a version and a description each.
 fn migrator(files: &[(&str, &'static str)]) -> Migrator {
     let migrations = files.iter().filter_map(|(name, sql)| {
         let (version, description) = name.split_once('_')?;
@@ -35,10 +35,10 @@ fn migrator(files: &[(&str, &'static str)]) -> Migrator {
     Migrator::with_migrations(migrations.collect())
 }
 
-/// The schema that a database of ours has.
+/// Query for the schema version of an evenstep database.
 pub(crate) const NEWEST: &str = "SELECT max(version) FROM _sqlx_migrations";
 
-/// The newest schema that this binary knows for a database.
+/// Returns the newest schema version that this binary supports for a database.
 pub(crate) fn known(connection: &Connection) -> i64 {
     let migrator = match connection {
         Either::Sqlite(_) => &SQLITE,
@@ -47,10 +47,10 @@ pub(crate) fn known(connection: &Connection) -> i64 {
     migrator.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
-/// The schema that a database has; `None` where it has none of ours.
+/// Returns the schema version of a database; `None` if it has no evenstep schema.
 ///
 /// # Errors
-/// Where the database cannot be read.
+/// If the database cannot be read.
 pub(crate) async fn found(connection: &mut Connection) -> Result<Option<i64>, StoreError> {
     let table = match connection {
         Either::Sqlite(_) => "SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'",
@@ -62,10 +62,10 @@ pub(crate) async fn found(connection: &mut Connection) -> Result<Option<i64>, St
     Ok(scalar!(&mut *connection, Option<i64>, NEWEST)?.flatten())
 }
 
-/// Refuses a schema that is newer than what this binary knows.
+/// Rejects a schema that is newer than this binary supports.
 ///
 /// # Errors
-/// [`StoreError::Newer`], or where the database cannot be read.
+/// [`StoreError::Newer`], or if the database cannot be read.
 pub(crate) async fn check(connection: &mut Connection) -> Result<(), StoreError> {
     let known = known(connection);
     match found(connection).await? {
@@ -74,10 +74,10 @@ pub(crate) async fn check(connection: &mut Connection) -> Result<(), StoreError>
     }
 }
 
-/// Brings a schema up to date.
+/// Upgrades the schema to the newest version.
 ///
 /// # Errors
-/// [`StoreError::Newer`], or where a migration fails; then it is as it was.
+/// [`StoreError::Newer`], or if a migration fails; that migration is then rolled back.
 pub(crate) async fn update(connection: &mut Connection) -> Result<(), StoreError> {
     check(connection).await?;
     match connection {
@@ -90,12 +90,13 @@ pub(crate) async fn update(connection: &mut Connection) -> Result<(), StoreError
     Ok(())
 }
 
-/// A write that changes nothing and still needs everything that writes need.
+/// Makes a write that changes no data but needs everything that writes need.
 pub(crate) async fn probe(connection: &mut Connection) -> Result<u64, StoreError> {
     let sql = match connection {
-        // Ours to use, and unused: setting it writes a page.
+        // This field is otherwise unused; setting it writes a page.
         Either::Sqlite(_) => "PRAGMA user_version = 0",
-        // A change, of no row, is refused where nothing may be written; a transaction with a number is written to the log.
+        // An update is rejected on a read-only database even if it affects no row; a transaction with an id
+        // is written to the WAL.
         Either::Postgres(_) => {
             "WITH nothing AS (UPDATE job SET kept_from = kept_from WHERE false RETURNING 1)
              SELECT pg_current_xact_id()"
@@ -112,7 +113,8 @@ mod tests {
 
     use super::{POSTGRES, SQLITE};
 
-    /// What is compiled in is what sqlx finds in the folder: a database of an earlier version was made by that.
+    /// The embedded migrations equal those that sqlx finds in the folder, which created the databases of
+    /// earlier versions.
     #[tokio::test]
     async fn every_migration_is_compiled_in_as_its_file_says() {
         let migrations = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");

@@ -1,4 +1,4 @@
-//! The store: writes through one queue to one writer, reads beside it.
+//! The store: writes go through queues to one writer task, reads use a connection pool.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::schema;
 use crate::write::meter::Meter;
 use crate::write::writer::{Queue, Write, Writer};
 
-/// The store.
+/// Handle of an open store. Clones share its queues and connections.
 #[derive(Debug, Clone)]
 pub struct Store {
     urgent: Line,
     bulk: Line,
     pub(crate) readers: Readers,
     pub(crate) lease: Arc<Lease>,
-    /// The registration that writes are decided in; `None` where they are anybody's.
+    /// Registration under which writes are decided; `None` if they are valid under any registration.
     registration: Option<u64>,
     /// Whether the latest commit failed.
     failing: Arc<AtomicBool>,
@@ -37,7 +37,7 @@ pub struct Store {
     _lock: Option<Arc<File>>,
 }
 
-/// A queue of writes, bounded by their number and by their bytes.
+/// A queue of writes, bounded by number and by bytes.
 #[derive(Debug, Clone)]
 struct Line {
     writes: mpsc::Sender<Write>,
@@ -52,13 +52,14 @@ impl Line {
 }
 
 impl Store {
-    /// Opens the store, creates it where it is not there, and brings its schema up to date. `sharing` says how other
-    /// predictors on the same PostgreSQL know this one.
+    /// Opens the store, creates it if it does not exist, and upgrades its schema. `sharing` identifies this
+    /// predictor to other predictors on the same PostgreSQL database.
     ///
-    /// Returns the handle of the writer task, which ends when the last [`Store`] is dropped and all is written.
+    /// Also returns the handle of the writer task, which ends when the last [`Store`] is dropped and all
+    /// writes are done.
     ///
     /// # Errors
-    /// Where the store cannot be used, its schema is not ours, or another process serves the file.
+    /// If the store cannot be used, its schema is foreign, or another process serves the file.
     pub async fn open(
         address: &Address,
         sharing: Option<Sharing>,
@@ -94,16 +95,17 @@ impl Store {
         Ok((store, writer))
     }
 
-    /// The same store for what is decided in a registration: writes fail once it is over.
+    /// Returns this store for decisions made under a registration: writes fail once that registration has
+    /// ended.
     pub fn of_registration(&self, number: u64) -> Self {
         Self { registration: Some(number), ..self.clone() }
     }
 
-    /// Makes changes, all or none; returns once they are durable, with the number of rows that were new.
+    /// Makes changes, all or none. Returns once they are durable, with the number of new rows.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] where too much waits, else what went wrong; then nothing was changed, unless the database fell
-    /// silent in the middle.
+    /// [`StoreError::Busy`] if the queue is full, else the cause of the failure. Nothing was changed then,
+    /// unless the database stopped responding during the transaction ([`StoreError::Silent`]).
     #[tracing::instrument(name = "store.write", level = "debug", skip_all, fields(changes = changes.len()))]
     pub async fn write(&self, changes: Vec<Change>, at_unix_ms: i64) -> Result<u64, StoreError> {
         let line = if changes.iter().any(Change::can_wait) { &self.bulk } else { &self.urgent };
@@ -127,38 +129,38 @@ impl Store {
         outcome.await.map_err(|_| StoreError::Closed)?
     }
 
-    /// Whether the store can be written and read, and this predictor may answer. After a failure by a write that needs
-    /// all that writes need, so that what has recovered is seen to have.
+    /// Checks that the store can be written and read, and that this predictor may serve requests. After a
+    /// failure it makes a probe write that uses the same path as other writes, so that a recovery is noticed.
     ///
     /// # Errors
-    /// As [`Store::write`].
+    /// See [`Store::write`].
     pub async fn check(&self) -> Result<(), StoreError> {
         let registration = self.registration();
         let ailing = registration.is_err() || self.failing.load(Ordering::Relaxed);
         let probe = if ailing { vec![Change::Probe] } else { Vec::new() };
         self.write(probe, 0).await?;
         scalar!(&self.readers, i64, "SELECT count(*) FROM device_model")?;
-        // Last: a lease that is over says less than what kept it from being renewed.
+        // Returned last: an expired lease is less informative than the error that kept it from being renewed.
         registration.map(drop)
     }
 
-    /// The number of this predictor's registration, while it may answer.
+    /// Returns the number of this predictor's registration while its lease is valid.
     ///
     /// # Errors
-    /// [`StoreError::Fenced`] if its lease is over.
+    /// [`StoreError::Fenced`] if the lease has expired.
     pub fn registration(&self) -> Result<u64, StoreError> {
         self.lease.held(|held| held.number)
     }
 
-    /// Whether other predictors may be on the same database.
+    /// Whether other predictors may use the same database.
     pub fn is_shared(&self) -> bool {
         self.lease.is_shared()
     }
 
-    /// Takes a job that has no owner, and returns its owner; `None` if there is no such job.
+    /// Claims a job that has no owner, and returns the job's owner; `None` if the job does not exist.
     ///
     /// # Errors
-    /// If the database cannot be read, or this predictor's own lease is over.
+    /// If the database cannot be read, or this predictor's own lease has expired.
     pub async fn claim(&self, job_id: &JobId) -> Result<Option<Owner>, StoreError> {
         if self.is_shared() {
             return self.lease.claim(job_id).await;
@@ -168,23 +170,24 @@ impl Store {
         found.map(|_| self.registration().map(Owner::Us)).transpose()
     }
 
-    /// Renews the lease for as long as it is polled.
+    /// Renews the lease for as long as the future is polled.
     pub async fn keep_lease(&self) {
         self.lease.keep().await;
     }
 
-    /// Gives all jobs up: another predictor may take them at once. Nothing is answered any more.
+    /// Releases all jobs, so that another predictor can claim them at once. This predictor serves nothing
+    /// afterwards.
     ///
     /// # Errors
-    /// If the database cannot be reached; the lease then ends by itself.
+    /// If the database is unreachable; the lease then expires.
     pub async fn resign(&self) -> Result<(), StoreError> {
         self.lease.resign().await
     }
 
-    /// Metrics: commits, and what waits for them.
+    /// Metrics of commits and of the write queues.
     pub fn families(&self) -> Vec<MetricFamily> {
-        let mut writes = Family::gauge("evenstep_store_queue_writes", "Writes that wait for the writer.");
-        let mut bytes = Family::gauge("evenstep_store_queue_bytes", "Bytes that wait for the writer.");
+        let mut writes = Family::gauge("evenstep_store_queue_writes", "Writes waiting in the queue.");
+        let mut bytes = Family::gauge("evenstep_store_queue_bytes", "Bytes waiting in the queue.");
         for (queue, line) in [("urgent", &self.urgent), ("bulk", &self.bulk)] {
             writes.say([("queue", queue)], (QUEUE_MAX - line.writes.capacity()) as f64);
             bytes.say([("queue", queue)], (QUEUE_BYTES_MAX - line.room.available_permits()) as f64);

@@ -1,4 +1,4 @@
-//! What old rows leave behind: counts, sums, least and most by minute or hour. Pure: rows in, summaries out.
+//! Summaries of old rows: counts, sums, minima and maxima per minute or hour, as pure functions.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub const MINUTE_S: i64 = 60;
 /// An hour, in seconds.
 pub const HOUR_S: i64 = 3600;
 
-/// How often a reading was there, and what it was: (count, sum, least, most).
+/// Summary of a reading: count, sum, minimum, maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Reading(pub u64, pub f64, pub f64, pub f64);
 
@@ -24,40 +24,42 @@ impl Reading {
 
     fn merge(&mut self, other: &Self) {
         self.0 = self.0.saturating_add(other.0);
-        // JSON knows no infinity.
+        // JSON cannot represent infinity.
         self.1 = (self.1 + other.1).clamp(f64::MIN, f64::MAX);
         self.2 = self.2.min(other.2);
         self.3 = self.3.max(other.3);
     }
 }
 
-/// Where a step of time begins that holds a moment.
+/// Returns the start of the step that contains a time, in milliseconds since 1970. `step_s` is the step's
+/// length in seconds.
 pub fn begin_of_step(at_unix_ms: i64, step_s: i64) -> i64 {
     at_unix_ms - at_unix_ms.rem_euclid(step_s * 1000)
 }
 
-/// Which step of a node.
+/// Key of a summary of a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeStep {
     /// The node.
     pub node: String,
     /// [`MINUTE_S`] or [`HOUR_S`].
     pub step_s: i64,
-    /// Where it begins.
+    /// Start of the step, in milliseconds since 1970.
     pub at_unix_ms: i64,
 }
 
-/// What the samples of a step of a node come to.
+/// Summary of a node's samples in one step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeSums {
-    /// How many there were.
+    /// Number of samples.
     pub samples: u64,
-    /// By reading; those of a GPU are named `gpu<index>/<reading>`. Readings of processes, which come and go, are not kept.
+    /// Summaries by reading. A GPU's readings are named `gpu<index>/<reading>`. Readings of processes are not kept, as
+    /// processes are short-lived.
     pub readings: BTreeMap<String, Reading>,
 }
 
 impl NodeSums {
-    /// Takes a sample in.
+    /// Adds a sample.
     pub fn add(&mut self, sample: &NodeSample) {
         self.samples += 1;
         self.add_readings("", &sample.readings);
@@ -76,7 +78,7 @@ impl NodeSums {
         self.readings.entry(name).and_modify(|sums| sums.merge(reading)).or_insert(*reading);
     }
 
-    /// Takes in what other samples came to.
+    /// Adds the summary of other samples.
     pub fn merge(&mut self, other: &Self) {
         self.samples = self.samples.saturating_add(other.samples);
         for (name, reading) in &other.readings {
@@ -85,40 +87,40 @@ impl NodeSums {
     }
 }
 
-/// Summed up samples as the store has them.
+/// Decodes a stored summary.
 pub(crate) fn node_sums(samples: i64, readings: &str) -> Result<NodeSums, StoreError> {
     let readings =
         serde_json::from_str(readings).map_err(|source| StoreError::Corrupt { what: "summary", source })?;
     Ok(NodeSums { samples: samples.cast_unsigned(), readings })
 }
 
-/// Which step of a worker.
+/// Key of a summary of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WorkerStep {
     /// The worker.
     pub worker: String,
     /// [`MINUTE_S`] or [`HOUR_S`].
     pub step_s: i64,
-    /// Where it begins.
+    /// Start of the step, in milliseconds since 1970.
     pub at_unix_ms: i64,
 }
 
-/// What the reports of a step of a worker come to.
+/// Summary of a worker's reports in one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerSums {
-    /// How many there were.
+    /// Number of reports.
     pub reports: i64,
-    /// Samples that it computed.
+    /// Number of training samples that the worker computed.
     pub samples: i64,
-    /// Seconds of forward and backward.
+    /// Compute time (forward and backward), in seconds.
     pub compute_time_s: f64,
-    /// Seconds at the barrier, where reports said.
+    /// Barrier wait in seconds, over the reports that contain it.
     pub barrier_wait_s: f64,
-    /// Seconds of waiting for data, where reports said.
+    /// Time spent waiting for data in seconds, over the reports that contain it.
     pub loader_wait_s: f64,
-    /// Reports of iterations whose answer had foreseen how long the worker would compute.
+    /// Number of reports of iterations whose allocation predicted the worker's compute time.
     pub predicted: i64,
-    /// What they had foreseen, in seconds.
+    /// Sum of the predicted compute times, in seconds.
     pub predicted_time_s: f64,
 }
 
@@ -133,7 +135,8 @@ from_row!(WorkerSums {
 });
 
 impl WorkerSums {
-    /// Takes in a report, with what the answer to its iteration had foreseen for the worker.
+    /// Adds a report. `predicted_time_s` is the compute time that the allocation predicted for the worker, in
+    /// seconds.
     pub fn add(&mut self, report: &WorkerReport, predicted_time_s: Option<f64>) {
         self.merge(&Self {
             reports: 1,
@@ -146,7 +149,7 @@ impl WorkerSums {
         });
     }
 
-    /// Takes in what other reports came to.
+    /// Adds the summary of other reports.
     pub fn merge(&mut self, other: &Self) {
         let seconds = |one: f64, other: f64| (one + other).min(f64::MAX);
         *self = Self {
@@ -161,13 +164,13 @@ impl WorkerSums {
     }
 }
 
-/// What an answer had foreseen for a worker, in seconds of compute.
+/// Returns the compute time that an allocation predicted for a worker, in seconds.
 pub fn predicted_time_s(answer: &AllocateAnswer, worker: &WorkerId) -> Option<f64> {
     let share = answer.allocations.iter().find(|share| share.worker == *worker)?;
     share.predicted_compute_time_s.filter(|seconds| seconds.is_finite())
 }
 
-/// Sequence numbers as ranges, first and last: sorted, apart, and none beside the next.
+/// Merges ranges of sequence numbers (first, last) into sorted ranges that neither overlap nor touch.
 pub fn ranges(mut numbers: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
     numbers.sort_unstable();
     let mut joined: Vec<(i64, i64)> = Vec::new();
@@ -200,7 +203,8 @@ mod tests {
     }
 
     proptest! {
-        /// In whatever parts samples are summed up, and in whatever order the parts are merged, the sums are the same.
+        /// The sums depend neither on how samples are partitioned nor on the order in which the partial sums
+        /// are merged.
         #[test]
         fn sums_do_not_depend_on_the_parts(
             samples in prop::collection::vec((prop::collection::vec((0u8..4, any::<i16>()), 0..4), any::<i16>()), 1..40),

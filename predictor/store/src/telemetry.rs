@@ -1,10 +1,10 @@
-//! Samples on their way into the store: checked once, and kept as the bytes that came.
+//! Telemetry samples to be stored: validated once, and kept as the received bytes.
 
 use std::ops::Range;
 
 use evenstep_protocol::NodeId;
 
-/// Samples of one node, in the text they came in: nothing is written out again.
+/// Samples of one node, as ranges of the received text, so that they need no serialization.
 #[derive(Debug, Clone)]
 pub struct TelemetryRows {
     node: NodeId,
@@ -14,28 +14,29 @@ pub struct TelemetryRows {
     samples: Vec<Sample>,
 }
 
-/// A sample: when it was taken, and where it stands in the text.
+/// A sample: its time, and its range in the text.
 #[derive(Debug, Clone)]
 struct Sample {
     at_unix_ms: i64,
     bytes: Range<usize>,
 }
 
-/// One row of `node_sample`; node and boot id are those of all.
+/// A row of `node_sample`, without the node and boot id that all rows share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TelemetryRow<'a> {
-    /// Its sequence number.
+    /// Sequence number.
     pub sequence: u64,
-    /// When it was taken, in milliseconds since 1970.
+    /// Time of the sample, in milliseconds since 1970.
     pub at_unix_ms: i64,
-    /// The sample (JSON, `protocol::NodeSample`), as it came.
+    /// The sample as received (JSON, `protocol::NodeSample`).
     pub sample: &'a str,
 }
 
 impl TelemetryRows {
-    /// The samples of `node` in `text`: of each when it was taken and which bytes it has, the first one numbered `sequence`.
+    /// Creates the rows for samples of `node` in `text`. `samples` has the time and byte range of each;
+    /// `sequence` is the number of the first.
     ///
-    /// `None` where bytes lie outside the text or cut through a character.
+    /// Returns `None` if a range lies outside the text or splits a character.
     pub fn new(
         node: NodeId,
         boot_id: String,
@@ -50,47 +51,47 @@ impl TelemetryRows {
         Some(Self { node, boot_id, sequence, text, samples })
     }
 
-    /// The machine they were taken on.
+    /// Returns the node of the samples.
     pub fn node(&self) -> &NodeId {
         &self.node
     }
 
-    /// The life of the sender's counter.
+    /// Returns the boot id: the sender's sequence numbers are unique within it.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }
 
-    /// The sequence number of the first.
+    /// Returns the sequence number of the first sample.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// How many there are.
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.samples.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 
-    /// The sequence number behind the last.
+    /// Returns the sequence number that follows the last sample.
     pub fn next_sequence(&self) -> u64 {
         self.sequence.saturating_add(self.samples.len() as u64)
     }
 
-    /// Memory that they hold, in bytes.
+    /// Returns the memory in use, in bytes.
     pub fn bytes(&self) -> usize {
         self.text.len() + self.samples.len() * size_of::<Sample>()
     }
 
-    /// Row by row, in order.
+    /// Iterates over the rows in order.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = TelemetryRow<'_>> {
         self.samples.iter().enumerate().map(|(at, sample)| TelemetryRow {
             sequence: self.sequence.saturating_add(at as u64),
             at_unix_ms: sample.at_unix_ms,
-            // Looked up in `new` already.
+            // `new` has checked the range.
             sample: self.text.get(sample.bytes.clone()).unwrap_or_default(),
         })
     }

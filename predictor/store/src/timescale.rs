@@ -1,16 +1,17 @@
-//! TimescaleDB, where the database has its extension: samples in compressed chunks of a day. Nothing else depends on it.
+//! TimescaleDB, if the database has its extension: samples in compressed chunks of one day. The extension is
+//! optional.
 
 use sqlx::PgConnection;
 
 use crate::error::StoreError;
 
-/// Safe to run again.
+/// Idempotent.
 const ARRANGE: &str = include_str!("../../../migrations/timescale/node_sample.sql");
 
-/// Arranges the samples, where the extension was created in this database.
+/// Arranges the samples in chunks if the extension exists in this database.
 ///
 /// # Errors
-/// Where it is there and says no.
+/// If the extension exists and a statement fails.
 pub(crate) async fn arrange(connection: &mut PgConnection) -> Result<(), StoreError> {
     let is_there: bool =
         sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'timescaledb')")
@@ -18,7 +19,7 @@ pub(crate) async fn arrange(connection: &mut PgConnection) -> Result<(), StoreEr
             .await?;
     if is_there {
         sqlx::raw_sql(ARRANGE).execute(connection).await?;
-        tracing::info!("TimescaleDB is there: samples are kept in compressed chunks");
+        tracing::info!("TimescaleDB is installed: storing samples in compressed chunks");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Giving back the room that deleted rows had, and backups of a file.
+//! Release of the space of deleted rows, and backups of SQLite files.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use crate::lock::lock;
 use crate::schema;
 use crate::tables::session::{bytes, unhurried};
 
-/// Gives back the room of what was deleted, and returns the bytes on disk before and after. SQLite writes its file anew, and
-/// nobody may serve it meanwhile; PostgreSQL frees room for rows to come and renews what its planner knows, beside whoever
-/// serves.
+/// Releases the space of deleted rows, and returns the size on disk before and after, in bytes. SQLite
+/// rewrites its file, which no process may serve meanwhile. PostgreSQL frees space for future rows and
+/// updates its planner statistics, also while predictors serve the store.
 ///
 /// # Errors
-/// Where the store is served (SQLite), is none of ours, or the database says no.
+/// If the store is being served (SQLite), is not an evenstep store, or the database fails.
 pub async fn vacuum(address: &Address) -> Result<(u64, u64), StoreError> {
     close_reader(open(address).await?).await?;
     let _lock = address.file().map(lock).transpose()?;
@@ -27,7 +27,7 @@ pub async fn vacuum(address: &Address) -> Result<(u64, u64), StoreError> {
     match &mut connection {
         Either::Sqlite(_) => {
             run!(&mut connection, "VACUUM")?;
-            // The new file is in the log until it is brought over.
+            // The rewritten pages are in the write-ahead log until a checkpoint.
             run!(&mut connection, "PRAGMA wal_checkpoint(TRUNCATE)")?;
         }
         Either::Postgres(_) => {
@@ -39,11 +39,11 @@ pub async fn vacuum(address: &Address) -> Result<(u64, u64), StoreError> {
     Ok((before, after))
 }
 
-/// Writes an SQLite store to a new file, as it is at this moment and without the room of what was deleted, beside whoever
-/// serves it. The file is there once it is whole and durable. Returns the bytes of both.
+/// Writes a compact snapshot of an SQLite store to a new file, also while a predictor serves the store. The
+/// file appears once it is complete and durable. Returns the size of both files in bytes.
 ///
 /// # Errors
-/// Where the store is none of ours or on PostgreSQL, a file is there already, or one cannot be written.
+/// If the store is not an evenstep store or is on PostgreSQL, the file exists, or a file cannot be written.
 pub async fn back_up(address: &Address, into: &Path) -> Result<(u64, u64), StoreError> {
     let Some(file) = address.file() else { return Err(StoreError::NotAFile) };
     let failed = |source| StoreError::File { path: into.to_owned(), source };
@@ -56,13 +56,13 @@ pub async fn back_up(address: &Address, into: &Path) -> Result<(u64, u64), Store
     let mut connection = open(address).await?;
     let before = bytes(&mut connection, Some(file)).await?;
     let written = async {
-        // Of an attempt that was killed.
+        // Removes the leftover of an interrupted backup.
         let _ = fs::remove_file(&partial);
         if let Either::Sqlite(connection) = &mut connection {
             sqlx::query("VACUUM INTO $1").bind(partial.to_string_lossy()).execute(connection).await?;
         }
         let whole = File::open(&partial).and_then(|file| file.sync_all().and_then(|()| file.metadata()));
-        // A link, and not a new name: it fails where somebody else has made the file meanwhile.
+        // A hard link instead of a rename: it fails if another process has created the file meanwhile.
         fs::hard_link(&partial, into).map_err(failed)?;
         let folder = into.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).map_err(failed)?;
@@ -74,7 +74,7 @@ pub async fn back_up(address: &Address, into: &Path) -> Result<(u64, u64), Store
     Ok((before, written?))
 }
 
-/// A connection that reads a store of ours.
+/// Opens a connection for reading an existing evenstep store.
 async fn open(address: &Address) -> Result<Connection, StoreError> {
     let mut connection = connect_to_read(address).await?;
     unhurried(&mut connection).await?;

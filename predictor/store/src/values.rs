@@ -1,6 +1,7 @@
-//! Rows of a statement, bound column by column: `VALUES` on SQLite, `unnest` of one array for each column on PostgreSQL.
+//! Multi-row statements with one value list per column: `VALUES` on SQLite, `unnest` of one array per column
+//! on PostgreSQL.
 //!
-//! Every value is bound; nothing of a request is part of a statement's text.
+//! Every value is bound; no part of a request becomes statement text.
 
 use std::borrow::Cow;
 
@@ -12,10 +13,10 @@ use sqlx::{AssertSqlSafe, FromRow};
 use crate::database::{Connection, Either};
 use crate::error::StoreError;
 
-/// Values of one statement on SQLite, of the 32,766 that it takes.
+/// Maximum number of values in a statement on SQLite, whose own limit is 32,766.
 const SQLITE_VALUES_MAX: usize = 16_384;
 
-/// The values of a column, one for each row.
+/// Values of a column, one per row.
 #[derive(Debug)]
 pub(crate) enum Column<'a> {
     Text(Vec<Cow<'a, str>>),
@@ -26,22 +27,22 @@ pub(crate) enum Column<'a> {
 }
 
 impl<'a> Column<'a> {
-    /// A column of text.
+    /// Creates a column of text.
     pub fn text<T: Into<Cow<'a, str>>>(values: impl IntoIterator<Item = T>) -> Self {
         Self::Text(values.into_iter().map(Into::into).collect())
     }
 
-    /// A column of JSON.
+    /// Creates a column of JSON.
     pub fn json<T: Into<Cow<'a, str>>>(values: impl IntoIterator<Item = T>) -> Self {
         Self::Json(values.into_iter().map(Into::into).collect())
     }
 
-    /// A column of integers.
+    /// Creates a column of integers.
     pub fn integer<T: Into<Option<i64>>>(values: impl IntoIterator<Item = T>) -> Self {
         Self::Integer(values.into_iter().map(Into::into).collect())
     }
 
-    /// A column of floating-point numbers.
+    /// Creates a column of floating-point numbers.
     pub fn real<T: Into<Option<f64>>>(values: impl IntoIterator<Item = T>) -> Self {
         Self::Real(values.into_iter().map(Into::into).collect())
     }
@@ -72,20 +73,20 @@ impl<'a> Column<'a> {
     }
 }
 
-/// Where the rows of a statement stand.
+/// Position of the rows in a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Behind the columns of an `INSERT`.
+    /// After the columns of an `INSERT`.
     Insert,
-    /// In parentheses, as a table. SQLite looks keys of several columns up in an index only if their types match those of
-    /// the index, and values have no type of their own: hence the casts.
+    /// In parentheses, as a table. SQLite uses an index for multi-column keys only if their types match the
+    /// index. Bound values have no type, so they are cast.
     Table,
 }
 
-/// Executes a statement over rows, which stand where `{}` is in it. Returns the number of rows that it touched.
+/// Executes a statement in which `{}` stands for the rows. Returns the number of affected rows.
 ///
 /// # Errors
-/// What the database says.
+/// If the database rejects the statement.
 pub(crate) async fn execute(
     connection: &mut Connection,
     sql: &str,
@@ -109,10 +110,10 @@ pub(crate) async fn execute(
     }
 }
 
-/// The same for a statement that returns rows.
+/// Executes a statement in which `{}` stands for the rows, and returns the resulting rows.
 ///
 /// # Errors
-/// What the database says.
+/// If the database rejects the statement or a row cannot be converted.
 pub(crate) async fn fetch<T>(
     connection: &mut Connection,
     sql: &str,
@@ -142,7 +143,8 @@ where
     }
 }
 
-/// Statements of at most [`SQLITE_VALUES_MAX`] values, with the rows of each.
+/// Splits the rows into statements of at most [`SQLITE_VALUES_MAX`] values. Returns each statement with its
+/// range of rows.
 fn sqlite_statements<'a>(
     sql: &'a str,
     place: Place,

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::support::{Folder, number};
 
-/// y(k) = 0.5 y(k-1) - 0.2 y(k-2) + u(k-1), with `u` in the first column and `y` in the second; it passes zero.
+/// y(k) = 0.5 y(k-1) - 0.2 y(k-2) + u(k-1), with `u` in the first column and `y` in the second. The series
+/// crosses zero.
 fn linear_system(rows: u32) -> String {
     let mut table = String::new();
     let (mut y, mut before, mut input) = (0.0f64, 0.0f64, 0.0f64);
@@ -32,7 +33,7 @@ fn a_linear_system_runs_free_without_error() {
         assert_eq!(json["series"][0]["tested"], 150);
         assert_eq!(json["step_time"], Value::Array(vec![]));
     }
-    // A model that lacks what the system needs runs away from it.
+    // The free run of a model without the driver of the system diverges.
     let blind = folder
         .json("--trace t.csv --target 1 --train 50..200 --test 250..400 --lags-y 2 --free-run --models arx");
     assert!(number(&blind, 0, "arx", "rrse") > 0.5, "{blind}");
@@ -57,7 +58,8 @@ fn inputs_may_be_signs() {
     assert!(of("sign(0)") < 1e-6 && of("0") > 0.01, "{} {}", of("sign(0)"), of("0"));
 }
 
-/// By hand: the last value over rows 3, 4, 5 (values 7, 1, 4) one step ahead, in free run, and without the first row.
+/// By hand: the last value over rows 3, 4, 5 (values 7, 1, 4) one row ahead, in free run, and without the
+/// first row.
 #[test]
 fn the_last_value_is_there_to_compare() {
     let folder = Folder::with("x\n0\n5\n2\n7\n1\n4\n");

@@ -1,4 +1,5 @@
-//! The commands that need no service, `evenstep-predictor backtest`, `simulate`, `plan` and `store`, as processes on small tables, profiles and stores.
+//! The commands that need no service, `evenstep-predictor backtest`, `simulate`, `plan` and `store`, run as
+//! processes on small tables, profiles and stores.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 

@@ -1,10 +1,10 @@
-//! What comes out, and that it is right.
+//! Outputs of the commands, and their correctness.
 
 use serde_json::Value;
 
 use crate::support::{Folder, number, own_trace};
 
-/// By hand. Warm-up: 2 of 5 rows. Last value: 4, 2, 8 for 2, 8, 4: errors -2, 6, -4.
+/// By hand. Warm-up: 2 of 5 rows. The last value forecasts 4, 2, 8 for 2, 8, 4: errors -2, 6, -4.
 #[test]
 fn the_numbers_are_those_of_the_formulas() {
     let folder = Folder::with("speed\n8\n4\n2\n8\n4\n");
@@ -14,7 +14,7 @@ fn the_numbers_are_those_of_the_formulas() {
             let ours = number(&json, 0, model, key);
             assert!((ours - expected).abs() < 1e-12, "{key}: {ours} {expected}");
         };
-        // The mean of 2, 8, 4 is 14/3; squares about it: 64/9 + 100/9 + 4/9 = 168/9.
+        // The mean of 2, 8, 4 is 14/3; squared deviations: 64/9 + 100/9 + 4/9 = 168/9.
         is("rmse", (56.0f64 / 3.0).sqrt());
         is("mae", 4.0);
         is("mape", (1.0 + 0.75 + 1.0) / 3.0);
@@ -45,7 +45,7 @@ fn cell(line: &str, column: usize) -> f64 {
     line.split(',').nth(column).unwrap().parse().unwrap()
 }
 
-/// The shape that scripts rely on; and what was computed, was computed of the same rows whoever asks.
+/// The shape of the JSON that scripts rely on. A model's results do not depend on which other models are run.
 #[test]
 fn json_has_its_shape() {
     let folder = Folder::new();
@@ -85,7 +85,7 @@ fn json_has_its_shape() {
     }
     assert_eq!(steps[2]["model"], "ridge");
     assert!(json.get("step_time_by_trace").is_none());
-    // The driver says most of it.
+    // The driver explains most of the variance.
     assert!(number(&json, 0, "ridge", "rmse_rel_last") < 0.6, "{json}");
 
     let alone = folder.json("--trace one.csv --models ridge");
@@ -95,9 +95,10 @@ fn json_has_its_shape() {
     }
 }
 
-/// By hand, the last value over rows 2, 3 and 4 of 30 samples. Believed (10, 10), (10, 10), (10, 20); actual (10, 10),
-/// (10, 20), (20, 10): steps of 1.5, 1.5 and 2 s, where the oracle takes 1.5, 1 and 1 s. The shorter series says where the
-/// steps begin and end, although row 2 is within the warm-up of the longer.
+/// By hand, the last value over rows 2, 3 and 4 of 30 samples. Forecast speeds: (10, 10), (10, 10), (10, 20).
+/// Actual speeds: (10, 10), (10, 20), (20, 10). The iterations take 1.5, 1.5 and 2 s, and with the oracle
+/// 1.5, 1 and 1 s. The shorter series determines where the iterations begin and end, although row 2 is within
+/// the warm-up of the longer.
 #[test]
 fn steps_follow_what_came() {
     let folder = Folder::new();
@@ -109,8 +110,8 @@ fn steps_follow_what_came() {
     assert!((step["p95_over_oracle"].as_f64().unwrap() - 2.0).abs() < 1e-9, "{step}");
 }
 
-/// By hand: constant speeds 10 and 30 that both models know, so no step loses anything but the even split: 64 of 128
-/// samples at 10 take twice the 32 that the oracle gives.
+/// By hand: constant speeds 10 and 30 that both models forecast exactly, so only the even split loses time:
+/// 64 of 128 samples at 10 take twice the time of the oracle's 32.
 #[test]
 fn step_times_are_those_of_the_allocation() {
     let folder = Folder::new();
@@ -121,10 +122,10 @@ fn step_times_are_those_of_the_allocation() {
     let near = |value: &Value, expected: f64| (value.as_f64().unwrap() - expected).abs() < 1e-9;
     assert!(near(&step["mean_over_oracle"], 1.0) && near(&step["p95_over_oracle"], 1.0), "{step}");
     assert!(near(&json["step_time_even"]["mean_over_oracle"], 2.0), "{json}");
-    // Of 4 samples the oracle gives 1 to the slow one (0.1 s), an even split 2.
+    // Of 4 samples the oracle gives 1 to the slow worker (0.1 s), an even split 2.
     let small = folder.json("--trace slow.csv fast.csv --models last --global-batch 4");
     assert!(near(&small["step_time_even"]["mean_over_oracle"], 2.0), "{small}");
-    // An error that cannot be told is null: a constant series has no spread, and the last value no error.
+    // Undefined errors are null: a constant series has no variance, and the last value no error.
     let model = &json["series"][0]["models"][0];
     assert_eq!(
         (&model["rrse"], &model["nmse"], &model["rmse_rel_last"]),
@@ -148,7 +149,7 @@ fn every_output_goes_where_it_should() {
         let (y_hat, lo, hi) = (cell(line, 4), cell(line, 5), cell(line, 6));
         assert!(lo <= y_hat && y_hat <= hi, "{line}");
     }
-    // The first row after the warm-up, by its time.
+    // The first row after the warm-up, with its time.
     assert!(lines[0].starts_with("t,12,"), "{}", lines[0]);
     let page = folder.read("r.html");
     assert!(
@@ -163,7 +164,7 @@ fn every_output_goes_where_it_should() {
     assert_eq!(folder.prints_of(&own_trace(60, 3), "--trace - --models last --csv -").lines().count(), 37);
 }
 
-/// The same numbers whatever the number of threads; only times differ.
+/// The results do not depend on the number of threads; only times differ.
 #[test]
 fn the_number_of_threads_does_not_matter() {
     let folder = Folder::new();
@@ -189,7 +190,7 @@ fn the_number_of_threads_does_not_matter() {
     assert_eq!(one, run("4"));
 }
 
-/// What a model cannot do is said beside it; the others go on.
+/// The failure of a model is reported with its results; the other models continue.
 #[test]
 fn a_model_that_cannot_be_fitted_says_why() {
     let folder = Folder::with("speed\n1\n2\n3\n4\n5\n6\n7\n8\n");

@@ -1,4 +1,4 @@
-//! `plan`: the published tables, measured profiles, and what is wrong with others.
+//! `plan`: the published tables, measured profiles, and error messages.
 
 use evenstep_burst::BurstPlan;
 use serde_json::{Value, json};
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use crate::support::Folder;
 use crate::vgg16_table::{CHANGES, PLANS, TABLE};
 
-/// Costs by count, and the same for every change between them.
+/// Costs by count, with the same cost for every change between them.
 fn counted(counts: &[usize], cost_us: &[f64]) -> Value {
     counts.iter().zip(cost_us).map(|(count, us)| (count.to_string(), json!(us))).collect()
 }
 
-/// Three layers on up to four GPUs, 0.5 us for each change of the count.
+/// Three layers on up to four GPUs, with 0.5 us for each change of the count.
 fn toy() -> Value {
     let changes = [(1, 2), (1, 4), (2, 4)].into_iter().flat_map(|(a, b)| [(a, b), (b, a)]);
     let edge_us: Value = changes.map(|(from, to)| (format!("{from}->{to}"), json!(0.5))).collect();
@@ -20,7 +20,7 @@ fn toy() -> Value {
     json!({"layers": layers.map(layer)})
 }
 
-/// The published table in its own form, with keys that are no business of ours.
+/// The published table in its own format, with unknown keys.
 fn vgg16() -> Value {
     let layer = |(at, (name, cost_us, edges)): (usize, &(&str, [f64; 4], [f64; 6]))| {
         let both = |((a, b), us): (&(usize, usize), &f64)| {
@@ -32,7 +32,7 @@ fn vgg16() -> Value {
     json!({"layers": TABLE.iter().enumerate().map(layer).collect::<Vec<_>>(), "plans": [], "source": "published"})
 }
 
-/// By hand: 100 us and 10 us a sample, 4 bytes take 1 us.
+/// By hand: 100 us and 10 us per sample; 4 bytes take 1 us.
 fn measured() -> Value {
     let compute_us = json!({"1": 110, "8": 180, "64": 740});
     json!({"model": "two linear", "device": "cpu", "network": {"bandwidth_bytes_per_s": 4e6, "latency_us": 5, "all_reduce": "ring"},
@@ -76,7 +76,7 @@ fn the_published_tables_have_their_exact_plans() {
     }
 }
 
-/// The plans of all limits are those that a limit asks for by itself.
+/// The plans of all limits equal the plans of each limit by itself.
 #[test]
 fn the_front_is_what_limits_buy() {
     let folder = folder(&toy());
@@ -100,7 +100,7 @@ fn the_front_is_what_limits_buy() {
         let plan = at(point.amplification);
         assert_eq!((plan.iteration_us, plan.gpu_us), (point.iteration_us, point.gpu_us));
     }
-    // All are under 300 us, and so free of a limit that does not say from where it holds.
+    // All layers are under 300 us, so a limit without a threshold exempts them.
     assert_eq!(gpus(&planned(&folder, "--gpus 4 --global-batch 32 --amplification 1")), [4, 4, 4]);
 }
 
@@ -114,12 +114,15 @@ fn costs_are_made_of_measured_profiles() {
     assert_eq!((first.compute_us, first.sync_us, first.samples.clone()), (180.0, Some(20.0), vec![8, 8]));
     assert_eq!((plan.iteration_us, plan.layers[1].start_us), (380.0, 200.0));
     assert_eq!(plan.one_gpu.unwrap().iteration_us, 2.0 * 260.0);
-    assert_eq!(plan.memory_bytes, 800, "activations of 8 samples; nobody asked what parameters take");
-    // Over a slow network the sum takes longer than it saves; 16 outputs back and forth do as well.
+    assert_eq!(
+        plan.memory_bytes, 800,
+        "activations of 8 samples; the memory of parameters was not requested"
+    );
+    // Over a slow network the sum takes longer than it saves, and so does moving 16 outputs back and forth.
     let slow = planned(&folder, "--gpus 2 --global-batch 16 --bandwidth 4e4 --latency-us 0");
     assert_eq!((gpus(&slow), slow.iteration_us), (vec![1, 1], 520.0));
-    // Of 19 samples the slower GPU gets 9: 190 us over its speed, which the faster one waits for.
-    let unequal = planned(&folder, "--speeds .9,1 --global-batch 19 --all-reduce tree --amplification 9");
+    // Of 19 samples the slower GPU gets 9: 190 us divided by its speed, and the faster one waits.
+    let unequal = planned(&folder, "--speeds 0.9,1 --global-batch 19 --all-reduce tree --amplification 9");
     assert_eq!((unequal.gpus, &unequal.gpu_order), (2, &vec![1, 0]));
     assert_eq!((&unequal.layers[1].samples, unequal.layers[0].sync_us), (&vec![10, 9], Some(30.0)));
     assert!((unequal.layers[1].compute_us - 190.0 / 0.9).abs() < 1e-6, "{unequal:?}");

@@ -1,4 +1,4 @@
-//! What cannot be used is refused: 1 for the data, 2 for the command line, and nothing is printed.
+//! Rejected input: exit status 1 for data, 2 for the command line, and no output.
 
 use crate::support::{Folder, own_trace};
 
@@ -33,7 +33,7 @@ fn tables_that_do_not_do_are_refused() {
     folder.write("header.csv", "speed,load\n");
     folder.write("short.csv", "speed\n1\n2\n3\n");
     folder.write("ids.csv", "speed,w\n1,a\n2,\n");
-    // Each cause is said once.
+    // Each cause is printed once.
     folder.refuses(1, "--trace nowhere.csv", "error: nowhere.csv: No such file or directory (os error 2)\n");
     folder.refuses(1, "--trace .", ".: ");
     folder.refuses(1, "--trace empty.csv", "empty.csv: the table is empty");

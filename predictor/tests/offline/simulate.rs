@@ -1,4 +1,4 @@
-//! Recorded workers and described clusters in, step times out.
+//! Simulations of recorded workers and of described clusters.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -25,8 +25,8 @@ fn is(policy: &Value, key: &str, expected: f64) {
     assert!((ours - expected).abs() < 1e-9, "{key}: {ours} {expected}");
 }
 
-/// By hand: 30 samples; speeds 10 and 10 twice, the warm-up, then 10 and 20, then 20 and 10. The last value splits
-/// 15 / 15, then 10 / 20; the moving average with factor .5 the second time 12 / 18.
+/// By hand: 30 samples; speeds 10 and 10 twice, the warm-up, then 10 and 20, then 20 and 10. The last value
+/// splits 15 / 15, then 10 / 20. The moving average with factor 0.5 splits 12 / 18 the second time.
 #[test]
 fn the_numbers_are_those_of_the_formulas() {
     let json = two().json("--trace a.csv b.csv --global-batch 30 --warmup 0.5 --ema 0.5");
@@ -56,7 +56,7 @@ fn the_numbers_are_those_of_the_formulas() {
     assert_eq!(names, ["even", "static_proportional", "last_value", "ema", "base", "evenstep", "oracle"]);
 }
 
-/// One table of several workers is the same as a table for each, whatever its rows' order between workers.
+/// One table of several workers is equivalent to one table per worker, in any order of rows between workers.
 #[test]
 fn a_long_table_is_as_good_as_many() {
     let folder = two();
@@ -64,13 +64,14 @@ fn a_long_table_is_as_good_as_many() {
     let of =
         |words: &str| folder.json(&format!("{words} --global-batch 30 --warmup 0.5"))["policies"].clone();
     assert_eq!(of("--trace long.csv --id who"), of("--trace a.csv b.csv"));
-    // Batches over times are speeds.
+    // Speeds are batches over times.
     folder.write("c.csv", "batch,s\n1,0.1\n2,0.2\n4,0.4\n2,0.1\n");
     folder.write("d.csv", "batch,s\n1,0.1\n2,0.2\n4,0.2\n2,0.2\n");
     assert_eq!(of("--trace c.csv d.csv --target-time s"), of("--trace a.csv b.csv"));
 }
 
-/// What the service forecasts with, drivers and networks included; and the same twice, with as many threads or one.
+/// The service's models, including drivers and networks. The results do not depend on the run or the number
+/// of threads.
 #[test]
 fn the_same_seed_gives_the_same_numbers() {
     let folder = Folder::to_simulate();
@@ -126,13 +127,14 @@ fn a_described_cluster_is_worth_it() {
     let printed = folder.prints(words);
     assert!(printed.lines().last().unwrap().starts_with("Worth it: evenstep saves"), "{printed}");
     assert!(printed.contains(advice["text"].as_str().unwrap()), "{printed}");
-    // Which policies are shown changes none of them; without evenstep there is no advice.
+    // The selection of policies does not change their results; without evenstep there is no advice.
     let fewer = folder.json(&format!("{words} --policies oracle,even"));
     assert_eq!(fewer["policies"][0], *policy(&json, "oracle"));
     assert_eq!((fewer["policies"].as_array().unwrap().len(), &fewer["advice"]), (2, &Value::Null));
 }
 
-/// Workers that are alike want nothing, and one that slows the others down where it must take as many has to go.
+/// With equal workers the advice is an even split. A worker that slows the others down, and cannot get fewer
+/// samples, should be removed.
 #[test]
 fn leave_it_alone_or_drop_the_slow_one() {
     let folder = Folder::to_simulate();
@@ -145,7 +147,7 @@ fn leave_it_alone_or_drop_the_slow_one() {
     let stuck = advice("--trace fast.csv also.csv slow.csv --quantum 64");
     assert_eq!((&stuck["best"], &stuck["slowest"]), (&"drop_slowest".into(), &"slow".into()));
     assert_eq!(advice("--trace fast.csv also.csv slow.csv")["best"], "use_evenstep");
-    // A batch that takes as long whatever its size cannot be made shorter.
+    // A batch whose time does not depend on its size cannot be shortened.
     let fixed = advice("--trace fast.csv slow.csv --fixed-share 0.999");
     assert_eq!(fixed["best"], "drop_slowest");
 }
@@ -212,7 +214,7 @@ fn what_is_wrong_is_said() {
     refuses(1, "--cluster empty.toml", "group");
 }
 
-/// Whoever takes part only for a while gets samples only then.
+/// Workers that are only members for a while get samples only then.
 #[test]
 fn workers_come_and_go() {
     let folder = Folder::to_simulate();
@@ -227,7 +229,7 @@ fn workers_come_and_go() {
         .iter()
         .map(|policy| policy["changes"].as_u64().unwrap())
         .collect();
-    // An even split changes when they come and when they go.
+    // An even split changes when they join and when they leave.
     assert_eq!(policy(&json, "even")["changes"], 2);
     assert!(changed.len() > 2);
     folder.write("alone.toml", "[[group]]\nname = \"g\"\ncount = 1\nspeed = 3.0\njoins = 5\n");

@@ -1,4 +1,4 @@
-//! Reports of a job, out of the store.
+//! Backtests of a job in the store.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use evenstep_store::{Change, Store, read_reports};
 use crate::support::{Folder, number};
 
 fn report(worker: &str, iteration: u64) -> WorkerReport {
-    // The load at the end of an iteration decides the next one.
+    // The load at the end of an iteration determines the next one.
     let load = |iteration: u64| (iteration * 7919 % 13) as f64 / 13.0;
     let slowed = iteration.checked_sub(1).map_or(0.0, load);
     WorkerReport {
@@ -34,7 +34,7 @@ fn stored(folder: &Folder, reports: Vec<WorkerReport>) {
     });
 }
 
-/// The drivers of an iteration are known before the next one, which they decide.
+/// The drivers of an iteration are known before the next one, which they determine.
 #[test]
 fn a_stored_job_is_a_trace() {
     let folder = Folder::new();
@@ -65,7 +65,7 @@ fn what_is_not_there_is_named_and_not_made() {
     folder.refuses(1, "--job resnet --store mysql://x", "sqlite://FILE");
 }
 
-/// What was said of a tail comes back as it was said, and so does silence.
+/// The tail of a report is stored and read without changes, and so is its absence.
 #[test]
 fn tails_are_kept() {
     let folder = Folder::new();
@@ -76,7 +76,7 @@ fn tails_are_kept() {
     assert_eq!(read(&folder), reports);
 }
 
-/// Read offline, a store that an earlier version wrote stays as it is.
+/// An offline read does not change a store that an earlier version wrote.
 #[test]
 fn a_store_of_an_earlier_schema_is_read() {
     use sqlx::{ConnectOptions, Connection};

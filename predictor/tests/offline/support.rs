@@ -1,4 +1,4 @@
-//! A folder of tables, and the command over them.
+//! A folder of tables, and the command run in it.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A folder of its own for each test, and the command that is run in it.
+/// A separate folder for each test, and the command to run in it.
 pub struct Folder(pub TempDir, &'static str);
 
 impl Folder {
@@ -49,7 +49,7 @@ impl Folder {
         std::fs::read_to_string(self.0.path().join(name)).unwrap()
     }
 
-    /// The command with these words, run in the folder.
+    /// The command with these arguments, run in the folder.
     pub fn command(&self, words: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenstep-predictor"));
         without_settings(&mut command).arg(self.1).args(words.split_whitespace());
@@ -57,12 +57,12 @@ impl Folder {
         command
     }
 
-    /// Must end well; what it prints.
+    /// Runs the command, which must succeed. Returns its standard output.
     pub fn prints(&self, words: &str) -> String {
         printed(&self.command(words).output().unwrap())
     }
 
-    /// Must end well, having read this from standard input.
+    /// Runs the command with this standard input. It must succeed.
     pub fn prints_of(&self, input: &str, words: &str) -> String {
         let mut command = self.command(words);
         let mut child =
@@ -71,12 +71,12 @@ impl Folder {
         printed(&child.wait_with_output().unwrap())
     }
 
-    /// Must end well; its JSON.
+    /// Runs the command, which must succeed. Returns its JSON.
     pub fn json(&self, words: &str) -> Value {
         serde_json::from_str(&self.prints(&format!("{words} --json"))).unwrap()
     }
 
-    /// Must end with this status, print nothing, and say these words.
+    /// Checks that the command exits with this status, prints nothing, and its error names `named`.
     pub fn refuses(&self, status: i32, words: &str, named: &str) {
         let output = self.command(words).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -89,11 +89,11 @@ impl Folder {
 
 fn printed(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.stderr.is_empty(), "no progress where nobody looks: {output:?}");
+    assert!(output.stderr.is_empty(), "no progress unless standard error is a terminal: {output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// A trace in our own format: speed follows a random walk and the driver `load`.
+/// A trace in evenstep's format: speed follows a random walk and the driver `load`.
 pub fn own_trace(rows: usize, seed: u64) -> String {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut table = String::from("t_start,iter,batch,iter_ms,speed,load,flat,truth_load,\n");
@@ -103,7 +103,7 @@ pub fn own_trace(rows: usize, seed: u64) -> String {
         level += 0.05 * (rng.random::<f64>() - 0.5);
         let (batch, speed) = (32 + 8 * (row % 2), (level - load).exp());
         let (time, milliseconds) = (row as f64 * 0.5, 1e3 * batch as f64 / speed);
-        // Once a reading is missing, once it is no number.
+        // One reading is missing, one is not a number.
         let load = match row {
             7 => String::new(),
             9 => "NaN".into(),
@@ -114,7 +114,7 @@ pub fn own_trace(rows: usize, seed: u64) -> String {
     table
 }
 
-/// The number of a model in a series.
+/// A value of a model in a series.
 pub fn number(json: &Value, series: usize, model: &str, key: &str) -> f64 {
     let models = json["series"][series]["models"].as_array().unwrap();
     let found =

@@ -1,4 +1,4 @@
-//! Tables of every shape.
+//! Tables of different shapes.
 
 use std::fmt::Write;
 
@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::support::{Folder, number, own_trace};
 
-/// What nobody could have known does not leak: a truth column that is the speed itself changes nothing, and neither do
-/// the columns that count or are the outcome.
+/// No future information leaks into forecasts: a truth column that is the speed itself changes nothing, and
+/// neither do counters or columns of the outcome.
 #[test]
 fn truth_and_outcome_are_no_inputs() {
     let own = own_trace(100, 1);
@@ -30,7 +30,7 @@ fn truth_and_outcome_are_no_inputs() {
     folder.refuses(1, "--trace t.csv --drivers speed", "\"speed\" is what is forecast");
 }
 
-/// A long table of three workers, whose rows take turns, that holds times; the same as three tables of speeds.
+/// A long table of times of three workers with interleaved rows is equivalent to three tables of speeds.
 #[test]
 fn a_long_table_of_times_holds_several_workers() {
     let folder = Folder::new();
@@ -64,12 +64,12 @@ fn a_long_table_of_times_holds_several_workers() {
     }
     assert_eq!(long["step_time"], apart["step_time"]);
 
-    // A column called worker is whom a row belongs to, unless said otherwise.
+    // The column `worker` names the worker of a row by default.
     let unsaid =
         folder.json(&format!("--trace long.csv {} {models}", columns.trim_start_matches("--id worker ")));
     assert_eq!(unsaid["step_time"], long["step_time"]);
 
-    // Two such tables are two jobs, each with steps of its own.
+    // Two such tables are two jobs with separate iterations.
     let two = folder.json(&format!("--trace long.csv other.csv {columns} {models}"));
     let by_trace = two["step_time_by_trace"].as_array().unwrap();
     assert_eq!(by_trace.len(), 2);
@@ -78,7 +78,7 @@ fn a_long_table_of_times_holds_several_workers() {
     assert!(csv.lines().nth(1).unwrap().starts_with("long.csv/0,161,"), "{csv}");
 }
 
-/// The batch over a time is a speed.
+/// Speed is the batch over the time.
 #[test]
 fn times_and_speeds_agree() {
     let folder = Folder::with(&own_trace(60, 1));
@@ -104,7 +104,7 @@ fn blanks_numbers_for_names_and_quotes() {
     assert_eq!(number(&quoted, 0, "last", "mae"), number(&blank, 0, "last", "mae"));
 }
 
-/// The time may be words; it is what forecasts are labelled with.
+/// The time may be text. It labels the forecasts.
 #[test]
 fn times_may_be_words() {
     let table = "timestamp,value\n2014-02-14 14:30:00,1\n2014-02-14 14:35:00,2\n2014-02-14 14:40:00,1\n2014-02-14 14:45:00,3\n";

@@ -1,4 +1,4 @@
-//! Too much at once: telemetry is sent away before memory grows, and everything else goes on.
+//! Overload: telemetry is rejected before memory grows, and other requests continue.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,13 +9,14 @@ use evenstep_tests::wait::until;
 use crate::support::{Service, ask, join_all};
 use crate::telemetry::batch;
 
-/// The largest body that there may be.
+/// Size limit of a body.
 const BODY_BYTES_MAX: usize = 8 << 20;
-/// So many of them fill the room for telemetry.
+/// Number of bodies of this size that reach the limit of telemetry in flight.
 const BODIES: usize = 8;
 const GO_ON: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
-/// Begins a request with so long a body, and waits to be told to go on with it: what it counts for is taken then.
+/// Begins a request with a body of `length` bytes and waits for `100 Continue`: from then on its bytes count
+/// as in flight.
 fn begin(service: &Service, length: usize) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(service.predictor.url.strip_prefix("http://").unwrap()).unwrap();
     let head = format!(
@@ -41,10 +42,10 @@ fn telemetry_beyond_its_room_is_sent_away_and_the_rest_goes_on() {
     }
     let refused = client.post("/v1/telemetry", &batch("node", "boot", 0, 1000));
     assert!(refused.retry_after.as_ref().is_some_and(|seconds| seconds.parse::<u64>().unwrap() >= 1));
-    assert_eq!(refused.connection, None, "whoever is sent away keeps the connection");
+    assert_eq!(refused.connection, None, "a rejected client keeps its connection");
     let problem = refused.problem(429, "busy");
     assert!(problem.retry_after_s.is_some() && problem.detail.contains("bytes"), "{problem:?}");
-    // Whoever asked before sending its body is told at once.
+    // A client that expects `100 Continue` is rejected before it sends its body.
     let (mut waits, answer) = begin(&service, 1000);
     assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
     let mut rest = String::new();
@@ -55,7 +56,7 @@ fn telemetry_beyond_its_room_is_sent_away_and_the_rest_goes_on() {
     assert_eq!(client.get("/readyz").status, 200);
     assert_eq!(client.samples("node", 10).samples.len(), 0);
     drop(begun.pop());
-    until("there is room again", || {
+    until("telemetry is accepted again", || {
         (client.post("/v1/telemetry", &batch("node", "boot", 0, 10)).status == 200).then_some(())
     });
     assert_eq!(client.samples("node", 100).samples.len(), 10);

@@ -1,4 +1,4 @@
-//! What shapes an allocation beside speed: memory, operators, sizes, costs, profiles.
+//! Influences on an allocation in addition to speed: memory, overrides, sizes, costs, profiles.
 
 use evenstep_protocol::{
     AllocateAnswer, CapReason, DecisionKind, JobSpec, JoinRequest, OomAnswer, OomReport, StragglerReason,
@@ -16,7 +16,7 @@ fn workers(client: &Client) -> Vec<WorkerView> {
     client.get("/v1/jobs/job/workers").json::<WorkersView>().workers
 }
 
-/// Trains for some iterations at these speeds and returns the last answer.
+/// Trains for some iterations at these speeds and returns the last allocation.
 fn train(
     client: &Client,
     generation: u64,
@@ -44,7 +44,7 @@ fn out_of_memory_is_remembered_and_planned_again_at_once() {
     };
     let capped: OomAnswer = oom(client, 0, 30).json();
     assert_eq!((capped.max_local_batch, capped.generation), (27, generation + 1));
-    assert_eq!(oom(client, 0, 30).json::<OomAnswer>(), capped, "reporting again changes nothing");
+    assert_eq!(oom(client, 0, 30).json::<OomAnswer>(), capped, "a repeated report has no effect");
     client.allocate(&ask("job", generation, 0)).problem(409, "stale-generation");
     let again: AllocateAnswer = client.allocate(&ask("job", capped.generation, 0)).json();
     assert_eq!((batches(&again), again.generation), (vec![33, 27], capped.generation));
@@ -55,13 +55,13 @@ fn out_of_memory_is_remembered_and_planned_again_at_once() {
     let cap = workers(client)[1].cap.unwrap();
     assert_eq!((cap.max_local_batch, cap.because), (27, CapReason::OutOfMemory));
 
-    // It fails again, lower down; and in the end nothing holds the batch.
+    // The worker fails again with a smaller batch, until the caps do not allow the global batch.
     let lower: OomAnswer = oom(client, 0, 20).json();
     assert_eq!(lower.max_local_batch, 18);
     client.put_job("job", &JobSpec { max_local_batch: Some(40), ..JobSpec::new(60) });
     let problem = client.allocate(&ask("job", lower.generation, 0)).problem(422, "infeasible");
     assert_eq!((problem.global_batch, problem.sum_of_caps), (Some(60), Some(58)));
-    // Unless workers may accumulate: then caps bound what is in memory at once.
+    // With accumulation, caps only bound a micro-batch.
     let accumulating = JobSpec { max_local_batch: Some(40), accumulation: true, ..JobSpec::new(60) };
     client.put_job("job", &accumulating);
     let answer: AllocateAnswer = client.allocate(&ask("job", lower.generation, 0)).json();
@@ -76,7 +76,8 @@ fn out_of_memory_is_remembered_and_planned_again_at_once() {
         .problem(404, "unknown-worker");
 }
 
-/// 100 bytes and 10 a sample in 1,000 bytes, a tenth of it free: 80 samples, once two sizes were seen.
+/// A base of 100 bytes and 10 bytes per sample. With 1,000 bytes and a headroom of 10 %, 80 samples fit, once
+/// two sizes were measured.
 #[test]
 fn caps_follow_from_reported_peaks() {
     let service = Service::start();
@@ -174,7 +175,7 @@ fn ranges_are_cut_by_cost() {
     let costs: Vec<Option<f64>> = answer.allocations.iter().map(|share| share.cost).collect();
     assert_eq!(costs, [Some(8.0), Some(8.0), Some(8.0)]);
 
-    // Worker 1 takes twice as long for its cost.
+    // Worker 1 takes time in proportion to cost, twice as long as worker 0.
     for iteration in 1..4 {
         let mut request = ask("job", generation, iteration);
         request.cost_per_sample = vec![1.0; 8];
@@ -199,7 +200,8 @@ fn ranges_are_cut_by_cost() {
     client.allocate(&short).problem(422, "invalid");
 }
 
-/// By hand: 100 samples at 100 a second each, and worker 0 needs .2 s beside its compute: (100 + 20) / 200 = .6 s for both.
+/// By hand: 100 samples at 100 samples/s each, and worker 0 needs 0.2 s in addition: (100 + 20) / 200 = 0.6 s
+/// for both.
 #[test]
 fn unequal_links_are_paid_for() {
     let service = Service::start();
@@ -217,7 +219,8 @@ fn unequal_links_are_paid_for() {
     assert_eq!(batches(&last.unwrap()), [40, 60]);
 }
 
-/// A pass takes 50 ms and 5 ms a sample, and holds 20 samples: that is what the curve learns, and not a line through sums.
+/// A micro-batch takes 50 ms and 5 ms per sample, and holds 20 samples. The curve learns this, and not a line
+/// through the sums.
 #[test]
 fn the_curve_of_who_accumulates_is_that_of_its_passes() {
     let service = Service::start();
@@ -279,7 +282,7 @@ fn a_profile_makes_curves_known() {
     for iteration in 1..30 {
         profiled += u64::from(answer.decision.kind == DecisionKind::Profiling);
         let mut request = ask("job", generation, iteration);
-        // Worker 0: 10 ms and 1 ms a sample; worker 1: 2 ms a sample.
+        // Worker 0: 10 ms and 1 ms per sample. Worker 1: 2 ms per sample.
         let time_s = |rank: usize, batch: u64| [0.010 + 0.001 * batch as f64, 0.002 * batch as f64][rank];
         request.reports = (0..2)
             .map(|rank| {
@@ -292,7 +295,7 @@ fn a_profile_makes_curves_known() {
     assert_eq!(profiled, 18);
     let curves: Vec<_> = workers(client).into_iter().map(|worker| worker.curve.unwrap()).collect();
     assert!(curves.iter().all(|curve| curve.identified), "{curves:?}");
-    // Balanced where 10 + x = 2 (64 - x): x = 39.3.
+    // Balanced at 10 + x = 2 (64 - x): x = 39.3.
     let shares = batches(&answer);
     assert!((38..=41).contains(&shares[0]), "{shares:?}");
 }

@@ -1,4 +1,4 @@
-//! Budgets of background work: who gets how much, and that nobody else hears of them.
+//! Budgets of background work: their sizes, and that other jobs' responses do not have them.
 
 use evenstep_protocol::{AllocateAnswer, BackgroundSettings, JobSpec};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::support::{Service, ask, ask_after, join_all};
 const SPEEDS: [f64; 3] = [100.0, 200.0, 400.0];
 
 fn spec(slow_down_limit: f64) -> JobSpec {
-    // Few sizes: shares cannot follow speeds, so there is slack.
+    // With few allowed sizes, shares cannot follow speeds, so there is slack.
     JobSpec {
         allowed_sizes: vec![16, 32],
         background: Some(BackgroundSettings { slow_down_limit }),
@@ -16,7 +16,7 @@ fn spec(slow_down_limit: f64) -> JobSpec {
     }
 }
 
-/// The bodies of so many answers.
+/// The bodies of `count` responses.
 fn answers(service: &Service, job: &str, spec: &JobSpec, count: u64) -> Vec<String> {
     service.client.put_job(job, spec);
     let generation = join_all(&service.client, job, 3);
@@ -43,20 +43,20 @@ fn budgets_are_the_slack_and_what_the_limit_adds() {
             assert!((background.budget_s - (limit * step_s - time_s)).abs() < 1e-12, "{last:?}");
             slack += usize::from(background.slack_s > 0.0);
         }
-        assert_eq!(slack, 2, "all but the slowest: {last:?}");
-        // Durable, as all of an answer.
+        assert_eq!(slack, 2, "all workers except the slowest: {last:?}");
+        // Durable, like the rest of the response.
         let before = bodies.last().unwrap();
         service.kill_and_restart();
         assert_eq!(service.client.allocated(job, last.iteration).body, *before);
         let metrics = service.client.get("/metrics").body;
-        assert!(!metrics.contains("evenstep_worker_slack_seconds"), "nothing was answered since");
+        assert!(!metrics.contains("evenstep_worker_slack_seconds"), "no iteration was allocated since");
         service.client.allocate(&ask(job, last.generation, 6));
         let metrics = service.client.get("/metrics").body;
         assert!(metrics.contains(&format!("evenstep_worker_background_budget_seconds{{job_id=\"{job}\"")));
     }
 }
 
-/// The same job without the wish: the same answers, but for the field.
+/// The same job without the option gets the same allocations, without this field.
 #[test]
 fn who_does_not_ask_hears_nothing() {
     let service = Service::start();
@@ -76,7 +76,7 @@ fn who_does_not_ask_hears_nothing() {
     assert_eq!(asked.iter().map(without).collect::<Vec<_>>(), silent.iter().map(without).collect::<Vec<_>>());
 }
 
-/// A profile measures: nothing may run beside it.
+/// No background work runs during a profile, because it would disturb the measurement.
 #[test]
 fn nothing_runs_beside_a_profile() {
     let service = Service::start();
@@ -104,5 +104,5 @@ fn wishes_that_break_a_rule_are_refused() {
         assert!(problem.detail.contains(named), "{}", problem.detail);
     }
     let body = json!({"global_batch": 64, "background": {}});
-    assert_eq!(service.client.put("/v1/jobs/job", &body).status, 201, "the usual limit");
+    assert_eq!(service.client.put("/v1/jobs/job", &body).status, 201, "the default limit");
 }

@@ -1,4 +1,4 @@
-//! The command line: where its configuration comes from, and how it says that something is wrong.
+//! The command line: sources of the configuration, and error messages.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::BINARY;
 
-/// `serve` with these arguments, in a folder, without settings from the surroundings.
+/// A `serve` command with these arguments, in a folder, without settings from the test's environment.
 fn serve(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new(BINARY);
     without_settings(&mut command).arg("serve").args(arguments);
@@ -18,7 +18,7 @@ fn serve(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)]) -> Com
     command
 }
 
-/// Must end by itself, and not well.
+/// Checks that the command fails and names `named`.
 fn refused(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)], named: &str) {
     let mut process = Process::start(&mut serve(folder, arguments, settings));
     let status = process.wait();
@@ -28,10 +28,10 @@ fn refused(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)], name
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// Must listen; returns the process.
+/// Checks that the service listens, and returns its process.
 fn accepted(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)]) -> Process {
     let process = Process::start(&mut serve(folder, arguments, settings));
-    process.line("where it listens", |line| line.starts_with("listening on http://127.0.0.1:").then_some(()));
+    process.line("its address", |line| line.starts_with("listening on http://127.0.0.1:").then_some(()));
     process
 }
 
@@ -56,7 +56,7 @@ fn flags_go_over_the_environment_over_the_file_over_defaults() {
     assert!(exists(&folder, "file.db") && !exists(&folder, "evenstep.db"));
     drop(accepted(&folder, &["--config=bare.toml"], &[]));
     assert!(exists(&folder, "evenstep.db"));
-    // A variable of another program of evenstep is none of ours.
+    // A variable of another program of evenstep is ignored.
     drop(accepted(&folder, &["--config=bare.toml"], &[("EVENSTEP_SERVER", "http://127.0.0.1:1")]));
 }
 

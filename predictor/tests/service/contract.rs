@@ -1,4 +1,4 @@
-//! One allocation for each iteration, the same bytes for everybody and for ever.
+//! Each iteration has one allocation: every rank gets the same bytes, at any time.
 
 use evenstep_protocol::{AllocateAnswer, DecisionKind, JobSpec};
 
@@ -48,7 +48,7 @@ fn measured_speeds_decide_the_shares() {
         let request = ask_after("job", generation, iteration, &[100.0, 200.0, 600.0]);
         let answer: AllocateAnswer = service.client.allocate(&request).json();
         if iteration < 3 {
-            // Of two reports the first is left out: caches were cold.
+            // The first of two reports is skipped, because caches were cold.
             let cold = answer.decision.kind == DecisionKind::ColdStart;
             assert_eq!(cold, iteration < 2, "{answer:?}");
         }
@@ -79,9 +79,13 @@ fn the_ragged_end_of_an_epoch_is_shared_out_whole_and_stands_for_itself() {
         let ragged = batches(iteration, Some(samples));
         assert_eq!(ragged.iter().sum::<u64>(), samples);
         let odd = ragged.iter().filter(|batch| !batch.is_multiple_of(8)).count();
-        assert_eq!(odd, usize::from(!samples.is_multiple_of(8)), "one takes the remainder: {ragged:?}");
+        assert_eq!(
+            odd,
+            usize::from(!samples.is_multiple_of(8)),
+            "one worker takes the remainder: {ragged:?}"
+        );
     }
-    assert_eq!(batches(11, None), full, "the ragged ends left no trace");
+    assert_eq!(batches(11, None), full, "smaller last batches have no effect on later iterations");
     let mut more = ask("job", generation, 12);
     more.global_batch = Some(65);
     let problem = service.client.allocate(&more).problem(422, "invalid");
@@ -94,15 +98,15 @@ fn one_may_ask_64_iterations_ahead_and_no_further() {
     service.client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&service.client, "job", 2);
     let status = |iteration| service.client.allocate(&ask("job", generation, iteration)).status;
-    // A run may begin anywhere: it may go on from a checkpoint.
+    // A run may begin at any iteration, for example at a checkpoint.
     assert_eq!(status(1000), 200);
     let problem = service.client.allocate(&ask("job", generation, 1066)).problem(422, "invalid");
     assert!(problem.detail.contains("1066") && problem.detail.contains("64"), "{}", problem.detail);
-    assert_eq!(service.client.job("job").next_iteration, 1001, "a refusal changes nothing");
+    assert_eq!(service.client.job("job").next_iteration, 1001, "a rejected request has no effect");
     assert_eq!((status(1065), status(1129)), (200, 200));
     assert_eq!(status(1200), 422);
     service.client.allocated("job", 1064).problem(404, "not-answered");
-    // After an outage the reports say how far training has come.
+    // After an outage, the reports show the progress of the training.
     let mut late = ask("job", generation, 5000);
     late.reports = vec![report(0, 4990, 32, 100.0)];
     assert_eq!(service.client.allocate(&late).status, 200);
@@ -121,7 +125,7 @@ fn a_report_counts_once_however_often_it_comes() {
     let before = service.client.forecast("job");
     let again = |service: &Service| {
         for iteration in 1..20 {
-            // The first report of an iteration stays: this one would say that the workers swapped speeds.
+            // The first report of an iteration counts. This second one has the speeds of the workers swapped.
             let request = ask_after("job", generation, iteration, &[200.0, 100.0]);
             assert_eq!(service.client.allocate(&request).status, 200);
         }
@@ -137,7 +141,7 @@ fn a_report_counts_once_however_often_it_comes() {
     again(&service);
 }
 
-/// As retention leaves it.
+/// The state that retention leaves.
 #[test]
 fn what_was_let_go_is_never_planned_again() {
     let mut service = Service::start();
@@ -154,7 +158,7 @@ fn what_was_let_go_is_never_planned_again() {
         for gone in [client.allocated("job", iteration), client.allocate(&ask("job", generation, iteration))]
         {
             let problem = gone.problem(410, "gone");
-            assert!(problem.detail.contains("from 2 on"), "{problem:?}");
+            assert!(problem.detail.contains("from iteration 2 on"), "{problem:?}");
         }
     }
     for iteration in 2..4 {
@@ -164,7 +168,8 @@ fn what_was_let_go_is_never_planned_again() {
     assert_eq!(client.allocate(&ask("job", generation, 4)).status, 200);
 }
 
-/// A deletion lets all go before the job itself: cut off there, nothing is left that says how far the job was.
+/// A deletion removes all iterations before the job itself. If it is interrupted in between, the store does
+/// not have the progress of the job.
 #[test]
 fn a_job_whose_deletion_was_cut_off_plans_nothing() {
     let mut service = Service::start();
@@ -182,10 +187,14 @@ fn a_job_whose_deletion_was_cut_off_plans_nothing() {
     assert_eq!(client.delete("/v1/jobs/job").status, 204);
     client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&client, "job", 2);
-    assert_eq!(client.allocate(&ask("job", generation, 0)).status, 200, "a job of the same name begins anew");
+    assert_eq!(
+        client.allocate(&ask("job", generation, 0)).status,
+        200,
+        "a job with the same ID begins at iteration 0"
+    );
 }
 
-/// More rows than one step of the deletion takes.
+/// More rows than one step of the deletion removes.
 #[test]
 fn a_deleted_job_leaves_nothing_however_long_it_ran() {
     let service = Service::start();
@@ -207,5 +216,9 @@ fn a_deleted_job_leaves_nothing_however_long_it_ran() {
     assert!(left.is_empty(), "{left:?}");
     client.put_job("job", &JobSpec::new(64));
     let generation = join_all(client, "job", 3);
-    assert_eq!(client.allocate(&ask("job", generation, 0)).status, 200, "a job of the same name begins anew");
+    assert_eq!(
+        client.allocate(&ask("job", generation, 0)).status,
+        200,
+        "a job with the same ID begins at iteration 0"
+    );
 }

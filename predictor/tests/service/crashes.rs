@@ -1,5 +1,5 @@
-//! `kill -9` at random moments under load: whatever was answered is answered the same again, whatever was acknowledged
-//! is there once.
+//! `kill -9` at random moments under load: each allocation stays the same after the crash, and each
+//! acknowledged sample is stored once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -15,11 +15,11 @@ const ROUNDS: u64 = 30;
 const WORKERS: usize = 4;
 const SAMPLES: u64 = 20;
 
-/// What came back before the crash.
+/// The responses received before the crash.
 #[derive(Default)]
 struct Answered {
     allocations: Vec<(u64, String)>,
-    /// Sequence number that the next batch begins with: all before it are acknowledged.
+    /// First sequence number of the next batch; all earlier samples are acknowledged.
     acknowledged: u64,
 }
 
@@ -39,7 +39,7 @@ fn what_was_answered_outlives_any_crash() {
         service.client = service.predictor.client();
 
         for (iteration, body) in answered.allocations {
-            // Two askers saw the same iteration, or the one behind confirms what the one ahead saw.
+            // Both clients got the same iteration, or the slower one confirms the response of the faster one.
             match known.get(iteration as usize) {
                 Some(earlier) => assert_eq!(*earlier, body, "iteration {iteration} in round {round}"),
                 None => {
@@ -59,7 +59,7 @@ fn what_was_answered_outlives_any_crash() {
         }
         assert!(service.client.job("job").next_iteration >= known.len() as u64);
         let marks = stored(&service.client, "node");
-        assert!(marks.iter().copied().eq(0..marks.len() as u64), "a gap or a double: {marks:?}");
+        assert!(marks.iter().copied().eq(0..marks.len() as u64), "a gap or a duplicate: {marks:?}");
         assert!(marks.len() as u64 >= answered.acknowledged, "acknowledged samples are missing");
         acknowledged = answered.acknowledged;
     }
@@ -68,12 +68,12 @@ fn what_was_answered_outlives_any_crash() {
     }
     assert!(
         known.len() as u64 > ROUNDS && acknowledged > ROUNDS * SAMPLES,
-        "there was no load: {}",
+        "no requests were sent: {}",
         known.len()
     );
 }
 
-/// Two askers and an agent at work until the service is killed, some requests into it.
+/// Runs two training loops and an agent until the service is killed after some requests.
 fn load_until_crash(
     service: &mut Service,
     generation: u64,
@@ -106,7 +106,8 @@ fn load_until_crash(
     let agent = || {
         let client = evenstep_tests::Client::new(&url);
         let mut next = acknowledged;
-        // Sent again from the last acknowledged one, as an agent does: some of it may be stored already.
+        // Sent again from the last acknowledged sample on, as an agent does. Some samples may be stored
+        // already.
         while let Ok(answer) = client.try_post("/v1/telemetry", &batch("node", "boot", next, SAMPLES)) {
             assert_eq!(answer.status, 200, "{answer:?}");
             next += SAMPLES;

@@ -1,4 +1,4 @@
-//! Tails: who gets them, what holds of them, and what is learned from them.
+//! Shared tails: which workers get them, their rules, and the costs that the predictor learns from them.
 
 use evenstep_protocol::{
     AllocateAnswer, AllocateRequest, BackgroundSettings, Hedge, JobSpec, JobView, JoinAnswer, JoinRequest,
@@ -10,18 +10,18 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::support::{Service, ask, worker_id};
 
-/// What each claim takes, in seconds.
+/// Duration of a claim, in seconds.
 const CLAIM_S: f64 = 4e-4;
 
-/// The most samples that workers compute at once.
+/// Limit of samples that a worker computes in one micro-batch.
 const PASS: u64 = 16;
 
-/// Workers of a job whose speeds vary, and what they do of each answer.
+/// Workers of a job whose speeds vary, and their execution of each allocation.
 struct Run<'a> {
     service: &'a mut Service,
     generation: u64,
     speeds: Vec<f64>,
-    /// Speeds are off by factors of up to this, either way.
+    /// Speeds vary by factors up to this, in both directions.
     noise: f64,
     random: ChaCha8Rng,
     reports: Vec<WorkerReport>,
@@ -29,7 +29,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Creates the job; `workers` say how they join, and how fast they are.
+    /// Creates the job. `workers` are the join requests and speeds.
     fn new(service: &'a mut Service, spec: &JobSpec, noise: f64, workers: &[(JoinRequest, f64)]) -> Self {
         service.client.put_job("job", spec);
         let mut generation = 0;
@@ -52,7 +52,7 @@ impl<'a> Run<'a> {
         request
     }
 
-    /// Asks for the next iteration and carries it out.
+    /// Requests the next iteration and executes it.
     fn step(&mut self) -> AllocateAnswer {
         let request = self.request();
         self.carry_out(&request)
@@ -86,12 +86,13 @@ fn claiming(worker: usize) -> JoinRequest {
     JoinRequest { claims: true, ..JoinRequest::new(worker_id(worker)) }
 }
 
-/// Three that can claim, two of them twice as fast as the third.
+/// Three workers that can claim. Two of them are twice as fast as the third.
 fn three() -> Vec<(JoinRequest, f64)> {
     (0..3).map(|worker| (claiming(worker), [400.0, 400.0, 200.0][worker])).collect()
 }
 
-/// What workers of these paces (seconds for a sample) do: their local batches, then whoever is free claims.
+/// Simulates workers with these paces (seconds per sample): each computes its local batch, then the free
+/// workers claim chunks.
 fn did(answer: &AllocateAnswer, paces: &[f64]) -> Vec<WorkerReport> {
     let mut reports: Vec<WorkerReport> = answer
         .allocations
@@ -129,7 +130,8 @@ fn did(answer: &AllocateAnswer, paces: &[f64]) -> Vec<WorkerReport> {
     reports
 }
 
-/// Each sample is in one local batch or in one chunk, and whoever claims is in a pool.
+/// Checks that each sample is in one local batch or in one chunk, and that each worker that claims is in a
+/// pool.
 fn whole(answer: &AllocateAnswer) {
     let mut offset = 0;
     for share in &answer.allocations {
@@ -163,14 +165,14 @@ fn what_cannot_be_foreseen_is_shared() {
     let hedge = run.job().hedge.unwrap();
     assert_eq!((hedge.tail_share, hedge.chunks, hedge.claim_time_s), (0.0, 0, 5e-4));
     let first = run.steps(4);
-    assert_eq!(tails(&first), 0, "too little is known");
+    assert_eq!(tails(&first), 0, "too few reports yet");
     let answers = run.steps(40);
     assert!(tails(&answers[20..]) >= 15, "{} of 20", tails(&answers[20..]));
     let last = answers.iter().rev().find(|answer| answer.tail.is_some()).unwrap();
     let step_s = last.decision.predicted_step_time_s.unwrap();
     assert!(step_s > 0.0 && step_s.is_finite());
 
-    // The same bytes again, from anybody, and after a crash.
+    // The bytes are the same for every rank, and after a crash.
     let iteration = last.iteration;
     let before = run.client().allocated("job", iteration).body;
     let request = ask("job", run.generation, iteration);
@@ -183,7 +185,7 @@ fn what_cannot_be_foreseen_is_shared() {
 
     let latest = answers.last().unwrap();
     let hedge = run.job().hedge.unwrap();
-    // Beside the few that were believed to take longer at first.
+    // Except the first claims, whose duration was overestimated.
     assert!((CLAIM_S..1.02 * CLAIM_S).contains(&hedge.claim_time_s), "{hedge:?}");
     let tail = latest.tail.as_ref();
     assert_eq!(hedge.chunks, tail.map_or(0, |tail| tail.chunks.len() as u64));
@@ -193,7 +195,7 @@ fn what_cannot_be_foreseen_is_shared() {
     assert!(tails(&run.steps(5)) > 0, "after a restart too");
 }
 
-/// Where they would wait they claim, so there is only what the limit adds.
+/// Workers claim while they would otherwise wait, so that only the limit adds time.
 #[test]
 fn who_claims_has_no_slack() {
     let mut service = Service::start();
@@ -212,7 +214,7 @@ fn who_claims_has_no_slack() {
     }
 }
 
-/// The plan that is held is that without a tail: over a restart, and where tails come and go.
+/// Hysteresis compares plans without their tails: across a restart, and if tails appear and disappear.
 #[test]
 fn the_plan_in_force_is_the_one_without_a_tail() {
     let mut service = Service::start();
@@ -249,7 +251,7 @@ fn who_does_not_want_a_tail_or_cannot_claim_gets_none() {
         assert_eq!(tails(&run.steps(30)), 0, "{spec:?}");
         assert_eq!(run.job().hedge.is_some(), views);
     }
-    // Two of three can: the third gets all that is its share.
+    // Two of three workers can claim. The third gets its whole share as its local batch.
     let mut service = Service::start();
     let mut run = Run::new(&mut service, &auto, 2.0, &only(|worker| worker != 1));
     let answers = run.steps(40);
@@ -261,7 +263,7 @@ fn who_does_not_want_a_tail_or_cannot_claim_gets_none() {
     }
 }
 
-/// In however many passes workers compute their batches: the plan follows their speeds, as far as that goes.
+/// With any number of micro-batches, the plan follows the workers' speeds as far as possible.
 #[test]
 fn where_speeds_are_foreseen_nothing_is_left_to_a_tail() {
     let mut service = Service::start();
@@ -275,7 +277,7 @@ fn where_speeds_are_foreseen_nothing_is_left_to_a_tail() {
     assert!(batches.iter().zip([40, 80, 80, 160]).all(near), "{batches:?}");
 }
 
-/// What somebody said bounds local batch and claims together; what memory holds bounds each of them alone.
+/// A configured cap bounds local batch and claims together. A memory cap bounds each of them alone.
 #[test]
 fn caps_hold() {
     let mut service = Service::start();
@@ -288,7 +290,7 @@ fn caps_hold() {
     for _ in 0..50 {
         let answer = run.carry_out(&request);
         request = run.request();
-        // 10 bytes a sample: nine or ten at once.
+        // 10 bytes per sample: nine or ten samples in one micro-batch.
         let at_once = answer.allocations[1].local_batch;
         request.reports[1].peak_memory_bytes = Some(10 * (at_once + 1));
         let cap = run.workers()[1].cap.map(|cap| cap.max_local_batch);
@@ -305,7 +307,7 @@ fn caps_hold() {
         unfit += u64::from(largest > cap);
     }
     assert!(hedged >= 10 && unfit > 0, "{unfit} of {hedged} tails have chunks that one worker cannot hold");
-    // An operator's word holds too: a pinned worker has its batch, and no more.
+    // An override applies too: a pinned worker gets exactly its batch.
     let pinned = WorkerOverride { pinned_local_batch: Some(50), ..WorkerOverride::default() };
     assert_eq!(run.client().put("/v1/jobs/job/workers/node%2F2/override", &pinned).status, 204);
     for answer in run.steps(10) {
@@ -314,7 +316,7 @@ fn caps_hold() {
     }
 }
 
-/// Also the ragged end of an epoch, where one batch is no multiple of the quantum.
+/// Also for the smaller last batch of an epoch, in which one local batch is not a multiple of the quantum.
 #[test]
 fn the_quantum_holds() {
     let mut service = Service::start();

@@ -1,4 +1,4 @@
-//! What holds of every answer, whatever the job and the speeds.
+//! Rules that hold for every allocation, for any job and speeds.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use crate::support::{Service, ask, report, worker_id};
 
-/// A job, and each worker's own floor, own cap and speed.
+/// A job, and floor, cap and speed of each worker.
 #[derive(Debug, Clone)]
 struct Case {
     spec: JobSpec,
@@ -92,7 +92,7 @@ fn every_answer_shares_out_the_whole_batch_within_all_bounds() {
         if answer.status == 200 {
             whole(&answer.json(), case.ragged)?;
         } else {
-            // Room for the remainder may be missing where caps are tight.
+            // With tight caps, the remainder may not fit.
             answer.problem(422, "infeasible");
             prop_assert!(case.ragged + case.spec.quantum > caps, "{} of {}", case.ragged, caps);
         }
@@ -100,7 +100,7 @@ fn every_answer_shares_out_the_whole_batch_within_all_bounds() {
     };
     runner.run(&cases(), check).unwrap();
     let (feasible, infeasible) = (feasible.get(), infeasible.get());
-    assert!(feasible > 10 && infeasible > 10, "both kinds were seen: {feasible} and {infeasible}");
+    assert!(feasible > 10 && infeasible > 10, "both kinds occurred: {feasible} and {infeasible}");
 }
 
 fn create(client: &Client, job: &str, case: &Case) -> u64 {
@@ -120,7 +120,7 @@ fn create(client: &Client, job: &str, case: &Case) -> u64 {
     generation
 }
 
-/// The whole batch, without gap or overlap, in rank order, with weights that follow.
+/// The whole batch, without gap or overlap, in rank order, with matching gradient weights.
 fn whole(answer: &AllocateAnswer, batch: u64) -> Result<(), TestCaseError> {
     prop_assert_eq!(answer.global_batch, batch);
     let mut offset = 0;

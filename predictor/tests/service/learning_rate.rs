@@ -9,7 +9,7 @@ fn multiplier(service: &Service, generation: u64, iteration: u64) -> f64 {
     answer.optimizer.lr_multiplier
 }
 
-/// The golden ramp of Dynamic SGD: k = 4 over 32 iterations, through a restart of the service.
+/// The golden ramp of Dynamic SGD: k = 4 over 32 iterations, across a restart of the service.
 #[test]
 fn the_ramp_of_a_job_that_grows() {
     let mut service = Service::start();
@@ -29,12 +29,12 @@ fn the_ramp_of_a_job_that_grows() {
     assert_eq!(multiplier(&service, 4, 41), 3.90625);
     let flat: AllocateAnswer = service.client.allocate(&ask("job", 4, 42)).json();
     assert_eq!((flat.optimizer.lr_multiplier, flat.optimizer.ramp), (4.0, None));
-    // Shrinking snaps, and what was answered for the departed is answered anew.
+    // A smaller batch applies at once, and iterations allocated to departed workers are planned again.
     assert_eq!(multiplier(&service, 4, 43), 4.0);
     service.client.leave("job", "node/3");
     let answer: AllocateAnswer = service.client.allocate(&ask("job", 5, 43)).json();
     assert_eq!((answer.global_batch, answer.optimizer.lr_multiplier), (48, 3.0));
-    // What is left of the epoch is a bound.
+    // The rest of the epoch is an upper bound.
     let mut last = ask("job", 5, 44);
     last.global_batch = Some(1000);
     assert_eq!(service.client.allocate(&last).json::<AllocateAnswer>().global_batch, 48);
@@ -59,11 +59,12 @@ fn a_new_global_batch_ramps_too() {
     assert_eq!(multipliers, [1.0, 1.5, 2.0, 2.0]);
 }
 
-/// The golden of AdaScale: gradients [[1,0],[0,1]] of two equal batches say noise only: a gain of 2.
+/// The golden of AdaScale: gradients [[1,0],[0,1]] of two equal batches are only noise, which gives a gain of
+/// 2.
 #[test]
 fn adascale_learns_from_the_norms_in_reports() {
     let mut service = Service::start();
-    // Each worker holds a base batch: S = 2.
+    // Each worker has one base batch: S = 2.
     let spec = JobSpec { rule: LearningRateRule::Adascale, per_worker_batch: Some(8), ..JobSpec::new(8) };
     service.client.put_job("job", &spec);
     assert_eq!(join_all(&service.client, "job", 2), 2);
@@ -87,7 +88,7 @@ fn adascale_learns_from_the_norms_in_reports() {
     assert_eq!(answer.optimizer.schedule_iteration, Some(5.0), "1 + 2 + 2 steps of the schedule");
 }
 
-/// Reports that come for an answered iteration teach AdaScale too, and what they taught outlives a crash.
+/// Reports of an allocated iteration also update AdaScale, and the update survives a crash.
 #[test]
 fn gradients_of_an_answered_iteration_are_not_lost() {
     let mut service = Service::start();
@@ -105,12 +106,13 @@ fn gradients_of_an_answered_iteration_are_not_lost() {
         })
         .collect();
     let answer: AllocateAnswer = service.client.allocate(&request).json();
-    assert_eq!(answer.optimizer.lr_multiplier, 1.0, "the answer that was given stays");
+    assert_eq!(answer.optimizer.lr_multiplier, 1.0, "the allocation does not change");
     service.kill_and_restart();
     assert!((multiplier(&service, 2, 2) - 2.0).abs() < 1e-9);
 }
 
-/// Reports of a job that cannot be planned are stored. They do not fix the rule: its settings may change until the first allocation.
+/// Reports of a job that cannot be planned are stored. They do not fix the rule: its settings may change
+/// until the first allocation.
 #[test]
 fn the_rule_may_change_until_the_first_allocation_also_after_a_crash() {
     let mut service = Service::start();

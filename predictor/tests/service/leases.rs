@@ -1,4 +1,4 @@
-//! Silence beyond the lease: on a clock that the test moves.
+//! Expired leases, with a clock that the test controls.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 
 use crate::support::{ask, join_all, report, worker_id};
 
-/// A service inside this process, on a clock of our own. Its store outlives it.
+/// A service inside this process, with a manual clock. Its store outlives it.
 struct Timed {
     _runtime: Runtime,
     client: Client,
@@ -56,8 +56,8 @@ fn only_silence_beyond_the_lease_removes_a_worker() {
     assert_eq!(join_all(&service.client, "job", 3), 3);
     let first = service.client.allocate(&ask("job", 3, 0)).body;
     service.pass(10_000);
-    assert_eq!(service.states(), [WorkerState::Live; 3], "exactly the lease is not beyond it");
-    // Worker 0 reports, worker 1 joins again; nobody hears of worker 2.
+    assert_eq!(service.states(), [WorkerState::Live; 3], "a lease is not expired at its exact end");
+    // Worker 0 reports and worker 1 joins again; worker 2 sends nothing.
     let mut request = ask("job", 3, 1);
     request.reports = vec![report(0, 0, 20, 100.0)];
     assert_eq!(service.client.allocate(&request).status, 200);
@@ -67,9 +67,9 @@ fn only_silence_beyond_the_lease_removes_a_worker() {
     assert_eq!(problem.current_generation, Some(4));
     assert_eq!(service.states(), [WorkerState::Live, WorkerState::Live, WorkerState::Expired]);
     let again: AllocateAnswer = service.client.allocate(&ask("job", 4, 0)).json();
-    assert_eq!(again.allocations.len(), 2, "an answer that names the departed is void");
+    assert_eq!(again.allocations.len(), 2, "an allocation for a departed worker is void");
     assert_ne!(service.client.allocated("job", 0).body, first);
-    // It comes back, behind the others.
+    // The worker returns with the last rank.
     let back = service.client.join("job", "node/2");
     assert_eq!((back.generation, back.workers.len()), (5, 3));
 }
@@ -102,7 +102,7 @@ fn a_flapping_worker_has_to_wait() {
     let reply = service.client.post("/v1/jobs/job/workers", &again);
     let problem = reply.problem(503, "cooling-down");
     assert_eq!(problem.retry_after_s, Some(29));
-    // A new process knows what was.
+    // A new process knows the earlier departures.
     let now = service.clock.load(Ordering::SeqCst);
     drop(service);
     let service = serve(&store, now);
@@ -124,14 +124,14 @@ fn a_clock_set_back_neither_ends_leases_nor_keeps_anybody_waiting() {
         service.client.leave("job", "node/3");
     }
     drop(service);
-    // All that is stored is from a day ahead.
+    // All stored times are one day ahead.
     let service = serve(&store, 9 * DAY_MS);
     let (live, left) = (WorkerState::Live, WorkerState::Left);
     assert_eq!(service.states(), [live, live, live, left]);
     assert_eq!(service.client.allocated("job", 0).body, answer);
     let again = JoinRequest::new(worker_id(3));
     let reply = service.client.post("/v1/jobs/job/workers", &again);
-    assert_eq!(reply.problem(503, "cooling-down").retry_after_s, Some(30), "no longer than the cooldown");
+    assert_eq!(reply.problem(503, "cooling-down").retry_after_s, Some(30), "at most the cooldown");
     service.pass(10_001);
     assert_eq!(service.states(), [WorkerState::Expired, WorkerState::Expired, WorkerState::Expired, left]);
     service.pass(20_000);

@@ -1,4 +1,4 @@
-//! What pages follow: the live streams, history and log, and who may act.
+//! Live streams, history and log of the page, and authorization of overrides.
 
 use evenstep_predictor::clock::Clock;
 use evenstep_protocol::{
@@ -11,7 +11,7 @@ use crate::support::{Service, ask_after, join_all};
 
 const SPEEDS: [f64; 2] = [100.0, 150.0];
 
-/// Asks for an iteration, and reports the one before.
+/// Requests an iteration, and reports the one before.
 fn step(client: &Client, generation: u64, iteration: u64) {
     let reply = client.allocate(&ask_after("job", generation, iteration, &SPEEDS));
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -25,7 +25,7 @@ fn a_job_is_followed_step_by_step() {
     let generation = join_all(client, "job", 2);
     (0..10).for_each(|iteration| step(client, generation, iteration));
     let mut events = Events::open(&format!("{}/v1/jobs/job/live", service.predictor.url));
-    // Whoever comes sees the latest step at once, and each new one after.
+    // A new client gets the latest iteration at once, and each new one after it.
     for iteration in 8..14 {
         let seen: StepView = events.next_of(&["step"]).unwrap().json();
         assert_eq!(seen.iteration, iteration);
@@ -51,7 +51,7 @@ fn a_job_is_followed_step_by_step() {
     events.next_of(&["changed"]).unwrap();
     assert_eq!(client.delete("/v1/jobs/job").status, 204);
     events.next_of(&["gone"]).unwrap();
-    assert_eq!(events.next(), None, "nothing comes after the end");
+    assert_eq!(events.next(), None, "no event follows the end");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn everything_is_seen_at_a_glance() {
     assert!((job.step_time_s.unwrap() - 0.641).abs() < 1e-9, "{job:?}");
     assert!((job.samples_per_s.unwrap() - 128.0 / 0.641).abs() < 1e-6, "{job:?}");
     assert_eq!((seen.nodes[0].node.as_str(), seen.nodes[0].at_unix_ms), ("n", now as i64));
-    // What is not in memory is there by name; when nodes were heard of is in the store.
+    // Jobs that are not in memory are listed by ID. The times of nodes' samples are in the store.
     service.kill_and_restart();
     let seen = glance(&service);
     assert_eq!((seen.jobs[0].job_id.as_str(), seen.jobs[0].state), ("job", None));
@@ -116,7 +116,7 @@ fn history_is_the_past_thinned_out() {
         close(worker.actual_samples_per_s[5], point.actual_samples_per_s);
         close(worker.predicted_samples_per_s[5], point.predicted_samples_per_s);
         close(worker.upper_samples_per_s[5], point.upper_samples_per_s);
-        // Asked for, and not yet reported.
+        // Requested, and not yet reported.
         assert_eq!(worker.actual_samples_per_s[10], None);
         assert_eq!(worker.local_batch.len(), 11);
     }
@@ -141,7 +141,7 @@ fn the_log_tells_changes_and_no_steps() {
     let of = |kind: LogKind| log.entries.iter().filter(|entry| entry.kind == kind).count();
     assert_eq!(of(LogKind::Joined), 2);
     let reallocated = of(LogKind::Reallocated);
-    assert!((1..10).contains(&reallocated), "of 30 steps only changes: {log:?}");
+    assert!((1..10).contains(&reallocated), "of 30 iterations, only changes are logged: {log:?}");
     assert_eq!(client.get("/v1/jobs/none/log").status, 404);
 }
 
@@ -170,7 +170,7 @@ fn an_operator_shows_the_token() {
     );
     assert_eq!(operator.put(path, &pin).status, 204);
     assert_eq!(operator.delete(path).status, 204);
-    // Training is nobody's secret.
+    // Reading needs no token.
     assert_eq!(service.client.get("/v1/jobs/job").status, 200);
 
     let open = Service::start();

@@ -1,4 +1,4 @@
-//! The contract of the service, over HTTP, against the real binary on a real store.
+//! The contract of the service, over HTTP, with the real binary and a real store.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 

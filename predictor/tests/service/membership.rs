@@ -1,4 +1,4 @@
-//! Workers come and go.
+//! Workers that join and leave.
 
 use evenstep_protocol::{
     AllocateAnswer, JobSpec, JobState, JoinAnswer, LearningRateRule, WorkerState, WorkersView,
@@ -22,18 +22,22 @@ fn joining_changes_no_answer_and_leaving_voids_those_that_name_the_departed() {
     let joined = client.join("job", "node/2");
     assert_eq!((joined.generation, joined.next_iteration), (3, 4));
     assert_eq!(ranks(&joined), ["node/0", "node/1", "node/2"]);
-    assert_eq!(client.join("job", "node/2"), joined, "joining again changes nothing");
+    assert_eq!(client.join("job", "node/2"), joined, "joining again has no effect");
     let problem = client.allocate(&ask("job", 2, 3)).problem(409, "stale-generation");
     assert_eq!(problem.current_generation, Some(3));
     for (iteration, answer) in (0..).zip(&answered) {
-        assert_eq!(client.allocate(&ask("job", 3, iteration)).body, *answer, "whoever got it is still there");
+        assert_eq!(
+            client.allocate(&ask("job", 3, iteration)).body,
+            *answer,
+            "all its workers are still live"
+        );
     }
     let with_three = client.allocate(&ask("job", 3, 4));
     assert_eq!(with_three.json::<AllocateAnswer>().allocations.len(), 3);
 
     let left = client.leave("job", "node/0");
     assert_eq!((left.generation, ranks(&left)), (4, vec!["node/1", "node/2"]));
-    assert_eq!(client.leave("job", "node/0"), left, "leaving again changes nothing");
+    assert_eq!(client.leave("job", "node/0"), left, "leaving again has no effect");
     client.allocate(&ask("job", 3, 4)).problem(409, "stale-generation");
     let replanned = client.allocate(&ask("job", 4, 4));
     let parsed: AllocateAnswer = replanned.json();
@@ -94,7 +98,7 @@ fn a_departed_worker_still_tells_how_it_went_and_a_stranger_does_not() {
     request.reports = vec![report(0, 1, 30, 100.0), report(9, 1, 30, 100.0)];
     let problem = client.allocate(&request).problem(404, "unknown-worker");
     assert!(problem.detail.contains("node/9"), "{}", problem.detail);
-    assert_eq!(client.job("job").next_iteration, 2, "nothing of it was taken");
+    assert_eq!(client.job("job").next_iteration, 2, "the request had no effect");
 }
 
 #[test]

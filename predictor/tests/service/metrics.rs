@@ -1,4 +1,4 @@
-//! `/metrics`: what it says is what the service's own views say, and nothing outlives what it tells of.
+//! `/metrics`: the values equal the values in the service's views, and series disappear with their subject.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::support::{Service, ask, ask_after, join_all, worker_id};
 
 const NAMES: &str = include_str!("../../../docs/metrics.md");
 
-/// Every series, by its name and labels as they are written.
+/// Every series, by its name and labels as written.
 fn series(client: &Client) -> BTreeMap<String, f64> {
     let reply = client.get("/metrics");
     assert_eq!(reply.status, 200);
@@ -22,11 +22,11 @@ fn series(client: &Client) -> BTreeMap<String, f64> {
         .collect();
     let count = series.len();
     let series: BTreeMap<String, f64> = series.into_iter().collect();
-    assert_eq!(series.len(), count, "a series that is said twice");
+    assert_eq!(series.len(), count, "a series occurs twice");
     series
 }
 
-/// Lets a job of workers with these speeds run for so many iterations.
+/// Runs a job of workers with these speeds for a range of iterations.
 fn run(client: &Client, job: &str, generation: u64, iterations: std::ops::Range<u64>, speeds: &[f64]) {
     for iteration in iterations {
         let reply = client.allocate(&ask_after(job, generation, iteration, speeds));
@@ -43,7 +43,7 @@ fn predicted_and_actual_are_of_the_same_iteration() {
     client.post("/v1/jobs/job/workers", &request);
     let generation = client.join("job", worker_id(1).as_str()).generation;
     run(client, "job", generation, 0..20, &[100.0, 150.0]);
-    // The next report differs from what was predicted.
+    // The next report differs from the prediction.
     run(client, "job", generation, 20..21, &[50.0, 151.0]);
     let series = series(client);
     let speeds: SpeedsView = client.get("/v1/jobs/job/speeds?limit=1&from=19").json();
@@ -126,16 +126,12 @@ fn every_name_is_documented_and_every_documented_name_is_there() {
         .filter_map(|line| Some(line.strip_prefix("# TYPE ")?.split_once(' ')?.0.to_owned()))
         .filter(|name| !name.starts_with("process_"))
         .collect();
-    // What needs longer than this test: networks that were fitted, and a node that spoke within the last day.
+    // Metrics that need longer than this test: fitted networks, and a node with a sample within the last day.
     let rare = ["evenstep_model_last_refit_timestamp_seconds", "evenstep_node_last_sample_timestamp_seconds"];
     let missing: Vec<&String> =
         documented.difference(&said).filter(|name| !rare.contains(&name.as_str())).collect();
-    assert_eq!(missing, ["process_*"], "documented, and not there");
-    assert_eq!(
-        said.difference(&documented).collect::<Vec<_>>(),
-        Vec::<&String>::new(),
-        "there, and not documented"
-    );
+    assert_eq!(missing, ["process_*"], "documented, but missing");
+    assert_eq!(said.difference(&documented).collect::<Vec<_>>(), Vec::<&String>::new(), "not documented");
 }
 
 #[test]
@@ -146,7 +142,7 @@ fn telemetry_and_requests_are_counted() {
     let sample = serde_json::json!({"node": "n", "boot_id": "b", "sequence": 0,
         "samples": [{"at_unix_ms": now}, {"at_unix_ms": now + 1}]});
     assert_eq!(client.post("/v1/telemetry", &sample).status, 200);
-    assert_eq!(client.post("/v1/telemetry", &sample).status, 200, "again: nothing is new");
+    assert_eq!(client.post("/v1/telemetry", &sample).status, 200, "again: no sample is new");
     assert_eq!(client.post_text("/v1/telemetry", "{}").status, 422);
     client.get("/no/such/path");
     client.get("/no/other/path");

@@ -1,21 +1,22 @@
-//! What is learned beside the requests: networks, stored models, and what one job lends to the next.
+//! Background learning: networks, stored models, and models passed from one job to the next.
 
 use evenstep_protocol::{ForecastView, JobSpec, JoinRequest, WorkerForecastView};
 use evenstep_tests::wait::until;
 
 use crate::support::{Service, ask_after, worker_id};
 
-/// Enough for a first fit, and some behind it.
+/// Enough iterations for a first fit, and some after it.
 const ITERATIONS: u64 = 230;
 
-/// One worker on this device, and so many iterations of it whose speed follows the driver that `support::report` sends.
+/// Trains one worker on this device for `iterations` iterations. Its speed follows the driver that
+/// `support::report` sends.
 fn train(service: &Service, job: &str, device: &str, iterations: u64) {
     service.client.put_job(job, &JobSpec::new(16));
     let request = JoinRequest { device: Some(device.into()), ..JoinRequest::new(worker_id(0)) };
     service.client.post(&format!("/v1/jobs/{job}/workers"), &request);
     let generation = service.client.job(job).generation;
     for iteration in 0..iterations {
-        // The stall share read before this iteration, as `support::report` makes it.
+        // The stall share read before this iteration, as computed by `support::report`.
         let stalled = (iteration.saturating_sub(2) % 10) as f64 / 10.0;
         let request = ask_after(job, generation, iteration, &[100.0 * (1.0 - 0.5 * stalled)]);
         assert_eq!(service.client.allocate(&request).status, 200);
@@ -46,9 +47,9 @@ fn networks_are_fitted_beside_the_requests_and_models_outlive_a_crash() {
     let after = service.client.forecast("long");
     assert_eq!(
         after.workers, before.workers,
-        "a restart goes on where the models stood, the network among them"
+        "a restart continues with the same models, including the network"
     );
-    assert_eq!(after.refits.fitted, 0, "nothing was fitted anew");
+    assert_eq!(after.refits.fitted, 0, "no network was fitted again");
 }
 
 #[test]
@@ -60,7 +61,7 @@ fn what_was_learned_on_a_device_starts_the_next_worker_on_one_like_it() {
         let view = service.client.forecast(job);
         view.workers[0].models.iter().map(|model| model.weight).collect()
     };
-    // The first report is left out, the second is the first observation: weights are those it starts from.
+    // The first report is skipped, and the second is the first observation: the weights are the initial ones.
     train(&service, "like", "NVIDIA H200", 3);
     train(&service, "unlike", "another", 3);
     let (learned, like, unlike) = (weights("first"), weights("like"), weights("unlike"));

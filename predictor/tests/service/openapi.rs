@@ -1,4 +1,4 @@
-//! The description of the interface, for programs and for people.
+//! The API description, as a document and as a page.
 
 use serde_json::Value;
 
@@ -57,13 +57,13 @@ fn the_document_names_every_route_and_all_it_refers_to() {
     }
     let described: usize =
         document["paths"].as_object().unwrap().values().map(|path| path.as_object().unwrap().len()).sum();
-    assert_eq!(described, ROUTES.len(), "a route that no test knows");
+    assert_eq!(described, ROUTES.len(), "a route is missing in ROUTES");
     let mut references = Vec::new();
     collect(&document, &mut references);
     assert!(references.len() > 20, "{references:?}");
     for reference in references {
         let pointer = reference.strip_prefix('#').unwrap();
-        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+        assert!(document.pointer(pointer).is_some(), "{reference} does not resolve");
     }
 }
 
@@ -74,7 +74,7 @@ fn the_page_for_people_works_without_a_network() {
     assert_eq!(page.status, 200);
     assert!(page.content_type.unwrap().starts_with("text/html"));
     assert!(!page.body.contains("https://"), "{}", page.body);
-    // What it names is there, and the path without the slash leads to it.
+    // All files that the page refers to exist, and the path without the slash redirects to it.
     for file in page.body.split("\"../ui/").skip(1).filter_map(|rest| rest.split('"').next()) {
         assert_eq!(service.client.get(&format!("/ui/{file}")).status, 200, "{file}");
     }

@@ -1,4 +1,4 @@
-//! Spans and metrics at a collector: a real receiver of OTLP, as far as one request goes.
+//! Spans and metrics at a collector: a real OTLP receiver, reduced to one request.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use prost::Message;
 
 use crate::support::{Service, ask_after, join_all};
 
-/// Takes what is exported: paths and bodies.
+/// Receives exports: paths and bodies.
 fn collector() -> (String, Receiver<(String, Vec<u8>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -61,11 +61,12 @@ fn a_request_is_one_trace_from_http_to_the_commit() {
             200
         );
     }
-    // What is left goes out at the end.
+    // The rest is exported at the end.
     service.predictor.process.terminate();
     assert!(service.predictor.process.wait().success());
     let (mut spans, mut metrics) = (Vec::new(), BTreeMap::new());
-    // Jobs that were given up to other predictors are theirs to tell of: what is the service's own is there whatever the store.
+    // Metrics of jobs that were given up belong to other predictors. Metrics of the service itself are
+    // exported with every store.
     while !metrics.contains_key("evenstep_allocate_duration_seconds") || spans.is_empty() {
         let (path, body) = received.recv_timeout(PATIENCE).expect("an export");
         match path.as_str() {
@@ -82,7 +83,7 @@ fn a_request_is_one_trace_from_http_to_the_commit() {
                 let scopes = resource.scope_metrics.into_iter().flat_map(|scope| scope.metrics);
                 metrics.extend(scopes.map(|metric| (metric.name, metric.data)));
             }
-            other => panic!("nothing is exported to {other}"),
+            other => panic!("unexpected export to {other}"),
         }
     }
     while let Ok((path, body)) = received.try_recv() {

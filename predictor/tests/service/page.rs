@@ -1,4 +1,4 @@
-//! The page and reports as they go over the wire: types, policies, what is kept by browsers, and what nobody gets.
+//! The page and reports over HTTP: content types, policies, caching, and rejected paths.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -47,7 +47,7 @@ fn the_page_and_its_files_are_served_with_their_types_and_a_strict_policy() {
         assert!(policy.contains("default-src 'none'") && policy.contains("script-src 'self';"), "{policy}");
         assert!(!policy.contains("unsafe") && !policy.contains('*') && !policy.contains("http"), "{policy}");
         assert!(!body.is_empty());
-        // What a browser has is not sent again.
+        // A file that the browser has cached is not sent again.
         let tag = header(&headers, "etag");
         let (status, again, body) = get(&format!("{url}{path}"), Some(tag));
         assert_eq!(
@@ -92,7 +92,7 @@ fn reports_are_those_of_the_folder_and_nothing_else() {
         "{policy}"
     );
 
-    // As no well-behaved client would send it.
+    // Paths that no well-behaved client sends.
     for path in [
         "/reports/../secret.html",
         "/reports/..%2fsecret.html",
@@ -119,7 +119,7 @@ fn a_folder_that_is_not_there_is_said_at_the_start() {
     assert!(!output.status.success() && said.contains("reports: /nowhere/at/all: no such folder"), "{said}");
 }
 
-/// A request whose path nobody has put in order.
+/// Sends a request whose path is not normalized.
 fn raw(url: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();

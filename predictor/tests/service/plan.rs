@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Service, ask_after, join_all};
 
-/// The three layers of DeepPool's example on up to four GPUs, 0.5 us for each change of the count.
+/// The three layers of DeepPool's example on up to four GPUs, with 0.5 us for each change of the count.
 fn toy(settings: &Value) -> Value {
     let changes = ["1->2", "1->4", "2->1", "2->4", "4->1", "4->2"];
     let edge_us: Value = changes.into_iter().map(|change| (change.to_owned(), json!(0.5))).collect();
@@ -25,7 +25,7 @@ fn changed(mut request: Value, settings: &Value) -> Value {
     request
 }
 
-/// 10 us a sample, and nothing to move.
+/// 10 us per sample, and no data to move.
 fn linear(settings: &Value) -> Value {
     let layer = json!({"name": "only", "compute_us": {"1": 10}});
     changed(json!({"profile": {"layers": [layer]}, "global_batch": 120, "counts": [1, 2, 3]}), settings)
@@ -48,7 +48,8 @@ fn plans_are_those_of_the_command() {
     assert_eq!(plan(1.5).idle_us, [0.0, 6.5, 6.5, 6.5]);
 }
 
-/// Workers of speeds 100, 200 and 50 get samples in this relation; who is not known yet counts as the others do on average.
+/// Workers of speeds 100, 200 and 50 get samples in this proportion. An unmeasured worker counts as the mean
+/// of the others.
 #[test]
 fn a_jobs_workers_are_as_fast_as_they_are_forecast_to_be() {
     let service = Service::start();
@@ -56,7 +57,7 @@ fn a_jobs_workers_are_as_fast_as_they_are_forecast_to_be() {
     client.put_job("job", &JobSpec::new(192));
     let generation = join_all(client, "job", 3);
     let unknown: BurstPlan = client.post("/v1/plan/burst", &linear(&json!({"job_id": "job"}))).json();
-    assert_eq!((unknown.speeds, unknown.iteration_us), (vec![1.0; 3], 400.0), "nothing is known yet");
+    assert_eq!((unknown.speeds, unknown.iteration_us), (vec![1.0; 3], 400.0), "all workers are unmeasured");
     for iteration in 0..30 {
         client.allocate(&ask_after("job", generation, iteration, &[100.0, 200.0, 50.0]));
     }
@@ -78,7 +79,7 @@ fn a_jobs_workers_are_as_fast_as_they_are_forecast_to_be() {
     let joined: BurstPlan = client.post("/v1/plan/burst", &linear(&json!({"job_id": "job"}))).json();
     let mean = joined.speeds[..3].iter().sum::<f64>() / 3.0;
     assert!(joined.speeds.len() == 4 && (joined.speeds[3] - mean).abs() < 1e-9, "{:?}", joined.speeds);
-    assert_eq!(client.next_iteration("job"), 30, "a plan changes nothing");
+    assert_eq!(client.next_iteration("job"), 30, "a plan has no effect");
 }
 
 #[test]
@@ -108,7 +109,7 @@ fn what_breaks_a_rule_is_refused_by_value_and_rule() {
     refused(toy(&json!({"profile": {"layers": []}})), "invalid", "0 layers");
     refused(toy(&json!({"profile": {"layers": [{"name": "a"}]}})), "invalid", "layer a: it has neither");
     refused(toy(&json!({"job_id": "empty", "gpus": null})), "invalid", "job empty has no live workers");
-    refused(toy(&json!({"job_id": "empty", "speeds": [1]})), "invalid", "speeds: must be left out");
+    refused(toy(&json!({"job_id": "empty", "speeds": [1]})), "invalid", "speeds: must be omitted");
     refused(
         linear(&json!({"gpus": 65536, "counts": (1..=40).collect::<Vec<_>>()})),
         "invalid",

@@ -1,4 +1,4 @@
-//! Many ranks at once, and clients that hang up: still one allocation for each iteration.
+//! Many ranks at once, and clients that disconnect: still one allocation for each iteration.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -12,8 +12,8 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::support::{Service, ask, join_all, report};
 
-/// Asks the same iterations from many threads, in step, each with reports of its own; what a thread does is drawn from
-/// the seed. Everybody must see the same bytes.
+/// Requests the same iterations from many threads, synchronized, each with its own reports. The seed
+/// determines the actions of a thread. All threads must get the same bytes.
 #[test]
 fn ranks_that_ask_at_once_see_the_same_bytes() {
     const RANKS: usize = 8;
@@ -41,7 +41,7 @@ fn ranks_that_ask_at_once_see_the_same_bytes() {
                 assert_eq!(problem.current_generation, Some(generation));
             }
             seen.push(client.allocate(&request).json::<AllocateAnswer>());
-            // Not the parsed answer alone: the bytes.
+            // The bytes, and not only the parsed allocation.
             let bytes = [client.allocated("job", iteration).body, client.allocate(&request).body];
             assert_eq!(bytes[0], bytes[1], "iteration {iteration}");
         }
@@ -58,8 +58,8 @@ fn ranks_that_ask_at_once_see_the_same_bytes() {
     assert_eq!(stored, seen[0]);
 }
 
-/// Clients that send a request and hang up at any moment leave a job whole: who asks after them gets one answer, and
-/// that for ever.
+/// Clients that send a request and disconnect at any moment leave a consistent job: later requests get one
+/// allocation, which never changes.
 #[test]
 fn a_client_that_hangs_up_halfway_never_leads_to_two_allocations() {
     const ITERATIONS: u64 = 300;
@@ -100,7 +100,7 @@ fn a_client_that_hangs_up_halfway_never_leads_to_two_allocations() {
     check(&service);
 }
 
-/// Sends the first `part` bytes of a body, stays for a moment, and closes the connection without reading.
+/// Sends the first `part` bytes of a body, waits for a moment, and closes the connection without reading.
 fn hang_up(url: &str, body: &str, part: usize, linger: Duration) {
     let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
     let head = "POST /allocate HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: ";

@@ -1,4 +1,5 @@
-//! What is refused: always as a problem of a stable type that names the value and the rule, and without any effect.
+//! Rejected requests: always a problem with a stable type that names the value and the rule, and without any
+//! effect.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -53,7 +54,7 @@ fn caps_and_floors_that_cannot_hold_the_batch_are_422_with_the_numbers() {
         (Some(64), Some(60), Some(3))
     );
     assert!(problem.detail.contains("64") && problem.detail.contains("60"), "{}", problem.detail);
-    // The way out: another worker.
+    // The solution: another worker.
     client.join("job", "node/3");
     assert_eq!(client.allocate(&ask("job", 4, 0)).json::<AllocateAnswer>().global_batch, 64);
 
@@ -66,7 +67,7 @@ fn caps_and_floors_that_cannot_hold_the_batch_are_422_with_the_numbers() {
     assert_eq!((problem.sum_of_floors, problem.sum_of_caps), (Some(80), None));
 }
 
-/// Nothing of the job is forgotten for it, and the reports that came with the request are not lost.
+/// An infeasible request keeps the state of the job in memory, and the reports in the request are stored.
 #[test]
 fn an_iteration_that_cannot_be_planned_keeps_its_reports_and_changes_nothing_else() {
     let service = Service::start();
@@ -90,8 +91,8 @@ fn an_iteration_that_cannot_be_planned_keeps_its_reports_and_changes_nothing_els
     assert_eq!(after.0, before.0);
     assert_eq!((before.1[0].reports, before.1[1].reports), (3, 3));
     assert_eq!((after.1[0].reports, after.1[1].reports), (4, 3), "the report is stored");
-    assert!(after.1[0].speed_samples_per_s.unwrap() > 150.0, "and was learned from");
-    // Read from the store again, each worker would have a lease that begins now.
+    assert!(after.1[0].speed_samples_per_s.unwrap() > 150.0, "and the models learned from it");
+    // If the job had been read from the store again, each worker would have a new lease.
     assert_eq!(after.1[1].last_seen_unix_ms, before.1[1].last_seen_unix_ms, "the state stays in memory");
 
     client.put_job("job", &JobSpec::new(64));
@@ -132,7 +133,7 @@ fn what_is_not_json_is_400_and_json_of_another_shape_is_422() {
     assert!(problem.detail.contains("generation"), "{}", problem.detail);
 }
 
-/// Eight of the samples, in two chunks, but for what is changed.
+/// Eight of the samples, in two chunks, with the given changes.
 fn tail(changed: &Value) -> Value {
     let mut tail = json!({"chunks": 2, "samples": 8, "compute_time_s": 0.1, "claim_time_s": 0.001});
     let fields = changed.as_object().cloned().unwrap_or_default();
@@ -185,7 +186,7 @@ fn reports_that_break_a_rule_are_refused_by_field_and_value_and_change_nothing()
             problem.detail
         );
     }
-    // Two chunks and a base are three passes at least.
+    // Two chunks and a base batch are at least three micro-batches.
     let mut report = json!({"worker": "node/0", "iteration": 0, "local_batch": 60, "compute_time_s": 0.5});
     (report["tail"], report["micro_batches"]) = (tail(&json!({})), json!(2));
     let body = json!({"job_id": "job", "generation": 1, "iteration": 5, "reports": [report]});
@@ -257,7 +258,7 @@ fn bodies_beyond_8_mib_are_413_also_where_they_hide_their_length() {
         "POST /allocate HTTP/1.1\r\nhost: test\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     let chunk = format!("{:x}\r\n{}\r\n", 1 << 20, " ".repeat(1 << 20));
-    // The service may stop reading at any moment; then writing fails, and the answer is there all the same.
+    // The service may stop reading at any moment. Writing fails then, but the response arrives.
     let _ = (0..9).try_for_each(|_| stream.write_all(chunk.as_bytes()));
     let _ = stream.write_all(b"0\r\n\r\n");
     let mut answer = Vec::new();
@@ -268,7 +269,7 @@ fn bodies_beyond_8_mib_are_413_also_where_they_hide_their_length() {
     assert!(body.contains("urn:evenstep:problem:too-large"), "{body}");
 }
 
-/// A body that was not read ends the connection. Where the client does not know, its next request fails.
+/// An unread body ends the connection. A client that does not know this would fail with its next request.
 #[test]
 fn a_refusal_that_left_the_body_unread_says_that_the_connection_ends() {
     let service = Service::start();

@@ -1,4 +1,4 @@
-//! What a restart brings back, and how the service goes down.
+//! The state after a restart, and the shutdown of the service.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,8 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::support::{Service, ask, ask_after, join_all};
 
-/// The workers without the moment they were last heard of: a restart gives everybody a whole lease.
+/// The workers without the times of their last requests: after a restart, each worker starts with a full
+/// lease.
 fn workers(service: &Service, job: &str) -> WorkersView {
     let mut view: WorkersView = service.client.get(&format!("/v1/jobs/{job}/workers")).json();
     view.workers.iter_mut().for_each(|worker| worker.last_seen_unix_ms = 0);
@@ -35,7 +36,7 @@ fn a_restart_recovers_jobs_workers_series_models_and_what_was_planned() {
     let generation = join_all(&service.client, "measured", 4);
     service.client.leave("measured", "node/3");
     let mut random = ChaCha8Rng::seed_from_u64(5);
-    // More iterations than are kept in memory.
+    // More iterations than responses in memory.
     for iteration in 0..300 {
         let speeds: Vec<f64> =
             (1..=3).map(|rank| 100.0 * f64::from(rank) * random.random_range(0.8..1.2)).collect();
@@ -62,7 +63,8 @@ fn a_restart_recovers_jobs_workers_series_models_and_what_was_planned() {
     assert!(seen(&service) == before, "after SIGTERM:\n{:#?}\nbefore:\n{:#?}", seen(&service).0, before.0);
 }
 
-/// Schemas before `0007_hysteresis` (SQLite) and `0003_hysteresis` (PostgreSQL) stored job options with an object `calm`.
+/// Schemas before `0007_hysteresis` (SQLite) and `0003_hysteresis` (PostgreSQL) stored job options with an
+/// object `calm`.
 #[test]
 fn job_options_of_earlier_versions_are_migrated() {
     let mut service = Service::start();
@@ -89,8 +91,8 @@ fn told_to_stop_it_finishes_what_was_begun_and_leaves_one_file() {
     assert_eq!(service.client.get("/readyz").status, 200);
     let beside = |ending: &str| service.store.file().map(|file| file.with_extension(ending));
     let (wal, shared_memory) = (beside("db-wal"), beside("db-shm"));
-    assert!(wal.as_ref().is_none_or(|wal| wal.exists()), "while it runs there is a write-ahead log");
-    // A request that is half sent when the service is told to stop.
+    assert!(wal.as_ref().is_none_or(|wal| wal.exists()), "the write-ahead log exists while the service runs");
+    // A request that is half sent when the service receives SIGTERM.
     let body = serde_json::to_string(&ask("job", generation, 0)).unwrap();
     let mut half = TcpStream::connect(service.predictor.url.strip_prefix("http://").unwrap()).unwrap();
     let length = body.len();
@@ -98,24 +100,24 @@ fn told_to_stop_it_finishes_what_was_begun_and_leaves_one_file() {
         "POST /allocate HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
     );
     half.write_all(head.as_bytes()).unwrap();
-    // The service says so once it wants the body: the request is under way.
+    // The service sends `100 Continue` when it wants the body: the request is in flight.
     let mut go_on = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
     half.read_exact(&mut go_on).unwrap();
     assert!(go_on.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&go_on));
     half.write_all(&body.as_bytes()[..10]).unwrap();
     service.predictor.process.terminate();
-    until("it takes no more requests", || match service.client.try_get("/readyz") {
+    until("it accepts no more requests", || match service.client.try_get("/readyz") {
         Ok(reply) => (reply.status == 503).then(|| drop(reply.problem(503, "draining"))),
         Err(_) => Some(()),
     });
     half.write_all(&body.as_bytes()[10..]).unwrap();
     let mut answer = String::new();
     half.read_to_string(&mut answer).unwrap();
-    // Jobs of a shared store were given up first: whoever asks another predictor has its answer at once.
+    // Jobs of a shared store are given up first, so that other predictors can serve them at once.
     let is_shared = service.store.file().is_none();
     assert!(answer.starts_with(if is_shared { "HTTP/1.1 503" } else { "HTTP/1.1 200" }), "{answer}");
     assert_eq!(service.predictor.process.wait().code(), Some(0));
-    assert!(wal.iter().chain(&shared_memory).all(|file| !file.exists()), "one file is left");
+    assert!(wal.iter().chain(&shared_memory).all(|file| !file.exists()), "only one file remains");
     service.predictor.restart();
     let status = service.predictor.client().allocated("job", 0).status;
     assert_eq!(status, if is_shared { 404 } else { 200 });

@@ -1,4 +1,5 @@
-//! Retention: whatever comes in whatever order, and whenever it is killed, each sample and report counts once, raw or summed up.
+//! Retention: in any order of operations, and after any kill, each sample and report counts once, raw or
+//! rolled up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,11 +15,11 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::support::{Service, ask, ask_after, join_all};
 
-/// When samples begin.
+/// Time of the first sample.
 const BEGUN_UNIX_MS: i64 = 1_700_000_000_000;
 const EVER: i64 = i64::MAX;
 
-/// A sample is named by node, life and number; its time and value follow from that.
+/// Identity of a sample: node, boot and sequence number. Its time and value follow from them.
 type Key = (u8, u8, u64);
 
 fn at_unix_ms((_, life, sequence): Key) -> i64 {
@@ -37,7 +38,7 @@ fn sample(key: Key) -> String {
     )
 }
 
-/// Samples as they come, with a GPU each.
+/// Samples as an agent sends them, with one GPU each.
 fn rows(node: u8, life: u8, sequence: u64, count: u64) -> TelemetryRows {
     let mut text = String::new();
     let mut samples = Vec::new();
@@ -50,7 +51,8 @@ fn rows(node: u8, life: u8, sequence: u64, count: u64) -> TelemetryRows {
         .unwrap()
 }
 
-/// What is known of a node by a name of a reading: how many, their sum, least and most; raw and summed up together.
+/// Aggregates of a reading of a node: count, sum, minimum and maximum; over raw and rolled-up samples
+/// together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sums(u64, f64, f64, f64);
 
@@ -64,7 +66,7 @@ impl Sums {
     }
 }
 
-/// Everything that a store knows.
+/// The aggregates in a store.
 fn known(store: &store::Store) -> BTreeMap<(String, String), Sums> {
     let mut all = BTreeMap::new();
     for row in store.rows("SELECT node, CAST(sample AS TEXT) FROM node_sample") {
@@ -85,7 +87,7 @@ fn known(store: &store::Store) -> BTreeMap<(String, String), Sums> {
     all
 }
 
-/// What it should know.
+/// The expected aggregates.
 fn sent(keys: &BTreeMap<Key, ()>) -> BTreeMap<(String, String), Sums> {
     let mut all = BTreeMap::new();
     for key in keys.keys() {
@@ -98,15 +100,15 @@ fn sent(keys: &BTreeMap<Key, ()>) -> BTreeMap<(String, String), Sums> {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Samples come, some of them again, some of them late.
+    /// Samples arrive, some of them again, some of them late.
     Insert { node: u8, life: u8, sequence: u64, count: u64 },
-    /// What is older than so many minutes after the beginning becomes minutes.
+    /// Rolls up samples older than `minutes` minutes after the beginning.
     RollUp { minutes: i64 },
-    /// The same, but somebody else is faster with the same rows.
+    /// The same, but another writer is faster with the same rows.
     RollUpTwice { minutes: i64 },
-    /// The same, but samples come between the look and the deed.
+    /// The same, but samples arrive between the read and the write.
     RollUpLate { minutes: i64, node: u8, sequence: u64 },
-    /// Minutes that ended so many minutes after the beginning become hours.
+    /// Rolls up minutes that ended `minutes` minutes after the beginning into hours.
     Hours { minutes: i64 },
 }
 
@@ -183,10 +185,10 @@ proptest! {
             for step in &steps {
                 take(&store, &mut keys, step).await;
             }
-            // Nothing is old: nothing goes.
+            // No sample is old enough.
             assert!(store.old_samples(0).await.unwrap().is_none());
             assert!(store.old_node_steps(HOUR_S, 0).await.unwrap().is_none());
-            // The latest sample of each node stays, whatever its age.
+            // The latest sample of each node stays, at any age.
             while let Some(roll_up) = store.old_samples(EVER).await.unwrap() {
                 apply(&store, roll_up).await.unwrap();
             }
@@ -211,7 +213,7 @@ proptest! {
     }
 }
 
-/// The answers and reports of a job, old and new, with the rows of each.
+/// Rows of a job: its allocations, its raw reports, and its rolled-up reports.
 fn iterations(place: &store::Store) -> [u64; 3] {
     let number = |query: &str| place.rows(query)[0][0].as_ref().map_or(0, |text| text.parse().unwrap());
     [
@@ -251,7 +253,7 @@ fn old_iterations_are_gone_for_good_and_the_last_ones_stay() {
         writer.await.unwrap();
         kept_from
     });
-    // 1,299 iterations were reported, by two workers; of these the last 1,024 stay.
+    // Two workers reported 1,299 iterations. The last 1,024 of these stay.
     assert_eq!(kept_from, 275);
     assert_eq!(iterations(&service.store), [1025, 2048, 2 * 275]);
     service.predictor.restart();
@@ -265,7 +267,7 @@ fn old_iterations_are_gone_for_good_and_the_last_ones_stay() {
     for iteration in kept_from..1300 {
         assert_eq!(client.allocated("job", iteration).body, answers[usize::try_from(iteration).unwrap()]);
     }
-    // A report of what is gone says nothing new.
+    // A report of a deleted iteration has no effect.
     let mut late = ask_after("job", generation, 1300, &[100.0, 200.0]);
     late.reports.extend(ask_after("job", generation, 5, &[100.0, 200.0]).reports);
     assert_eq!(client.allocate(&late).status, 200);
@@ -273,7 +275,7 @@ fn old_iterations_are_gone_for_good_and_the_last_ones_stay() {
     assert_eq!(client.job("job").next_iteration, 1301);
 }
 
-/// The service is killed again and again while it rolls up; in the end nothing is lost and nothing is there twice.
+/// The service is killed repeatedly while it rolls up; no sample is lost or counted twice.
 #[test]
 fn a_kill_in_the_middle_of_a_roll_up_loses_nothing_and_doubles_nothing() {
     let mut service =
@@ -289,11 +291,11 @@ fn a_kill_in_the_middle_of_a_roll_up_loses_nothing_and_doubles_nothing() {
         assert_eq!(service.client.post_text("/v1/telemetry", &body).status, 200);
     }
     let sent = u64::from(nodes) * samples;
-    // The last minute stays, and what shares a minute with its beginning.
+    // The last minute stays, and so do samples in the same minute as its beginning.
     let newest = at_unix_ms((0, 0, samples - 1));
     let young = |at: &u64| at_unix_ms((0, 0, *at)) >= (newest - 60_000) / 60_000 * 60_000;
     let stay = u64::from(nodes) * (0..samples).filter(young).count() as u64;
-    // In one statement, which sees one moment: PostgreSQL may still carry out the last commit of a predictor that is dead.
+    // One statement with one snapshot: PostgreSQL may still execute the last commit of a killed predictor.
     let counted = |place: &store::Store| {
         let rows = place.rows(
             "SELECT CAST((SELECT COUNT(*) FROM node_sample) AS TEXT),
@@ -302,12 +304,12 @@ fn a_kill_in_the_middle_of_a_roll_up_loses_nothing_and_doubles_nothing() {
         let [raw, summed] = [0, 1].map(|at| rows[0][at].as_ref().map_or(0u64, |text| text.parse().unwrap()));
         (raw, raw + summed)
     };
-    // Every start looks for what is old at once; each life is a few slices long.
+    // Each start looks for old rows at once. Each process lives for a few slices.
     let mut kills = 0;
     while counted(&service.store).0 > stay {
         service.predictor.kill_and_restart();
         let (started, life) = (Instant::now(), Duration::from_millis(random.random_range(0..500)));
-        until("it lived for a moment", || (started.elapsed() >= life).then_some(()));
+        until("it ran for a moment", || (started.elapsed() >= life).then_some(()));
         service.predictor.process.kill();
         kills += 1;
         assert_eq!(counted(&service.store).1, sent, "after {kills} kills");
@@ -324,7 +326,7 @@ fn a_kill_in_the_middle_of_a_roll_up_loses_nothing_and_doubles_nothing() {
     let level = |name: &str| view.levels.iter().find(|level| level.level == name).unwrap();
     assert_eq!(level("worker_hours").rows, 0);
     assert!(level("node_hours").rows > 0 && view.disk_bytes > 0, "{view:?}");
-    // PostgreSQL only estimates the rest, and some time later.
+    // PostgreSQL only estimates the rest, with a delay.
     if service.store.file().is_some() {
         assert_eq!(level("samples").rows, stay);
         assert!(view.used_bytes > 0 && view.disk_bytes >= view.used_bytes, "{view:?}");
@@ -336,7 +338,7 @@ fn a_kill_in_the_middle_of_a_roll_up_loses_nothing_and_doubles_nothing() {
 fn a_store_above_its_bound_lets_its_oldest_rows_go_early() {
     let mut service = Service::start_with(&["--refit-interval-s=86400", "--keep-bytes=1MiB"]);
     if service.store.file().is_none() {
-        // PostgreSQL only estimates what lives in its tables, and some time later.
+        // PostgreSQL only estimates the live rows of its tables, with a delay.
         return;
     }
     for batch in 0..10 {
@@ -347,13 +349,16 @@ fn a_store_above_its_bound_lets_its_oldest_rows_go_early() {
     }
     let view = |service: &Service| service.client.get("/v1/store").json::<StoreView>();
     assert!(view(&service).used_bytes > 1 << 20 && view(&service).keep_bytes == Some(1 << 20));
-    // It looks for what is old when it starts.
+    // It looks for old rows when it starts.
     service.kill_and_restart();
-    let after = until("it is below its bound", || {
+    let after = until("it is below its size limit", || {
         let view = view(&service);
         (view.used_bytes <= 1 << 20 && view.retention.looked_unix_ms.is_some()).then_some(view)
     });
     let rows = |level: &str| after.levels.iter().find(|view| view.level == level).unwrap().rows;
-    assert!(after.retention.rolled_up_early_rows > 0 && rows("samples") > 1000, "only the oldest: {after:?}");
+    assert!(
+        after.retention.rolled_up_early_rows > 0 && rows("samples") > 1000,
+        "only the oldest rows: {after:?}"
+    );
     assert_eq!(after.retention.rolled_up_rows + rows("samples"), 10_000);
 }

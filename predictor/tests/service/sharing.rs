@@ -1,4 +1,5 @@
-//! Several predictors on one store: on PostgreSQL each job has one owner, an SQLite file is served by one process.
+//! Several predictors on one store. On PostgreSQL, each job has one owner; an SQLite file is served by one
+//! process.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +19,7 @@ use crate::support::{BINARY, ask, job_id, join_all};
 
 const FLAGS: [&str; 2] = ["--refit-interval-s=86400", "--lease-s=1"];
 
-/// Two predictors; the first owns the job `shared` of two workers, and has answered iteration 0.
+/// Two predictors. The first owns the job `shared` of two workers, and has allocated iteration 0.
 struct Pair {
     database: Database,
     first: Predictor,
@@ -50,14 +51,14 @@ fn another_predictors_job_is_answered_there() {
     assert_eq!(sent.location, Some(format!("{}/v1/jobs/shared/speeds?limit=5", pair.first.url)), "{sent:?}");
     let there = Client::following(&pair.second.url);
     assert_eq!(there.allocated("shared", 0).body, pair.answer);
-    // What belongs to no job is taken by anybody, once.
+    // Telemetry belongs to no job: every predictor accepts it, and it is stored once.
     let batch = r#"{"node":"n","boot_id":"b","sequence":0,"samples":[{"at_unix_ms":1},{"at_unix_ms":2}]}"#;
     let kept = |predictor: &Predictor| -> TelemetryAnswer {
         predictor.client().post_text("/v1/telemetry", batch).json()
     };
     assert_eq!((kept(&pair.second).stored, kept(&pair.first).duplicates), (2, 2));
     let jobs: JobsView = second.get("/v1/jobs").json();
-    assert_eq!(jobs.jobs[0].live_workers, 2, "listed everywhere");
+    assert_eq!(jobs.jobs[0].live_workers, 2, "listed by both predictors");
 }
 
 #[test]
@@ -71,10 +72,10 @@ fn who_was_stopped_does_not_answer_for_what_it_lost() {
     let planned_again = second.allocate(&ask("shared", 3, 0)).body;
     assert_ne!(planned_again, pair.answer);
     pair.first.process.go_on();
-    // It holds the void answer in memory, and its generation.
+    // The first predictor has the void allocation and its generation in memory.
     let stale = first.allocate(&ask("shared", 2, 0));
     assert!(matches!(stale.status, 307 | 503), "{stale:?}");
-    until("it is back in the round", || (first.allocated("shared", 0).status == 307).then_some(()));
+    until("it has registered again", || (first.allocated("shared", 0).status == 307).then_some(()));
     assert_eq!(second.allocated("shared", 0).body, planned_again);
 }
 
@@ -84,10 +85,10 @@ fn who_is_told_to_end_gives_its_jobs_up() {
     pair.first.process.terminate();
     assert!(pair.first.process.wait().success());
     let second = pair.second.client();
-    assert_eq!(second.allocated("shared", 0).body, pair.answer, "at once: no lease has to end");
+    assert_eq!(second.allocated("shared", 0).body, pair.answer, "at once, without waiting for the lease");
 }
 
-/// The database would let it, could it be asked: its own clock does not.
+/// The database would accept the lease if it responded: the predictor's own clock does not.
 #[test]
 fn who_cannot_renew_its_lease_answers_nothing_from_memory() {
     let Some(database) = Database::shared("sharing::who_cannot_renew_its_lease_answers_nothing_from_memory")
@@ -105,15 +106,15 @@ fn who_cannot_renew_its_lease_answers_nothing_from_memory() {
         connection.execute("BEGIN; LOCK TABLE predictor IN ACCESS EXCLUSIVE MODE").await.unwrap();
         connection
     });
-    until("it falls silent", || (client.allocated("shared", 0).status == 503).then_some(()));
+    until("it stops responding", || (client.allocated("shared", 0).status == 503).then_some(()));
     client.allocate(&ask("shared", 2, 0)).problem(503, "unavailable");
     client.get("/readyz").problem(503, "unavailable");
     runtime.block_on(connection.close()).unwrap();
-    until("it answers again", || (client.allocated("shared", 0).status == 200).then_some(()));
+    until("it responds again", || (client.allocated("shared", 0).status == 200).then_some(()));
     assert_eq!(client.allocated("shared", 0).body, answer);
 }
 
-/// Its own clock would let it: the database does not.
+/// The predictor's own clock would accept the lease: the database does not.
 #[test]
 fn a_commit_of_a_removed_predictor_changes_nothing() {
     let Some(database) = Database::shared("sharing::a_commit_of_a_removed_predictor_changes_nothing") else {
@@ -127,7 +128,9 @@ fn a_commit_of_a_removed_predictor_changes_nothing() {
         let job_id = job_id("shared");
         let create = Change::CreateJob { job_id: job_id.clone(), spec: JobSpec::new(64).into() };
         store.write(vec![create], 0).await.unwrap();
-        let Some(Owner::Us(registration)) = store.claim(&job_id).await.unwrap() else { panic!("it is free") };
+        let Some(Owner::Us(registration)) = store.claim(&job_id).await.unwrap() else {
+            panic!("the job has no owner")
+        };
         let ours = store.of_registration(registration);
         let answer = |iteration| {
             let answer = "{}".to_owned();
@@ -148,7 +151,7 @@ fn a_commit_of_a_removed_predictor_changes_nothing() {
         assert!(matches!(refused, Err(StoreError::Fenced)), "{refused:?}");
         assert_eq!(store.answers(&job_id, 0, 10).await.unwrap().len(), 1);
         let over = store.registration();
-        assert!(matches!(over, Err(StoreError::Fenced)), "{over:?}: nothing is answered from memory either");
+        assert!(matches!(over, Err(StoreError::Fenced)), "{over:?}: responses from memory are also refused");
     });
 }
 
@@ -156,12 +159,16 @@ fn a_commit_of_a_removed_predictor_changes_nothing() {
 fn a_database_whose_clock_is_set_back_keeps_no_job_from_its_heir() {
     let name = "sharing::a_database_whose_clock_is_set_back_keeps_no_job_from_its_heir";
     let Some(mut pair) = Pair::start(name) else { return };
-    // By the clock of today, what was written before it was set back is from tomorrow.
+    // By the clock of today, rows written before the clock was set back are from tomorrow.
     let set_back = || {
         pair.database.execute("UPDATE predictor SET lease_until = lease_until + INTERVAL '1 day'");
     };
     set_back();
-    assert_eq!(pair.first.client().allocated("shared", 0).body, pair.answer, "who lives keeps its jobs");
+    assert_eq!(
+        pair.first.client().allocated("shared", 0).body,
+        pair.answer,
+        "a live predictor keeps its jobs"
+    );
     assert_eq!(pair.second.client().allocated("shared", 0).status, 307);
     pair.first.process.kill();
     set_back();

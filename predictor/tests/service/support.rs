@@ -1,4 +1,4 @@
-//! A service of its own for each test, and words for what trainers say to it.
+//! A separate service for each test, and the requests of trainers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use evenstep_tests::{Client, Predictor, Store};
 /// The binary under test.
 pub const BINARY: &str = env!("CARGO_BIN_EXE_evenstep-predictor");
 
-/// A predictor over an empty store: SQLite, or PostgreSQL where `EVENSTEP_TESTS_STORE` says so.
+/// A predictor with an empty store: SQLite, or PostgreSQL if `EVENSTEP_TESTS_STORE` is set so.
 pub struct Service {
     pub predictor: Predictor,
     pub client: Client,
@@ -17,14 +17,14 @@ pub struct Service {
 }
 
 impl Service {
-    /// Fits and stores no models beside the requests: what a test sees follows from what it said.
+    /// Starts without background refits, so that only the requests of the test determine the results.
     pub fn start() -> Self {
         Self::start_with(&["--refit-interval-s=86400"])
     }
 
     pub fn start_with(flags: &[&str]) -> Self {
         let store = Store::fresh();
-        // Whatever its port, it is known by one name: a restart is the same predictor again, and waits for no lease.
+        // One URL for every port: a restart is the same predictor, and does not wait for a lease.
         let flags = [&["--url=http://predictor.test"], flags].concat();
         let predictor = Predictor::start_over(Path::new(BINARY), &store.address(), &flags);
         Self { client: predictor.client(), predictor, store }
@@ -44,7 +44,7 @@ pub fn worker_id(worker: usize) -> WorkerId {
     WorkerId::new(format!("node/{worker}")).unwrap()
 }
 
-/// `node/0` to `node/<workers - 1>` take part; returns the generation.
+/// Joins `node/0` to `node/<workers - 1>` and returns the generation.
 pub fn join_all(client: &Client, job: &str, workers: usize) -> u64 {
     (0..workers).fold(0, |_, worker| client.join(job, worker_id(worker).as_str()).generation)
 }
@@ -54,7 +54,7 @@ pub fn ask(job: &str, generation: u64, iteration: u64) -> AllocateRequest {
     AllocateRequest::new(job_id(job), generation, iteration)
 }
 
-/// How an iteration went for a worker that does this many samples per second.
+/// A report of an iteration at `speed` samples per second.
 pub fn report(worker: usize, iteration: u64, local_batch: u64, speed: f64) -> WorkerReport {
     WorkerReport {
         barrier_wait_s: Some(0.001),
@@ -66,7 +66,8 @@ pub fn report(worker: usize, iteration: u64, local_batch: u64, speed: f64) -> Wo
     }
 }
 
-/// A request that tells how the iteration before went for workers of these speeds, with even shares of 64 samples.
+/// A request with the reports of the previous iteration, for workers of these speeds and even shares of 64
+/// samples.
 pub fn ask_after(job: &str, generation: u64, iteration: u64, speeds: &[f64]) -> AllocateRequest {
     let mut request = ask(job, generation, iteration);
     if let Some(before) = iteration.checked_sub(1) {

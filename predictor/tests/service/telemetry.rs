@@ -1,4 +1,4 @@
-//! Samples of nodes: at least once on the wire, exactly once in the store.
+//! Samples of nodes: delivered at least once, stored exactly once.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::support::Service;
 
-/// Samples that carry their own sequence number.
+/// Samples that contain their sequence numbers.
 pub fn batch(node: &str, boot_id: &str, sequence: u64, count: u64) -> TelemetryBatch {
     let sample = |sequence: u64| NodeSample {
         at_unix_ms: 1_700_000_000_000 + i64::try_from(sequence).unwrap(),
@@ -21,7 +21,7 @@ pub fn batch(node: &str, boot_id: &str, sequence: u64, count: u64) -> TelemetryB
     TelemetryBatch { node: NodeId::new(node).unwrap(), boot_id: boot_id.into(), sequence, samples }
 }
 
-/// The sequence numbers that the store holds, in the order of time.
+/// The sequence numbers in the store, in the order of time.
 pub fn stored(client: &Client, node: &str) -> Vec<u64> {
     client.samples(node, 10_000).samples.iter().map(|sample| sample.readings["mark"] as u64).collect()
 }
@@ -50,7 +50,7 @@ fn overlapping_batches_in_any_order_are_stored_once() {
     }
     let expected: Vec<u64> = (0..2000u64).filter(|sequence| sent[*sequence as usize]).collect();
     assert_eq!(stored(&service.client, "node"), expected);
-    // Another life of the agent counts from 0 again, and another node is another node.
+    // Another boot of the agent counts from 0 again, and another node is separate.
     let first: TelemetryAnswer = service.client.post("/v1/telemetry", &batch("node", "boot-2", 0, 10)).json();
     let other: TelemetryAnswer = service.client.post("/v1/telemetry", &batch("node-b", "boot", 0, 10)).json();
     assert_eq!((first.stored, other.stored), (10, 10));

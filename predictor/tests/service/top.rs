@@ -1,4 +1,4 @@
-//! `evenstep-predictor top`, against a real predictor: as text, and in a pseudo-terminal.
+//! `evenstep-predictor top` with a real predictor: as text, and in a pseudo-terminal.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use crate::support::{BINARY, Service, ask_after, join_all};
 
 const SPEEDS: [f64; 2] = [100.0, 150.0];
 
-/// A job of two workers that has done some steps.
+/// A job of two workers with some iterations.
 fn service() -> Service {
     let service = Service::start();
     service.client.put_job("night-run", &JobSpec::new(128));
@@ -72,14 +72,14 @@ fn what_cannot_be_shown_is_said() {
         assert!(!output.status.success() && output.stdout.is_empty());
         assert!(named.iter().all(|named| said.contains(named)), "{named:?} in {said}");
     };
-    refused(&service.predictor.url, &["--job=none"], &["there is no job none"]);
+    refused(&service.predictor.url, &["--job=none"], &["unknown job none"]);
     refused(&service.predictor.url, &["--job=a b"], &["a b"]);
     refused("ftp://host", &[], &["ftp://host", "http://host:port"]);
     let nobody = Gate::shut();
-    refused(&nobody.url(), &[], &["no predictor answers"]);
+    refused(&nobody.url(), &[], &["no predictor responds"]);
 }
 
-/// A terminal of 140 by 40 that the program runs in, by `script` of util-linux.
+/// A terminal of 140 by 40 cells that runs the program, by `script` of util-linux.
 struct Terminal {
     child: Child,
     shown: Arc<Mutex<Vec<u8>>>,
@@ -114,13 +114,13 @@ impl Terminal {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
     }
 
-    /// Waits until this is written. Only cells that change are: what is waited for must differ from what was there in each of its
-    /// letters.
+    /// Waits until this text is written. The program only writes cells that change: the text must differ in
+    /// each letter from the previous one.
     fn shows(&self, what: &str) {
         self.shows_after(0, what);
     }
 
-    /// The same, behind so many bytes.
+    /// Waits until this text is written after the first `begin` bytes.
     fn shows_after(&self, begin: usize, what: &str) {
         until(what, || self.shown().get(begin..)?.contains(what).then_some(()));
     }
@@ -138,12 +138,12 @@ fn in_a_terminal_it_follows_keys_and_steps_and_lives_through_an_outage() {
     let service = service();
     let gate = Gate::to(&service.predictor.url);
     let Some(mut terminal) = Terminal::start(&gate.url()) else {
-        skip("top::in_a_terminal_it_follows_keys_and_steps", "there is no script (Debian: bsdutils)");
+        skip("top::in_a_terminal_it_follows_keys_and_steps", "script is not installed (Debian: bsdutils)");
         return;
     };
     terminal.shows("night-run");
     terminal.press("\r");
-    terminal.shows("what happened");
+    terminal.shows(" log ");
     terminal.shows("node/1 joined");
     gate.cut();
     terminal.shows("! lost");
@@ -155,15 +155,15 @@ fn in_a_terminal_it_follows_keys_and_steps_and_lives_through_an_outage() {
     terminal.shows_after(before, "help");
     // The first closes the help.
     terminal.press("qq");
-    until("it ends", || terminal.child.try_wait().unwrap().map(|status| assert!(status.success())));
-    assert!(terminal.shown().contains("\x1b[?1049l"), "the terminal is as it was");
+    until("the program ends", || terminal.child.try_wait().unwrap().map(|status| assert!(status.success())));
+    assert!(terminal.shown().contains("\x1b[?1049l"), "the terminal is restored");
 }
 
 #[test]
 fn it_ends_with_its_terminal() {
     let service = service();
     let Some(mut terminal) = Terminal::start(&service.predictor.url) else {
-        skip("top::it_ends_with_its_terminal", "there is no script (Debian: bsdutils)");
+        skip("top::it_ends_with_its_terminal", "script is not installed (Debian: bsdutils)");
         return;
     };
     terminal.shows("night-run");
@@ -171,7 +171,7 @@ fn it_ends_with_its_terminal() {
     let children = fs::read_to_string(format!("/proc/{script}/task/{script}/children")).unwrap();
     let top: u32 = children.trim().parse().unwrap();
     terminal.child.kill().unwrap();
-    // What has ended and waits for its parent has no command line any more.
+    // A process that has ended and waits for its parent has no command line.
     let ended = || fs::read(format!("/proc/{top}/cmdline")).map_or(true, |line| line.is_empty());
-    until("it ends", || ended().then_some(()));
+    until("the program ends", || ended().then_some(()));
 }

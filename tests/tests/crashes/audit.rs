@@ -1,4 +1,4 @@
-//! Whether the predictor and its store hold what clients were told.
+//! Checks that the predictor and its store contain all responses that clients received.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use rand_chacha::ChaCha8Rng;
 use crate::ledger::{JOBS, Ledger, NODES};
 use crate::load::{GUEST, WORKERS, report, worker_id};
 
-/// Newest iterations of each job that every audit asks for.
+/// Number of newest iterations of each job that every audit requests.
 const NEWEST: u64 = 8;
-/// Older ones, drawn by chance.
+/// Number of older iterations, drawn at random.
 const OLDER: usize = 8;
-/// Samples in an answer.
+/// Maximum number of samples in a response.
 const SAMPLES_MAX: u64 = 10_000;
 
-/// Asks the predictor for the newest of what clients were told, and for some of the rest.
+/// Reads the newest responses that clients received, and some of the others, from the predictor.
 pub fn some(client: &Client, ledger: &Ledger, random: &mut ChaCha8Rng) {
     for job in JOBS {
         let next = ledger.told().next_iteration(job);
@@ -26,7 +26,7 @@ pub fn some(client: &Client, ledger: &Ledger, random: &mut ChaCha8Rng) {
             (next.saturating_sub(NEWEST)..next).chain(older.collect::<Vec<_>>()).collect();
         answers(client, ledger, job, iterations);
         let generation = client.job(job).generation;
-        assert!(generation >= ledger.told().generations[job], "{job} went back to generation {generation}");
+        assert!(generation >= ledger.told().generations[job], "{job} returned to generation {generation}");
         ledger.heard(job, generation);
         asks_again(client, ledger, job, generation, next);
     }
@@ -34,7 +34,7 @@ pub fn some(client: &Client, ledger: &Ledger, random: &mut ChaCha8Rng) {
     guest(client, ledger);
 }
 
-/// Asks the predictor for every answer that a client ever got.
+/// Reads every response that a client ever received from the predictor.
 pub fn all(client: &Client, ledger: &Ledger) {
     for job in JOBS {
         let next = ledger.told().next_iteration(job);
@@ -44,19 +44,21 @@ pub fn all(client: &Client, ledger: &Ledger) {
     guest(client, ledger);
 }
 
-/// An answer is read again byte for byte; where it is void, a later generation's stands in its place.
+/// Asserts that an allocation is returned unchanged, byte for byte. If it is void, the allocation of a later
+/// generation replaces it.
 fn answers(client: &Client, ledger: &Ledger, job: &'static str, iterations: impl IntoIterator<Item = u64>) {
     for iteration in iterations {
         let newest = ledger.told().held(job, iteration).map(|(generation, _)| generation).last();
         let Some(newest) = newest else { continue };
         let reply = client.allocated(job, iteration);
-        assert_eq!(reply.status, 200, "{job} {iteration} was answered in generation {newest}: {reply:?}");
+        assert_eq!(reply.status, 200, "{job} {iteration} was allocated in generation {newest}: {reply:?}");
         let generation = ledger.hold(job, iteration, &reply.body);
-        assert!(generation >= newest, "{job} {iteration}: {generation} in the place of {newest}");
+        assert!(generation >= newest, "{job} {iteration}: {generation} instead of {newest}");
     }
 }
 
-/// Asked for again, the newest iterations have the answers that are read, or are void and planned in the current generation.
+/// Requests the newest iterations again: each returns the stored allocation, or is void and planned in the
+/// current generation.
 fn asks_again(client: &Client, ledger: &Ledger, job: &'static str, generation: u64, next: u64) {
     for iteration in next.saturating_sub(NEWEST)..next {
         let before = client.allocated(job, iteration);
@@ -71,7 +73,8 @@ fn asks_again(client: &Client, ledger: &Ledger, job: &'static str, generation: u
     }
 }
 
-/// The samples of each node are there without a gap or a double: all that were acknowledged, none that were not sent.
+/// Asserts that the samples of each node have no gaps or duplicates: all acknowledged samples are stored, and
+/// no unsent ones.
 fn samples(client: &Client, ledger: &Ledger) {
     for node in NODES {
         let told = ledger.told().samples[node];
@@ -80,7 +83,7 @@ fn samples(client: &Client, ledger: &Ledger) {
         let next = marks.last().map_or(0, |last| last + 1);
         assert!((told.acknowledged..=told.sent).contains(&next), "{node}: {next} samples of {told:?}");
         let first = next.saturating_sub(SAMPLES_MAX);
-        assert!(marks.iter().copied().eq(first..next), "{node}: a gap or a double: {marks:?}");
+        assert!(marks.iter().copied().eq(first..next), "{node}: a gap or a duplicate: {marks:?}");
     }
 }
 
@@ -91,10 +94,10 @@ fn guest(client: &Client, ledger: &Ledger) {
         .workers
         .iter()
         .any(|worker| worker.worker.as_str() == GUEST && worker.state == WorkerState::Live);
-    assert_eq!(takes_part, expected, "the guest's last wish was granted");
+    assert_eq!(takes_part, expected, "the guest's last request took effect");
 }
 
-/// Looks into the store itself, which nobody has open any more, for everything that clients were told.
+/// Checks the store itself, which no process has open any more, for all responses that clients received.
 pub fn store(store: &Store, ledger: &Ledger) {
     let told = ledger.told();
     let text = |value: &Option<String>| value.clone().expect("a value");
@@ -108,7 +111,7 @@ pub fn store(store: &Store, ledger: &Ledger) {
     for row in &rows {
         let count = counted.entry(text(&row[0])).or_default();
         let sample: serde_json::Value = serde_json::from_str(&text(&row[2])).unwrap();
-        assert_eq!(number(&row[1]), *count, "a gap or a double in {:?}", row[0]);
+        assert_eq!(number(&row[1]), *count, "a gap or a duplicate in {:?}", row[0]);
         assert_eq!(sample["readings"]["mark"].as_f64(), Some(*count as f64), "{sample}");
         *count += 1;
     }
@@ -125,7 +128,7 @@ pub fn store(store: &Store, ledger: &Ledger) {
         rows.iter().map(|row| ((text(&row[0]), number(&row[1]), number(&row[2])), text(&row[3]))).collect();
     for ((job, iteration, generation), bytes) in &told.answers {
         let key = ((*job).to_owned(), *iteration, *generation);
-        assert_eq!(stored.get(&key), Some(bytes), "what a client holds of {key:?}");
+        assert_eq!(stored.get(&key), Some(bytes), "the client's response for {key:?}");
     }
     let departures: Vec<(String, u64)> = store
         .rows("SELECT job_id, CAST(generation AS TEXT) FROM event WHERE kind IN ('left', 'expired')")
@@ -135,7 +138,7 @@ pub fn store(store: &Store, ledger: &Ledger) {
     for ((one, other), _) in stored.keys().zip(stored.keys().skip(1)).zip(1..) {
         if (&one.0, one.1) == (&other.0, other.1) {
             let voided = |(job, at): &(String, u64)| *job == one.0 && one.2 < *at && *at <= other.2;
-            assert!(departures.iter().any(voided), "{one:?} and {other:?}, and nobody left in between");
+            assert!(departures.iter().any(voided), "{one:?} and {other:?}, and no worker left in between");
         }
     }
 
@@ -145,7 +148,7 @@ pub fn store(store: &Store, ledger: &Ledger) {
         .iter()
         .map(|row| ((text(&row[0]), number(&row[1]), text(&row[2])), text(&row[3]).parse().unwrap()))
         .collect();
-    assert_eq!(stored.len(), rows.len(), "a report is there twice");
+    assert_eq!(stored.len(), rows.len(), "a report is stored twice");
     for (job, iteration, worker) in &told.reports {
         let time_s = stored.get(&((*job).to_owned(), *iteration, worker_id(*worker).to_string()));
         let expected = report(*worker, *iteration).compute_time_s;

@@ -8,14 +8,15 @@ use std::process::{Command, Stdio};
 use evenstep_tests::binaries::skip;
 use tempfile::TempDir;
 
-/// The disk; unmounted with the test.
+/// The disk, unmounted with the test.
 #[derive(Debug)]
 pub struct Disk {
     folder: TempDir,
 }
 
 impl Disk {
-    /// A disk of this size; None where this user may not mount one, then the test by this name is skipped, loudly.
+    /// Mounts a disk of this size. Returns `None` and reports the test as skipped if this user may not mount
+    /// one.
     pub fn mount(test: &str, mebibytes: u64) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         match mount(&format!("size={mebibytes}m,mode=755"), folder.path()) {
@@ -27,7 +28,7 @@ impl Disk {
         }
     }
 
-    /// Where it is.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -36,7 +37,7 @@ impl Disk {
         self.path().join("filler")
     }
 
-    /// Fills what is free, to the last byte.
+    /// Fills the free space to the last byte.
     pub fn fill(&self) {
         let mut filler = OpenOptions::new().create(true).append(true).open(self.filler()).unwrap();
         // From large to small: a write that does not fit is done in part or not at all.
@@ -45,17 +46,17 @@ impl Disk {
         }
     }
 
-    /// Frees what was filled.
+    /// Frees the filled space.
     pub fn free(&self) {
         fs::remove_file(self.filler()).unwrap();
     }
 
-    /// Takes no more writes. Nobody must have a file of it open for writing.
+    /// Makes the disk read-only. No process must have a file of it open for writing.
     pub fn lock(&self) {
         mount("remount,ro", self.path()).unwrap();
     }
 
-    /// Takes writes again.
+    /// Makes the disk writable.
     pub fn unlock(&self) {
         mount("remount,rw", self.path()).unwrap();
     }
@@ -63,7 +64,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Lazily: a process of the test may still be ending.
+        // Lazy, because a process of the test may still be ending.
         let unmounted = Command::new("umount").arg("-l").arg(self.path()).status();
         assert!(
             std::thread::panicking() || unmounted.is_ok_and(|status| status.success()),

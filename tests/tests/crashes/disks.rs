@@ -1,4 +1,4 @@
-//! Disks that are full, or take no writes.
+//! Disks that are full or read-only.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ fn a_read_only_folder_under_sqlite() {
     let Some(disk) = Disk::mount(name, 48) else { return };
     let store = Store::In(disk.path().to_owned());
     disk.lock();
-    // There is no store yet, and none can be made.
+    // The store does not exist, and cannot be created.
     refuses_to_start(&binary, &store.address(), &disk.path().display().to_string());
     disk.unlock();
     let service = Service::start(&binary, &store.address(), &[]);
@@ -35,7 +35,7 @@ fn a_read_only_folder_under_sqlite() {
     disk.lock();
     refuses_to_start(&binary, &store.address(), &disk.path().display().to_string());
     disk.unlock();
-    assert!(fs::read(sqlite_file(disk.path())).unwrap() == before, "it was left alone");
+    assert!(fs::read(sqlite_file(disk.path())).unwrap() == before, "the file is unchanged");
     let predictor = Predictor::start_over(&binary, &store.address(), &[]);
     assert_eq!(predictor.client().get("/readyz").status, 200);
 }

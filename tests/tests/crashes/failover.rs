@@ -1,4 +1,4 @@
-//! Two predictors on one PostgreSQL, under load: one dies, stands still or is told to go, again and again.
+//! Two predictors on one PostgreSQL, under load. One is killed, stopped or terminated, again and again.
 
 use std::env;
 use std::time::Instant;
@@ -13,21 +13,21 @@ use crate::audit;
 use crate::ledger::{JOBS, Ledger};
 use crate::load::{self, Load};
 
-/// How many times a predictor is taken out, where it is not [`KILLS`].
+/// Overrides the number of failovers, [`KILLS`].
 const KILLS_VARIABLE: &str = "EVENSTEP_TESTS_FAILOVERS";
 const KILLS: u64 = 9;
-/// Requests that are answered at most before that.
+/// Maximum number of successful requests before a failover.
 const REQUESTS_MAX: u64 = 120;
 const LEASE_S: f64 = 1.0;
 
-/// How a predictor is taken out.
+/// Ways of taking a predictor out of service.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     /// `kill -9`.
     Killed,
-    /// Stopped for longer than its lease, and then it goes on as if nothing had been.
+    /// Stopped for longer than its lease, and then continued.
     Stopped,
-    /// Told to end, as in a rolling restart.
+    /// Terminated, as in a rolling restart.
     Ended,
 }
 
@@ -58,7 +58,8 @@ fn no_two_predictors_answer_whoever_dies() {
             let s = begun.elapsed().as_secs_f64();
             if matches!(way, Way::Stopped) {
                 predictors[out].process.go_on();
-                // It had answers of this job in memory, and must not give them as its own.
+                // The stopped predictor had allocations of this job in memory, and must not return them as
+                // the owner.
                 let stale = Client::new(&urls[out]).get(&path());
                 assert!(matches!(stale.status, 307 | 503), "{stale:?}");
             }
@@ -81,14 +82,14 @@ fn no_two_predictors_answer_whoever_dies() {
     audit::store(&store, &ledger);
     let told = ledger.told();
     eprintln!(
-        "{} answers, none of them mixed; lease {LEASE_S} s, aim lease + 2; seconds until another answered:",
+        "{} allocations, all consistent; lease {LEASE_S} s, goal lease + 2 s; seconds until the other predictor responds:",
         told.answers.len()
     );
     for (way, mut seconds) in [Way::Killed, Way::Stopped, Way::Ended].into_iter().zip(taken_over) {
         seconds.sort_by(f64::total_cmp);
         if let Some(most) = seconds.last() {
             eprintln!(
-                "{way:?}: {} times, median {:.2}, most {most:.2}",
+                "{way:?}: {} times, median {:.2}, maximum {most:.2}",
                 seconds.len(),
                 seconds[seconds.len() / 2]
             );
@@ -105,9 +106,9 @@ fn path() -> String {
     format!("/v1/jobs/{}", JOBS[0])
 }
 
-/// Which predictor answers for the first job.
+/// Returns the index of the predictor that owns the first job.
 fn owner(predictors: &[Predictor; 2]) -> usize {
-    until("somebody owns the job", || {
+    until("a predictor owns the job", || {
         predictors.iter().position(|predictor| predictor.client().get(&path()).status == 200)
     })
 }

@@ -15,14 +15,14 @@ use crate::audit;
 use crate::ledger::{JOBS, Ledger};
 use crate::load::{self, Load};
 
-/// How many kills, where it is not [`KILLS`].
+/// Overrides the number of kills, [`KILLS`].
 const KILLS_VARIABLE: &str = "EVENSTEP_TESTS_KILLS";
 const KILLS: u64 = 40;
-/// Requests that are answered at most before the kill.
+/// Maximum number of successful requests before the kill.
 const REQUESTS_MAX: u64 = 80;
-/// Microseconds from then to the kill at most, so that it meets every step of a request.
+/// Maximum delay of the kill after these requests, in microseconds, so that every step of a request is hit.
 const MOMENT_US_MAX: u64 = 2_000;
-/// Microseconds of a start that is killed, too: as long as one takes.
+/// Maximum delay of a kill during the start, in microseconds: the duration of a start.
 const START_US_MAX: u64 = 60_000;
 
 #[test]
@@ -37,7 +37,7 @@ fn what_was_answered_outlives_any_kill_on_postgres() {
     let name = "kills::what_was_answered_outlives_any_kill_on_postgres";
     let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
     let Some(database) = Database::shared(name) else { return };
-    // Under one name, so that a start takes the jobs of the process before it at once.
+    // Both processes have one name, so that a new process takes over the jobs of the old one at once.
     outlives_kills(&binary, &Store::Postgres(database), &["--url=http://predictor.test"]);
 }
 
@@ -49,7 +49,7 @@ fn kills() -> u64 {
 fn outlives_kills(binary: &Path, store: &Store, flags: &[&str]) {
     let ledger = Ledger::default();
     let mut random = ChaCha8Rng::seed_from_u64(6);
-    // Models are stored beside the requests, too.
+    // Models are stored in parallel with the requests.
     let flags: Vec<&str> = flags.iter().copied().chain(["--refit-interval-s=1"]).collect();
     let mut predictor = Predictor::start_over(binary, &store.address(), &flags);
     load::begin(&predictor.client(), &ledger);
@@ -65,7 +65,7 @@ fn outlives_kills(binary: &Path, store: &Store, flags: &[&str]) {
             predictor.process.kill();
         });
         opens_clean(store);
-        // Every now and then it is killed again before it is up.
+        // Sometimes it is killed again before it has started.
         if random.random_bool(0.25) {
             let moment_us = random.random_range(0..START_US_MAX);
             predictor.start_and_kill(|| spin(moment_us));
@@ -90,13 +90,14 @@ fn spin(us: u64) {
     }
 }
 
-/// What was left behind is whole. Looked at in a copy: the predictor is to meet it as it is.
+/// Checks that the store is intact. Reads a copy, so that the predictor finds the store unchanged.
 fn opens_clean(store: &Store) {
     let Store::Sqlite(folder) = store else { return };
     let copy = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(folder.path()).unwrap() {
         let entry = entry.unwrap();
-        // The shared memory is of processes that live; without it, it is made from the log, as after a power cut.
+        // The shared memory belongs to running processes. Without it SQLite rebuilds it from the log, as
+        // after a power failure.
         if !entry.file_name().to_string_lossy().ends_with("-shm") {
             fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
         }

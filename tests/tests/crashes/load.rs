@@ -1,7 +1,7 @@
-//! Clients at work: ranks of several jobs, agents of several nodes, and a worker that comes and goes.
+//! Concurrent clients: ranks of several jobs, agents of several nodes, and a worker that joins and leaves.
 //!
-//! Each sends again whatever was not acknowledged, as real ones do, and enters what it is told into the ledger. A client ends
-//! where the predictor is gone, or when it is told to.
+//! Each client repeats unacknowledged requests, as real clients do, and records the responses in the ledger.
+//! A client ends if the predictor is down, or when it is stopped.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -19,30 +19,30 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::ledger::{JOBS, Ledger, NODES};
 
-/// Workers that stay in each job.
+/// Number of permanent workers in each job.
 pub const WORKERS: usize = 4;
-/// The worker that comes and goes, in the first job.
+/// The worker that joins and leaves, in the first job.
 pub const GUEST: &str = "guest/0";
-/// Ranks of a job that ask at once.
+/// Number of ranks of a job with concurrent requests.
 const ASKERS: u64 = 2;
-/// Samples in a batch.
+/// Maximum number of samples in a batch.
 const BATCH_MAX: u64 = 40;
 
-/// What a load is told, and tells.
+/// State shared between a load and its test.
 #[derive(Debug, Default)]
 pub struct Load {
-    /// Set to end it.
+    /// Set to true to stop the load.
     pub stop: AtomicBool,
-    /// Requests that were answered as they should be.
+    /// Number of successful requests.
     pub progress: AtomicU64,
-    /// Answers that said "not now".
+    /// Number of temporary rejections.
     pub refusals: AtomicU64,
 }
 
-/// Creates the jobs with the workers that stay.
+/// Creates the jobs with the permanent workers.
 pub fn begin(client: &Client, ledger: &Ledger) {
     for job in JOBS {
-        // Nobody's silence counts, and whoever comes and goes need not wait.
+        // No lease expires, and the joining and leaving worker has no cooldown.
         client.put_job(job, &JobSpec { lease_s: 3600.0, flap_cooldown_s: 0.0, ..JobSpec::new(256) });
         for worker in 0..WORKERS {
             ledger.heard(job, client.join(job, worker_id(worker).as_str()).generation);
@@ -52,12 +52,14 @@ pub fn begin(client: &Client, ledger: &Ledger) {
 }
 
 impl Load {
-    /// Runs all clients against the predictor at `url` beside `meanwhile`, and returns when all have ended.
+    /// Runs all clients against the predictor at `url` in parallel with `meanwhile`. Returns when all clients
+    /// have ended.
     pub fn run<T>(&self, url: &str, ledger: &Ledger, seed: u64, meanwhile: impl FnOnce() -> T) -> T {
         self.run_on(&[url], ledger, seed, meanwhile)
     }
 
-    /// The same against several predictors: where one is gone or says "not now" a client goes to the next.
+    /// Runs all clients against several predictors. If one is down or rejects temporarily, a client uses the
+    /// next.
     pub fn run_on<T>(&self, urls: &[&str], ledger: &Ledger, seed: u64, meanwhile: impl FnOnce() -> T) -> T {
         let client = |seed_of_client| Asker {
             load: self,
@@ -83,10 +85,10 @@ impl Load {
         })
     }
 
-    /// Waits until so many more requests were answered.
+    /// Waits until this number of further requests have succeeded.
     pub fn goes_on(&self, requests: u64) {
         let begun = self.progress.load(Ordering::SeqCst);
-        until("requests are answered", || {
+        until("requests succeed", || {
             (self.progress.load(Ordering::SeqCst) >= begun + requests).then_some(())
         });
     }
@@ -97,7 +99,7 @@ struct Asker<'a> {
     load: &'a Load,
     ledger: &'a Ledger,
     clients: Vec<Client>,
-    /// The client that was answered last.
+    /// Index of the predictor that responded last.
     at: Cell<usize>,
     random: ChaCha8Rng,
 }
@@ -115,9 +117,10 @@ impl Asker<'_> {
         self.at.set(self.at.get() + 1);
     }
 
-    /// Asks until there is an answer that is not "not now"; None where every predictor is gone or the load is to end.
+    /// Sends a request until the response is not a temporary rejection. Returns `None` if every predictor is
+    /// down or the load ends.
     fn patiently(&self, ask: impl Fn(&Client) -> Result<Reply, ureq::Error>) -> Option<Reply> {
-        until("the predictor answers", || {
+        until("the predictor responds", || {
             let Ok(reply) = ask(self.client()) else {
                 self.next();
                 return (self.clients.len() == 1 || self.stopped()).then_some(None);
@@ -134,7 +137,7 @@ impl Asker<'_> {
         })
     }
 
-    /// An agent: its batches overlap now and then, and one that was not acknowledged is sent again.
+    /// An agent. Its batches sometimes overlap, and it repeats unacknowledged batches.
     fn send_samples(mut self, node: &'static str) {
         let mut next = self.ledger.told().samples.entry(node).or_default().acknowledged;
         while !self.stopped() {
@@ -149,13 +152,14 @@ impl Asker<'_> {
             };
             let answer: TelemetryAnswer = reply.json();
             assert_eq!((answer.next_sequence, answer.stored + answer.duplicates), (first + count, count));
-            assert!(answer.duplicates >= again, "what was acknowledged is stored: {answer:?}");
+            assert!(answer.duplicates >= again, "acknowledged samples are stored: {answer:?}");
             next = first + count;
             self.ledger.told().samples.entry(node).or_default().acknowledged = next;
         }
     }
 
-    /// A rank: asks for iteration after iteration, tells how the one before went, and reads an old answer now and then.
+    /// A rank: requests one iteration after the other, reports the previous one, and sometimes reads an old
+    /// allocation.
     fn train(mut self, job: &'static str) {
         let mut generation = self.ledger.told().generations[job];
         let mut iteration = self.ledger.told().next_iteration(job).saturating_sub(3);
@@ -179,7 +183,7 @@ impl Asker<'_> {
                 let old = self.random.random_range(0..iteration);
                 let path = format!("/allocate?job_id={job}&iteration={old}");
                 let Some(reply) = self.patiently(|client| client.try_get(&path)) else { return };
-                // Whoever begins in the middle finds iterations that nobody asked for.
+                // A rank that starts late finds iterations without a request.
                 if reply.status != 404 || self.ledger.told().held(job, old).next().is_some() {
                     assert_eq!(reply.status, 200, "{reply:?}");
                     self.ledger.hold(job, old, &reply.body);
@@ -188,18 +192,19 @@ impl Asker<'_> {
         }
     }
 
-    /// A rank that asks for nothing and reads each answer as soon as there is one: before it is durable it must not be there.
+    /// A rank that requests nothing and reads each allocation as soon as it is visible: it must not be
+    /// visible before it is durable.
     fn read_along(self, job: &'static str) {
         while !self.stopped() {
             let iteration = self.ledger.told().next_iteration(job);
             let path = format!("/allocate?job_id={job}&iteration={iteration}");
-            let reply = until("there is an answer to read", || match self.client().try_get(&path) {
+            let reply = until("an allocation is readable", || match self.client().try_get(&path) {
                 Err(_) => {
                     self.next();
                     (self.clients.len() == 1 || self.stopped()).then_some(None)
                 }
                 Ok(reply) if reply.status == 200 => Some(Some(reply)),
-                // Another client may have got it meanwhile, and goes on to the next.
+                // Another client may have received it, and requests the next one.
                 Ok(_) if self.stopped() || self.ledger.told().next_iteration(job) > iteration => Some(None),
                 Ok(_) => None,
             });
@@ -211,7 +216,7 @@ impl Asker<'_> {
         }
     }
 
-    /// A worker that joins and leaves, some requests of the others apart.
+    /// A worker that joins and leaves, with some requests of the other clients in between.
     fn come_and_go(mut self, job: &'static str) {
         let path = format!("/v1/jobs/{job}/workers");
         while !self.stopped() {
@@ -220,7 +225,7 @@ impl Asker<'_> {
                 if self.stopped() {
                     return;
                 }
-                // Where the predictor is gone nobody makes progress any more.
+                // Without a predictor no client makes progress.
                 if self.client().try_get("/healthz").is_err() && self.clients.len() == 1 {
                     return;
                 }
@@ -234,7 +239,7 @@ impl Asker<'_> {
                 false => client.try_delete(&guest),
             };
             let Some(reply) = self.patiently(ask) else { return };
-            // It may want to leave before it ever came.
+            // The worker may try to leave before its first join.
             if reply.status != 404 {
                 let answer: JoinAnswer = reply.json();
                 self.ledger.heard(job, answer.generation);
@@ -254,7 +259,8 @@ pub fn worker_id(worker: usize) -> WorkerId {
     WorkerId::new(format!("node/{worker}")).unwrap()
 }
 
-/// How an iteration went for a worker: always the same, so that it can be told what of two came first, and looked for later.
+/// Returns the report of a worker for an iteration. It is a function of both, so that it can be recognized
+/// later.
 pub fn report(worker: usize, iteration: u64) -> WorkerReport {
     let compute_time_s = 0.1 + 0.01 * worker as f64 + 0.001 * (iteration % 10) as f64;
     WorkerReport {
@@ -264,7 +270,7 @@ pub fn report(worker: usize, iteration: u64) -> WorkerReport {
     }
 }
 
-/// Samples that carry their own sequence number.
+/// Returns samples that carry their own sequence number.
 fn batch(node: &str, first: u64, count: u64) -> TelemetryBatch {
     let sample = |sequence: u64| NodeSample {
         at_unix_ms: 1_700_000_000_000 + i64::try_from(sequence).unwrap(),

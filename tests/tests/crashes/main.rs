@@ -1,7 +1,8 @@
-//! What was answered and acknowledged outlives whatever dies: `kill -9` under load, full disks, cut connections.
+//! Durability tests: responses and acknowledged data survive `kill -9` under load, full disks and cut
+//! connections.
 //!
-//! `load` asks as ranks and agents do, and writes what it was told into a `ledger`; `audit` holds the predictor and its store
-//! to that. The tests are about what happens meanwhile.
+//! `load` sends requests like ranks and agents do, and records the responses in a `ledger`. `audit` compares
+//! the predictor and its store with the ledger. The tests inject the faults.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 

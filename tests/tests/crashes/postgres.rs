@@ -1,4 +1,4 @@
-//! PostgreSQL that dies, goes away, fills up, takes no writes, or cuts connections.
+//! Faults of PostgreSQL: it crashes, stops, has no space left, is read-only, or cuts connections.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -14,10 +14,10 @@ use crate::ledger::JOBS;
 use crate::load::Load;
 use crate::service::{PASSWORD, Service, not_ready, refuses_to_start};
 
-/// How often connections are cut.
+/// Number of times that connections are cut.
 const CUTS: u64 = 60;
 
-/// The address of a database, with a password that nobody asks for.
+/// Returns the address of a database with a password, which the server does not require.
 fn with_password(database: &Database) -> String {
     database.url().replace("evenstep@", &format!("evenstep:{PASSWORD}@"))
 }
@@ -64,7 +64,7 @@ fn a_full_disk_under_postgres() {
     let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
     let Some(server) = Postgres::start(name) else { return };
     let Some(disk) = Disk::mount(name, 48) else { return };
-    // Only the tables are on the small disk: a server that cannot write its log ends, as in the tests above.
+    // Only the tables are on the small disk. A server that cannot write its log ends, as in the tests above.
     let folder = disk.path().join("tables");
     fs::create_dir(&folder).unwrap();
     let owner = fs::metadata(server.data()).unwrap();
@@ -82,7 +82,7 @@ fn a_database_that_takes_no_writes_for_a_while() {
     let name = "postgres::a_database_that_takes_no_writes_for_a_while";
     let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
     let Some(database) = Database::shared(name) else { return };
-    // As when a standby has taken the place of the server, and is not promoted yet.
+    // As if a standby replaced the server and has not been promoted yet.
     let read_only = |is: bool| {
         let database_name = database.name();
         database
@@ -109,12 +109,12 @@ fn a_lease_that_ends_meanwhile_hides_no_fault() {
     };
     read_only(true);
     let path = format!("/v1/jobs/{}", JOBS[0]);
-    until("the lease is over", || client.get(&path).body.contains("lease is over").then_some(()));
-    // At first it may say that connections were cut, which is as true.
-    until("it says why", || not_ready(&client).detail.contains("read-only").then_some(()));
+    until("the lease has expired", || client.get(&path).body.contains("lease has expired").then_some(()));
+    // At first it may report cut connections, which is also true.
+    until("/readyz reports the cause", || not_ready(&client).detail.contains("read-only").then_some(()));
     read_only(false);
     until("ready again", || (client.get("/readyz").status == 200).then_some(()));
-    assert_eq!(client.get(&path).status, 200, "and its jobs are its own again");
+    assert_eq!(client.get(&path).status, 200, "it owns its jobs again");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn connections_that_are_cut_in_mid_transaction() {
         };
         (0..CUTS).map(cut).sum::<u64>()
     });
-    assert!(connections >= CUTS, "{connections} connections were cut in {CUTS} goes");
+    assert!(connections >= CUTS, "{connections} connections were cut in {CUTS} attempts");
     audit::all(&service.predictor.client(), &service.ledger);
     service.end(&Store::Postgres(database));
 }

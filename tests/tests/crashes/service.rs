@@ -1,5 +1,5 @@
-//! A predictor whose store fails for a while and comes back: writes are refused meanwhile, `/readyz` says what is wrong, all
-//! goes on by itself, and nothing that was answered or acknowledged is lost.
+//! A predictor whose store fails for a while. Meanwhile it rejects writes and `/readyz` reports the cause.
+//! Afterwards it continues by itself, and no response and no acknowledged data are lost.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,12 +15,12 @@ use crate::audit;
 use crate::ledger::Ledger;
 use crate::load::{self, Load};
 
-/// How often each fault comes and goes.
+/// Number of times that each fault occurs.
 const FAULTS: u64 = 3;
-/// Nobody but the service and the database is to know it.
+/// Password that only the service and the database may know.
 pub const PASSWORD: &str = "open-sesame";
 
-/// A store with clients at work, and what they were told.
+/// A store with active clients and their ledger.
 pub struct Service {
     pub predictor: Predictor,
     pub ledger: Ledger,
@@ -34,7 +34,7 @@ impl Service {
         Self { predictor, ledger }
     }
 
-    /// Brings a fault and mends it, again and again under load.
+    /// Injects a fault and repairs it, again and again under load.
     pub fn outlives(&self, fault: impl Fn(), says: &str, mend: impl Fn()) {
         let client = self.predictor.client();
         let load = Load::default();
@@ -43,11 +43,11 @@ impl Service {
                 load.goes_on(100);
                 let refused = load.refusals.load(Ordering::SeqCst);
                 fault();
-                until("writes are refused", || {
+                until("writes are rejected", || {
                     (load.refusals.load(Ordering::SeqCst) > refused + 10).then_some(())
                 });
-                until("/readyz says why", || not_ready(&client).detail.contains(says).then_some(()));
-                assert_eq!(client.get("/healthz").status, 200, "the process itself is well");
+                until("/readyz reports the cause", || not_ready(&client).detail.contains(says).then_some(()));
+                assert_eq!(client.get("/healthz").status, 200, "the process itself is healthy");
                 mend();
                 until("ready again", || (client.get("/readyz").status == 200).then_some(()));
                 load.goes_on(100);
@@ -56,7 +56,7 @@ impl Service {
         audit::all(&client, &self.ledger);
     }
 
-    /// Stops, and looks into the store.
+    /// Stops the service and checks the store.
     pub fn end(mut self, store: &Store) {
         self.predictor.process.terminate();
         assert!(self.predictor.process.wait().success(), "{}", self.predictor.process.said());
@@ -65,14 +65,15 @@ impl Service {
     }
 }
 
-/// What `/readyz` says while it is not.
+/// Returns the problem of `/readyz` while it is not ready.
 pub fn not_ready(client: &Client) -> Problem {
-    let reply = until("/readyz says no", || Some(client.get("/readyz")).filter(|reply| reply.status != 200));
+    let reply =
+        until("/readyz is not ready", || Some(client.get("/readyz")).filter(|reply| reply.status != 200));
     assert!(!reply.body.contains(PASSWORD) && !reply.body.contains("/tmp"), "{reply:?}");
     reply.problem(503, "store-failed")
 }
 
-/// Must end by itself and say what it could not use.
+/// Asserts that the predictor ends by itself and names the unusable store.
 pub fn refuses_to_start(binary: &Path, store: &str, named: &str) {
     let mut command = Command::new(binary);
     without_settings(&mut command).args(["serve", "--listen=127.0.0.1:0", "--store", store]);

@@ -1,52 +1,52 @@
-//! What Grafana makes of a question before it asks: variables and macros.
+//! Grafana's processing of a query: variables and macros.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-/// Points that a panel of usual width asks for.
+/// Number of points that a panel of usual width requests.
 const DATA_POINTS: f64 = 1000.0;
-/// Steps that Prometheus answers at most.
+/// Maximum number of steps that Prometheus returns.
 const STEPS_MAX: f64 = 11_000.0;
 
-/// What is chosen in a variable.
+/// Selection of a variable.
 #[derive(Debug, Clone)]
 pub enum Chosen {
-    /// One value, where only one can be chosen.
+    /// One value, if the variable has a single selection.
     One(String),
     /// Some of the values.
     Some(Vec<String>),
-    /// All: these values, or where the variable has one its own expression for it.
+    /// All values. If the variable has an expression for all values, the second field contains it.
     All(Vec<String>, Option<String>),
 }
 
-/// The variables of a dashboard, and the time that it shows.
+/// The variables of a dashboard, and its time range.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// What is chosen, by variable.
+    /// Selections by variable.
     pub chosen: BTreeMap<String, Chosen>,
-    /// Begin and end in seconds since 1970.
+    /// Start and end in seconds since 1970.
     pub range_s: (f64, f64),
-    /// Of the data source.
+    /// Scrape interval of the data source.
     pub scrape_interval_s: f64,
 }
 
 impl View {
-    /// Time between two points of a chart.
+    /// Returns the time between two points of a chart.
     pub fn step_s(&self) -> f64 {
         let range_s = self.range_s.1 - self.range_s.0;
         (range_s / DATA_POINTS).round().max(self.scrape_interval_s).max((range_s / STEPS_MAX).round())
     }
 
-    /// `$__rate_interval`: never so short that a rate has fewer than two samples.
+    /// Returns `$__rate_interval`: long enough that a rate always has two samples.
     fn rate_interval_s(&self) -> f64 {
         (self.step_s() + self.scrape_interval_s).max(4.0 * self.scrape_interval_s)
     }
 
-    /// PromQL as Prometheus is asked it.
+    /// Returns the PromQL that Grafana sends to Prometheus.
     ///
     /// # Errors
-    /// Names a variable that there is not.
+    /// Names an unknown variable.
     pub fn promql(&self, text: &str) -> Result<String, String> {
         replaced(text, |name, format| {
             if let Some(span_s) = self.span(name) {
@@ -67,10 +67,10 @@ impl View {
         })
     }
 
-    /// SQL as PostgreSQL is asked it: text first, then macros.
+    /// Returns the SQL that Grafana sends to PostgreSQL: replaces text first, then macros.
     ///
     /// # Errors
-    /// Names a variable or a macro that there is not.
+    /// Names an unknown variable or macro.
     pub fn sql(&self, text: &str) -> Result<String, String> {
         let text = replaced(text, |name, format| {
             if self.chosen.contains_key(name) || !name.starts_with("__") {
@@ -82,7 +82,7 @@ impl View {
                 return (format? == "sqlstring")
                     .then(|| values.iter().map(quoted).collect::<Vec<_>>().join(","));
             }
-            // Macros with arguments come afterwards.
+            // Macros with arguments are replaced later.
             Some(self.span(name).map_or_else(|| format!("${name}"), |span_s| format!("{}s", span_s.ceil())))
         })?;
         self.macros(&text)
@@ -92,8 +92,9 @@ impl View {
         let mut done = String::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("$__") {
-            let (name, after) = after.split_once('(').ok_or_else(|| format!("$__{after}: no macro"))?;
-            let (arguments, after) = after.split_once(')').ok_or_else(|| format!("$__{name}(: no end"))?;
+            let (name, after) = after.split_once('(').ok_or_else(|| format!("$__{after}: not a macro"))?;
+            let (arguments, after) =
+                after.split_once(')').ok_or_else(|| format!("$__{name}(: no closing parenthesis"))?;
             let arguments: Vec<&str> =
                 arguments.split(',').map(|argument| argument.trim().trim_matches('\'')).collect();
             let group = |column: &str, span: &str| {
@@ -116,7 +117,7 @@ impl View {
         Ok(done + rest)
     }
 
-    /// Spans of time that Grafana names, in seconds.
+    /// Returns the value of one of Grafana's named time spans, in seconds.
     fn span(&self, name: &str) -> Option<f64> {
         match name {
             "__rate_interval" => Some(self.rate_interval_s()),
@@ -133,7 +134,7 @@ fn replaced(text: &str, replace: impl Fn(&str, Option<&str>) -> Option<String>) 
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
         let (named, after) = if let Some(braced) = after.strip_prefix('{') {
-            braced.split_once('}').ok_or_else(|| format!("${after}: no end"))?
+            braced.split_once('}').ok_or_else(|| format!("${after}: no closing brace"))?
         } else {
             let end = after.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
             after.split_at(end.unwrap_or(after.len()))
@@ -147,7 +148,7 @@ fn replaced(text: &str, replace: impl Fn(&str, Option<&str>) -> Option<String>) 
     Ok(done + rest)
 }
 
-/// As part of a regular expression.
+/// Escapes a value for a regular expression.
 fn escaped(value: &str) -> String {
     value
         .chars()
@@ -155,12 +156,12 @@ fn escaped(value: &str) -> String {
         .collect()
 }
 
-/// As part of a string in PromQL.
+/// Escapes a value for a string in PromQL.
 fn quoted(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"")
 }
 
-/// A time as Grafana writes it into SQL.
+/// Formats a time as Grafana does in SQL.
 fn time(unix_s: f64) -> String {
     format!("'{}'", Timestamp::from_millisecond((unix_s * 1e3) as i64).expect("a time of ours"))
 }

@@ -1,16 +1,16 @@
-//! Ways between dashboards lead somewhere.
+//! Links between dashboards have a target.
 
 use serde_json::{Value, json};
 
 use crate::shipped::{Dashboard, dashboards, string};
 
-/// What is wrong with the links of a dashboard.
+/// Returns the faults in the links of a dashboard.
 fn complaints(dashboard: &Dashboard, all: &[Dashboard]) -> Vec<String> {
     let mut found = Vec::new();
     for url in urls(&dashboard.json) {
         let wrong = |what: String| format!("{}.json, {url}: {what}", dashboard.name);
         let Some((uid, query)) = url.strip_prefix("/d/").and_then(|rest| rest.split_once('?')) else {
-            found.push(wrong("not a dashboard of ours".to_owned()));
+            found.push(wrong("not a dashboard of this project".to_owned()));
             continue;
         };
         let Some(target) = all.iter().find(|target| target.uid() == uid) else {
@@ -24,7 +24,7 @@ fn complaints(dashboard: &Dashboard, all: &[Dashboard]) -> Vec<String> {
                 found.push(wrong(format!("{} has no variable {name}", target.name)));
             }
         }
-        // Variables of this dashboard that are passed on; `__` are Grafana's own.
+        // Variables of this dashboard that the link passes on. Names with `__` are Grafana's.
         for used in query.split("${").skip(1).filter_map(|rest| rest.split(['}', ':']).next()) {
             if !used.starts_with("__") && !dashboard.has_variable(used) {
                 found.push(wrong(format!("{} has no variable {used}", dashboard.name)));
@@ -34,7 +34,7 @@ fn complaints(dashboard: &Dashboard, all: &[Dashboard]) -> Vec<String> {
     found
 }
 
-/// Every URL in it that is not empty.
+/// Returns every non-empty URL in the JSON.
 fn urls(json: &Value) -> Vec<String> {
     match json {
         Value::Object(fields) => {
@@ -51,7 +51,10 @@ fn links_resolve() {
     let all = dashboards();
     let found: Vec<String> = all.iter().flat_map(|dashboard| complaints(dashboard, &all)).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
-    assert!(all.iter().map(|dashboard| urls(&dashboard.json).len()).sum::<usize>() >= 5, "they are linked");
+    assert!(
+        all.iter().map(|dashboard| urls(&dashboard.json).len()).sum::<usize>() >= 5,
+        "the dashboards have links"
+    );
     for dashboard in &all {
         let links = &dashboard.json["links"][0];
         assert_eq!(
@@ -67,11 +70,11 @@ fn planted_faults_are_found() {
         ("/d/evenstep-job?", "/d/evenstep-jobs?", "no dashboard has this uid"),
         ("var-job_id=", "var-job=", "has no variable job"),
         ("${datasource:", "${source:", "has no variable source"),
-        ("/d/", "https://elsewhere.example/d/", "not a dashboard of ours"),
+        ("/d/", "https://elsewhere.example/d/", "not a dashboard of this project"),
     ] {
         let all = dashboards();
         let mut broken =
-            all.iter().find(|dashboard| dashboard.name == "overview").expect("it is there").clone();
+            all.iter().find(|dashboard| dashboard.name == "overview").expect("the dashboard").clone();
         broken.json = serde_json::from_str(&broken.json.to_string().replace(from, to)).expect("JSON");
         let found = complaints(&broken, &all);
         assert!(

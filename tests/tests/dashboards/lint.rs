@@ -1,4 +1,5 @@
-//! The rules of Grafana's dashboard-linter that apply here, and a few of our own, each with the faults that it must find.
+//! The applicable rules of Grafana's dashboard-linter, and additional rules. Each rule has planted faults
+//! that it must find.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::shipped::{Dashboard, dashboard, dashboards, list, string};
 
-/// Units that Grafana knows by these names, of those in use; `suffix:` is for any other.
+/// Grafana's names of the units in use; `suffix:` is for any other unit.
 const UNITS: [&str; 13] = [
     "none",
     "short",
@@ -22,10 +23,10 @@ const UNITS: [&str; 13] = [
     "ms",
     "string",
 ];
-/// Keys of a query in SQL. Grafana's own types take it as it is.
+/// Keys of a query in SQL, which Grafana's types do not check.
 const SQL_KEYS: [&str; 6] = ["datasource", "editorMode", "format", "rawQuery", "rawSql", "refId"];
 const TRANSFORMATIONS: [&str; 2] = ["merge", "organize"];
-/// What dashboards are bookmarked and linked by: never to change.
+/// Uids of the dashboards. Bookmarks and links use them, so they must never change.
 const UIDS: [(&str, &str); 5] = [
     ("overview", "evenstep-overview"),
     ("job", "evenstep-job"),
@@ -34,7 +35,7 @@ const UIDS: [(&str, &str); 5] = [
     ("job-postgres", "evenstep-job-postgres"),
 ];
 
-/// What is wrong with a dashboard, a line for each.
+/// Returns the faults of a dashboard, one per line.
 fn complaints(dashboard: &Dashboard) -> Vec<String> {
     let mut found = Vec::new();
     let mut complain =
@@ -48,7 +49,7 @@ fn complaints(dashboard: &Dashboard) -> Vec<String> {
         if panel["datasource"] != source
             || list(&panel["targets"]).iter().any(|target| target["datasource"] != source)
         {
-            complain("the data source is not the variable, or of another kind");
+            complain("the data source is not the variable, or of another type");
         }
         of_panel(panel, &mut complain);
         if dashboard.is_sql() {
@@ -61,17 +62,17 @@ fn complaints(dashboard: &Dashboard) -> Vec<String> {
         if annotation["datasource"] != source {
             complain(
                 &format!("annotation {}", annotation["name"]),
-                "the data source is not the variable, or of another kind",
+                "the data source is not the variable, or of another type",
             );
         }
     }
     for variable in dashboard.variables().iter().filter(|variable| variable["type"] == "query") {
         let mut complain = |what: &str| complain(&format!("variable {}", variable["name"]), what);
         if variable["datasource"] != source {
-            complain("the data source is not the variable, or of another kind");
+            complain("the data source is not the variable, or of another type");
         }
         if variable["refresh"] != 2 {
-            complain("it is not asked again when the range of time changes");
+            complain("it is not refreshed when the time range changes");
         }
         if string(&variable["label"]).is_empty() || string(&variable["description"]).is_empty() {
             complain("no label or description");
@@ -80,20 +81,20 @@ fn complaints(dashboard: &Dashboard) -> Vec<String> {
     found
 }
 
-/// Rules of the dashboard as a whole.
+/// Checks the rules of a whole dashboard.
 fn whole(dashboard: &Dashboard, complain: &mut impl FnMut(&str, &str)) {
     let json = &dashboard.json;
     if !UIDS.contains(&(dashboard.name.as_str(), dashboard.uid())) {
-        complain("uid", "not the one that links and bookmarks have");
+        complain("uid", "not the uid of links and bookmarks");
     }
     if json.get("__inputs").is_some() || json.get("__requires").is_some() || json.get("id").is_some() {
-        complain("the whole", "exported for sharing, or from a running Grafana: __inputs, __requires, id");
+        complain("dashboard", "exported for sharing, or from a running Grafana: __inputs, __requires, id");
     }
     if json["editable"] != false {
-        complain("the whole", "editable: what is provisioned cannot be saved");
+        complain("dashboard", "editable: a provisioned dashboard cannot be saved");
     }
     if string(&json["title"]).is_empty() || string(&json["description"]).is_empty() {
-        complain("the whole", "no title or description");
+        complain("dashboard", "no title or description");
     }
     let sources = dashboard.variables().iter().filter(|variable| variable["type"] == "datasource");
     let kind = if dashboard.is_sql() { "grafana-postgresql-datasource" } else { "prometheus" };
@@ -101,12 +102,15 @@ fn whole(dashboard: &Dashboard, complain: &mut impl FnMut(&str, &str)) {
         .map(|variable| (&variable["name"], &variable["query"]))
         .ne([(&json!("datasource"), &json!(kind))])
     {
-        complain("variables", "exactly one data source, by the name datasource, of the right kind");
+        complain(
+            "variables",
+            "must have exactly one data source, of the right type, with the name datasource",
+        );
     }
     let mut titles = BTreeSet::new();
     for panel in dashboard.panels() {
         if !titles.insert(string(&panel["title"])) {
-            complain(&format!("panel {}", panel["title"]), "its title is another's too");
+            complain(&format!("panel {}", panel["title"]), "its title is not unique");
         }
     }
     let mut seen = BTreeSet::new();
@@ -114,18 +118,18 @@ fn whole(dashboard: &Dashboard, complain: &mut impl FnMut(&str, &str)) {
         list(&json["panels"]).iter().chain(list(&json["panels"]).iter().flat_map(|row| list(&row["panels"])))
     {
         if !seen.insert(panel["id"].as_u64()) || panel["id"].is_null() {
-            complain(&format!("panel {}", panel["title"]), "its id is missing or another's too");
+            complain(&format!("panel {}", panel["title"]), "its id is missing or not unique");
         }
     }
 }
 
-/// Rules of every panel.
+/// Checks the rules of a panel.
 fn of_panel(panel: &Value, complain: &mut impl FnMut(&str)) {
     if string(&panel["title"]).is_empty() || string(&panel["description"]).is_empty() {
         complain("no title or description");
     }
     if list(&panel["targets"]).is_empty() {
-        complain("asks nothing");
+        complain("has no query");
     }
     let defaults = &panel["fieldConfig"]["defaults"];
     let overrides =
@@ -133,7 +137,7 @@ fn of_panel(panel: &Value, complain: &mut impl FnMut(&str)) {
     let units = overrides().filter(|property| property["id"] == "unit").map(|property| &property["value"]);
     for unit in std::iter::once(&defaults["unit"]).chain(units) {
         if !UNITS.contains(&string(unit)) && !string(unit).starts_with("suffix: ") {
-            complain(&format!("unit {unit}: not one that Grafana knows"));
+            complain(&format!("unit {unit}: unknown to Grafana"));
         }
     }
     let steps = list(&defaults["thresholds"]["steps"]);
@@ -142,18 +146,18 @@ fn of_panel(panel: &Value, complain: &mut impl FnMut(&str)) {
         || levels.len() + 1 != steps.len()
         || !levels.is_sorted()
     {
-        complain("no thresholds, or none that rise from a base");
+        complain("no thresholds, or no increasing ones from a base");
     }
     let position = |key: &str| panel["gridPos"][key].as_u64().unwrap_or(u64::MAX);
     if position("x").saturating_add(position("w")) > 24 {
-        complain("beside the grid");
+        complain("outside the grid");
     }
     for transformation in list(&panel["transformations"]) {
         if !TRANSFORMATIONS.contains(&string(&transformation["id"])) {
-            complain(&format!("transformation {}: not known", transformation["id"]));
+            complain(&format!("transformation {}: unknown", transformation["id"]));
         }
     }
-    // Renamed columns that no query brings are misspelled.
+    // A renamed column without a query is misspelled.
     let refs: Vec<&str> = list(&panel["targets"]).iter().map(|target| string(&target["refId"])).collect();
     for transformation in list(&panel["transformations"]) {
         for name in
@@ -166,15 +170,15 @@ fn of_panel(panel: &Value, complain: &mut impl FnMut(&str)) {
     }
 }
 
-/// Rules of a query in SQL.
+/// Checks the rules of a query in SQL.
 fn of_sql(target: &Value, complain: &mut impl FnMut(&str)) {
     for key in target.as_object().into_iter().flatten().map(|(key, _)| key) {
         if !SQL_KEYS.contains(&key.as_str()) {
-            complain(&format!("key {key}: a query in SQL has none"));
+            complain(&format!("key {key}: not valid in an SQL query"));
         }
     }
     if target["format"] == "time_series" && !string(&target["rawSql"]).contains("ORDER BY") {
-        complain("a series over time is not ordered");
+        complain("a time series without ORDER BY");
     }
 }
 
@@ -186,7 +190,7 @@ fn dashboards_keep_the_rules() {
     assert_eq!(
         names,
         UIDS.iter().map(|(name, _)| (*name).to_owned()).collect(),
-        "each is there, and none else"
+        "exactly these dashboards exist"
     );
 }
 
@@ -203,15 +207,15 @@ fn planted_faults_break_the_rules() {
             node.json["annotations"]["list"][0]["datasource"] =
                 json!({"type": "loki", "uid": "${datasource}"});
         }),
-        ("not one that Grafana knows", "node", |node| {
+        ("unknown to Grafana", "node", |node| {
             node.panel("Memory")["fieldConfig"]["defaults"]["unit"] = json!("bites");
         }),
         ("no thresholds", "service", |service| {
             service.panel("Memory")["fieldConfig"]["defaults"]["thresholds"]["steps"] = json!([]);
         }),
-        ("not the one that links", "overview", |overview| overview.json["uid"] = json!("a0b1c2d3")),
+        ("not the uid of links", "overview", |overview| overview.json["uid"] = json!("a0b1c2d3")),
         ("exported", "overview", |overview| overview.json["__inputs"] = json!([])),
-        ("its id is missing or another's", "overview", |overview| overview.panel("Jobs")["id"] = json!(1)),
+        ("its id is missing or not unique", "overview", |overview| overview.panel("Jobs")["id"] = json!(1)),
         ("no such query", "overview", |overview| {
             overview.panel("Jobs")["transformations"][1]["options"]["renameByName"]["Value #Z"] =
                 json!("Zeal");
@@ -219,7 +223,7 @@ fn planted_faults_break_the_rules() {
         ("key rowSql", "job-postgres", |job| {
             job.panel("Decisions")["targets"][0]["rowSql"] = json!("SELECT 1");
         }),
-        ("asked again", "job", |job| job.json["templating"]["list"][1]["refresh"] = json!(0)),
+        ("not refreshed", "job", |job| job.json["templating"]["list"][1]["refresh"] = json!(0)),
     ];
     for (complaint, name, plant) in faults {
         let mut dashboard = dashboard(name);

@@ -1,5 +1,5 @@
-//! Every expression that is shipped, on a real Prometheus that scrapes a real run: none is empty, and what it says is what the
-//! service says.
+//! Runs every shipped expression on a real Prometheus that scrapes a real run. No expression may be empty,
+//! and values must match the service's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::rules::{Checked, promtool};
 use crate::shipped::{Dashboard, Question, dashboard, dashboards};
 use crate::world::{JOB, NODE, World};
 
-/// What a machine without it cannot show, by the begin of the place, and why.
+/// Queries without a result on a machine without certain hardware: beginning of the place, and the reason.
 const NOT_HERE: [(&str, &str); 9] = [
     ("node.json, panel \"Busy GPUs\"", "no GPU"),
     ("node.json, panel \"GPU busy\"", "no GPU"),
@@ -22,12 +22,12 @@ const NOT_HERE: [(&str, &str); 9] = [
     ("node.json, panel \"GPU temperature\"", "no GPU"),
     ("node.json, panel \"GPU throttled\"", "no GPU"),
     ("node.json, annotation \"Throttling\"", "no GPU"),
-    ("node.json, panel \"Readings missing\"", "where all can be read none is missing"),
+    ("node.json, panel \"Readings missing\"", "all readings are available"),
 ];
-/// What there is only when workers have left.
+/// Query that has a result only after workers have left.
 const AFTERWARDS: &str = "job.json, annotation \"Left\"";
 
-/// Whether there is an answer with a number in it; what is wrong otherwise.
+/// Returns whether the query has a numeric result; else the fault.
 fn answered(prometheus: &Prometheus, view: &View, question: &Question) -> Result<(), String> {
     let asked = view.promql(&question.text)?;
     let series = if question.instant {
@@ -39,7 +39,7 @@ fn answered(prometheus: &Prometheus, view: &View, question: &Question) -> Result
     if finite { Ok(()) } else { Err(format!("nothing: {asked}")) }
 }
 
-/// The values that a variable offers.
+/// Returns the values that a variable offers.
 fn offered(prometheus: &Prometheus, view: &View, question: &Question) -> Result<Vec<String>, String> {
     let asked = view.promql(&question.text)?;
     let inside = asked.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
@@ -62,16 +62,16 @@ fn is_here(question: &Question) -> bool {
 fn every_expression_answers_and_says_what_the_service_says() {
     let name = "dashboards::live::every_expression_answers_and_says_what_the_service_says";
     let Some(mut world) = World::start(name, Store::sqlite(), true) else { return };
-    let prometheus = world.prometheus.take().expect("it scrapes");
+    let prometheus = world.prometheus.take().expect("a Prometheus");
     let every = questions();
     for (place, why) in NOT_HERE {
         assert!(
             every.iter().any(|question| question.place.starts_with(place)),
-            "{place} ({why}): not there any more"
+            "{place} ({why}): no longer exists"
         );
     }
 
-    // Until all have answered, with all workers and with some.
+    // Repeats all queries, with all workers and with some, until each has returned a result.
     let mut left: Vec<(Question, bool, String)> = every
         .iter()
         .filter(|question| is_here(question))
@@ -80,7 +80,7 @@ fn every_expression_answers_and_says_what_the_service_says() {
     left.retain(|(question, ..)| question.place != AFTERWARDS);
     assert!(left.len() > 200, "{}", left.len());
     let asked = left.len();
-    world.training.until("training is under way", || world.workers().len() == 3);
+    world.training.until("training is running", || world.workers().len() == 3);
     let deadline = crate::world::now_s() + 75.0;
     while !left.is_empty() {
         world.goes_on();
@@ -93,9 +93,9 @@ fn every_expression_answers_and_says_what_the_service_says() {
         });
         let why: Vec<String> =
             left.iter().map(|(question, _, why)| format!("{}: {why}", question.place)).collect();
-        assert!(crate::world::now_s() < deadline, "never answered:\n{}", why.join("\n"));
+        assert!(crate::world::now_s() < deadline, "no result:\n{}", why.join("\n"));
     }
-    eprintln!("{asked} questions of panels and annotations answered");
+    eprintln!("{asked} queries of panels and annotations returned results");
     variables(&prometheus, &world);
     faults(&prometheus, &world);
     pages(&world);
@@ -124,7 +124,7 @@ fn variables(prometheus: &Prometheus, world: &World) {
     expected("service.json, variable \"instance\"", &[world.predictor.url.trim_start_matches("http://")]);
 }
 
-/// What is misspelled has no answer, and what is no PromQL neither.
+/// Misspelled names have no result, and invalid PromQL neither.
 fn faults(prometheus: &Prometheus, world: &World) {
     for (from, to, wrong) in [
         ("evenstep_worker_speed_samples", "evenstep_worker_sped_samples", "nothing"),
@@ -143,7 +143,7 @@ fn faults(prometheus: &Prometheus, world: &World) {
     }
 }
 
-/// What is scraped is well formed, by Prometheus' own rules.
+/// The scraped pages are well formed by Prometheus' rules.
 fn pages(world: &World) {
     let Some(promtool) = promtool("dashboards::live (promtool check metrics)") else { return };
     for client in [&world.predictor.client(), &world.agent.client, &world.launcher] {
@@ -155,12 +155,12 @@ fn pages(world: &World) {
         let broken = page.replacen("# TYPE evenstep_", "# TYPE evenstep-", 1);
         assert!(
             matches!(promtool.check_metrics(&broken), Checked::Wrong(_)),
-            "a broken page was not noticed"
+            "a broken page was not detected"
         );
     }
 }
 
-/// Each pair of speeds that was scraped is that of one iteration, to the last bit; so are the batch and the error.
+/// Each scraped pair of speeds belongs to one iteration, to the last bit; likewise the batch and the error.
 fn speeds(prometheus: &Prometheus, client: &Client) {
     let of = |metric: &str| {
         let selector = format!("evenstep_worker_{metric}{{job_id=\"{JOB}\"}}[10m]");
@@ -179,14 +179,14 @@ fn speeds(prometheus: &Prometheus, client: &Client) {
         let Some(predicted) = predicted.get(&(worker.clone(), *at)) else { continue };
         assert!(
             known.contains(&(worker.clone(), actual.to_bits(), predicted.to_bits())),
-            "{worker}: {actual}, {predicted}: no iteration"
+            "{worker}: {actual}, {predicted}: not the values of one iteration"
         );
         compared += 1;
     }
     assert!(compared >= 15, "{compared} scrapes of {}", actual.len());
-    eprintln!("{compared} scraped pairs of speeds are those of iterations");
+    eprintln!("{compared} scraped pairs of speeds match iterations");
 
-    // The rule says what the panel says.
+    // The rule and the panel have the same values.
     let recorded = prometheus
         .instant(&format!("job_worker:evenstep_speed_prediction_error:ratio{{job_id=\"{JOB}\"}}[1m]"), None)
         .expect("PromQL");
@@ -198,7 +198,7 @@ fn speeds(prometheus: &Prometheus, client: &Client) {
     assert_eq!(prometheus.instant(text, Some(at_s)).expect("PromQL").len(), recorded.len());
 }
 
-/// (worker, actual, predicted), as bits, of all iterations.
+/// Returns (worker, actual, predicted), as bits, of all iterations.
 fn speeds_of_service(client: &Client) -> BTreeSet<(String, u64, u64)> {
     let mut known = BTreeSet::new();
     let mut from = 0;
@@ -216,9 +216,9 @@ fn speeds_of_service(client: &Client) -> BTreeSet<(String, u64, u64)> {
     }
 }
 
-/// Who left is gone from the next scrape on, and the charts say so.
+/// A worker that left has no series from the next scrape on, and the charts show that it left.
 fn departures(prometheus: &Prometheus, world: &mut World) {
-    // Who trains on would join again.
+    // A training worker would join again.
     world.training.process.terminate();
     world.training.process.wait();
     let client = world.predictor.client();
@@ -230,7 +230,7 @@ fn departures(prometheus: &Prometheus, world: &mut World) {
         prometheus.instant(&speed, None).expect("PromQL").is_empty().then_some(())
     });
     let left = questions().into_iter().find(|question| question.place == AFTERWARDS).expect("the annotation");
-    until("the chart says that they left", || answered(prometheus, &world.view(true), &left).ok());
+    until("the chart shows that they left", || answered(prometheus, &world.view(true), &left).ok());
     let live = format!("evenstep_job_workers{{job_id=\"{JOB}\", state=\"live\"}}");
     assert_eq!(
         prometheus.instant(&live, None).expect("PromQL")[0].points[0].1,

@@ -1,4 +1,4 @@
-//! The dashboards, rules and alerts in `dashboards/`, against the real things that read them.
+//! The dashboards, rules and alerts in `dashboards/`, tested with the real programs that read them.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 

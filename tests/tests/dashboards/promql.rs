@@ -1,5 +1,5 @@
-//! PromQL of dashboards, as far as it can be judged without data: it parses, names metrics that there are, and takes ranges and
-//! counters as it should.
+//! Checks of the dashboards' PromQL without data: it parses, names existing metrics, and uses ranges and
+//! counters correctly.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::rules::{Checked, promtool};
 use crate::shipped::{self, Question, dashboard, dashboards};
 
-/// Expressions of panels and annotations, and the selectors of variables.
+/// Returns the expressions of panels and annotations, and the selectors of variables.
 fn questions(dashboard: &shipped::Dashboard) -> Vec<Question> {
     let mut questions = dashboard.asked_by_panels();
     questions.extend(dashboard.asked_by_annotations());
@@ -25,7 +25,7 @@ fn all_questions() -> Vec<Question> {
     dashboards().iter().filter(|dashboard| !dashboard.is_sql()).flat_map(questions).collect()
 }
 
-/// What is wrong with a question.
+/// Returns the faults of a query.
 fn complaints(question: &Question, metrics: &BTreeSet<String>) -> Vec<String> {
     let mut found = Vec::new();
     let mut complain = |what: String| found.push(format!("{}: {what}: {}", question.place, question.text));
@@ -33,12 +33,12 @@ fn complaints(question: &Question, metrics: &BTreeSet<String>) -> Vec<String> {
         names(&question.text).filter(|name| name.contains("evenstep_") || name.starts_with("process_"))
     {
         if !metrics.contains(name) {
-            complain(format!("{name} is no metric of docs/metrics.md"));
+            complain(format!("{name} is not a metric of docs/metrics.md"));
         }
     }
     for range in question.text.split('[').skip(1).filter_map(|rest| rest.split(']').next()) {
         if range != "$__rate_interval" && !(range == "$__range" && question.instant) {
-            complain(format!("[{range}]: a range is $__rate_interval, or $__range in an instant query"));
+            complain(format!("[{range}]: a range must be $__rate_interval, or $__range in an instant query"));
         }
     }
     let is_annotation = question.part.get("iconColor").is_some();
@@ -46,21 +46,21 @@ fn complaints(question: &Question, metrics: &BTreeSet<String>) -> Vec<String> {
         let counter = ["_total", "_bucket", "_sum", "_count"].iter().any(|end| name.ends_with(end));
         let at = name.as_ptr() as usize - question.text.as_ptr() as usize;
         let rated = ["rate(", "increase("].iter().any(|function| question.text[..at].ends_with(function));
-        // Annotations look for the steps of counters themselves.
+        // Annotations use the steps of counters.
         if counter && !rated && !is_annotation {
-            complain(format!("{name} counts for ever: only its rate or increase says something"));
+            complain(format!("{name} is a counter: use its rate or increase"));
         }
     }
     found
 }
 
-/// Words that could be names of metrics.
+/// Returns the words that could be names of metrics.
 fn names(text: &str) -> impl Iterator<Item = &str> {
     let part_of_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == ':';
     text.split(move |letter| !part_of_name(letter)).filter(|word| !word.is_empty())
 }
 
-/// What docs/metrics.md says that there is.
+/// Returns the metrics in docs/metrics.md.
 fn documented() -> BTreeSet<String> {
     let mut metrics = BTreeSet::new();
     let documentation = shipped::text("../docs/metrics.md");
@@ -69,7 +69,7 @@ fn documented() -> BTreeSet<String> {
         let (named, kind) = (columns.next().unwrap_or_default(), columns.next().unwrap_or_default().trim());
         let mut last = String::new();
         for name in named.split('`').skip(1).step_by(2) {
-            // `a_lower`, `_upper`
+            // Abbreviated names: `a_lower`, `_upper`
             let name = if name.starts_with('_') { last.replace("_lower", name) } else { name.to_owned() };
             let endings: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
             metrics.extend(endings.iter().map(|ending| format!("{name}{ending}")));
@@ -82,7 +82,7 @@ fn documented() -> BTreeSet<String> {
     metrics
 }
 
-/// Rules that ask these questions, for promtool to judge. Variables become words, macros a minute.
+/// Converts the queries into rules for promtool. Variables become words; macros become one minute.
 fn as_rules(questions: &[Question]) -> String {
     let mut rules = String::from("groups:\n");
     for (index, question) in questions.iter().enumerate() {
@@ -117,12 +117,12 @@ fn expressions_parse() {
 fn planted_faults_are_found() {
     let metrics = documented();
     for (from, to, complaint) in [
-        ("evenstep_worker_speed_samples", "evenstep_worker_sped_samples", "is no metric"),
-        ("[$__rate_interval]", "[5m]", "a range is $__rate_interval"),
+        ("evenstep_worker_speed_samples", "evenstep_worker_sped_samples", "is not a metric"),
+        ("[$__rate_interval]", "[5m]", "a range must be $__rate_interval"),
         (
             "sum(rate(evenstep_trainer_samples_total{job_id=\\\"$job_id\\\"}[$__rate_interval]))",
             "evenstep_trainer_samples_total",
-            "counts for ever",
+            "is a counter",
         ),
     ] {
         let mut broken = dashboard("job");

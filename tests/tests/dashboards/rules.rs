@@ -1,4 +1,5 @@
-//! Recording rules and alerts, by promtool: they are well formed, and say what they should of known series.
+//! Recording rules and alerts, tested with promtool: they are well formed and return the expected results for
+//! known series.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,31 +9,31 @@ use evenstep_tests::prometheus::program;
 
 use crate::shipped::{self, files};
 
-/// Prometheus' own tool.
+/// Prometheus' promtool.
 #[derive(Debug)]
 pub struct Promtool(PathBuf);
 
-/// What it made of something, and what it said.
+/// Result of a check, with the output.
 #[derive(Debug)]
 pub enum Checked {
-    /// Nothing to complain of.
+    /// The check passed.
     Fine(String),
-    /// Something is wrong.
+    /// The check failed.
     Wrong(String),
 }
 
-/// `promtool` on the path; None where there is none, then the test by this name is skipped, loudly.
+/// Returns `promtool` on the PATH. Returns `None` and reports the test as skipped if it is not installed.
 pub fn promtool(test: &str) -> Option<Promtool> {
     program("promtool", test).map(Promtool)
 }
 
 impl Promtool {
-    /// Runs it in a folder.
+    /// Runs promtool in a folder.
     pub fn run(&self, folder: &Path, arguments: &[&str], files: &[PathBuf]) -> Checked {
         checked(Command::new(&self.0).args(arguments).args(files).current_dir(folder))
     }
 
-    /// Judges a page of metrics.
+    /// Checks a page of metrics.
     pub fn check_metrics(&self, page: &str) -> Checked {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("metrics");
@@ -42,7 +43,7 @@ impl Promtool {
         checked(&mut command)
     }
 
-    /// Judges the text of a file of rules.
+    /// Checks the text of a file of rules.
     pub fn check_rules(&self, rules: &str) -> Checked {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("rules.yaml");
@@ -57,7 +58,7 @@ fn checked(command: &mut Command) -> Checked {
     if ran.status.success() { Checked::Fine(said) } else { Checked::Wrong(said) }
 }
 
-/// A copy of `dashboards/prometheus`, with something replaced in its alerts.
+/// Returns a copy of `dashboards/prometheus`, with a replacement in its alerts.
 fn with_alerts(from: &str, to: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for inside in ["rules", "tests"] {
@@ -87,7 +88,7 @@ fn rules_and_their_tests_pass() {
     }
 }
 
-/// An alert without a test, or without a word of what to do, is none.
+/// Every alert must have a test and a runbook.
 #[test]
 fn alerts_are_tested_and_have_runbooks() {
     let alerts = shipped::text("prometheus/rules/alerts.yaml");
@@ -116,12 +117,12 @@ fn alerts_are_tested_and_have_runbooks() {
         let quiet = tested.iter().filter(|expected| **expected == "exp_alerts: []").count();
         assert!(
             0 < quiet && quiet < tested.len(),
-            "{name}: must be seen to fire, and not to fire: {tested:?}"
+            "{name}: must have tests with and without firing: {tested:?}"
         );
         assert!(runbooks.contains(&format!("\n## {name}\n")), "{name}: docs/alerts.md has no section");
         assert!(
             alerts.contains(&format!("runbook: docs/alerts.md#{}\n", name.to_lowercase())),
-            "{name}: no way to its runbook"
+            "{name}: no link to its runbook"
         );
     }
     for wanted in ["summary: ", "description: ", "severity: "] {
@@ -133,7 +134,7 @@ fn alerts_are_tested_and_have_runbooks() {
 fn planted_faults_are_found() {
     let Some(promtool) = promtool("dashboards::rules::planted_faults_are_found") else { return };
     for (from, to) in [
-        // An alert that never fires, or at once, or for everybody; broken PromQL; an unknown key.
+        // An alert that never fires, fires at once, or fires for every worker; broken PromQL; an unknown key.
         ("evenstep_node_last_sample_timestamp_seconds", "evenstep_node_last_sampel_timestamp_seconds"),
         ("for: 1m", "for: 0m"),
         ("ratio_rate5m < 0.05", "ratio_rate5m < 0.95"),
@@ -147,6 +148,6 @@ fn planted_faults_are_found() {
             .map(|file| folder.path().join("tests").join(file.file_name().expect("a name")))
             .collect::<Vec<_>>();
         let found = promtool.run(folder.path(), &["test", "rules"], &tests);
-        assert!(matches!(found, Checked::Wrong(_)), "{from} -> {to} was not noticed: {found:?}");
+        assert!(matches!(found, Checked::Wrong(_)), "{from} -> {to} was not detected: {found:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The JSON through Grafana's own types (grafana-foundation-sdk), and in step with its source.
+//! Checks the JSON with Grafana's types (grafana-foundation-sdk), and against its source.
 
 use std::env;
 use std::fs;
@@ -9,17 +9,17 @@ use evenstep_tests::binaries::skip;
 
 use crate::shipped::{self, files};
 
-/// Names a Python that has what `dashboards/requirements.txt` lists; scripts/test makes one.
+/// Names a Python with the packages of `dashboards/requirements.txt`; scripts/test creates one.
 const PYTHON_VARIABLE: &str = "EVENSTEP_TESTS_DASHBOARDS_PYTHON";
 
-/// That Python; None where there is none, then the test by this name is skipped, loudly.
+/// Returns this Python. Returns `None` and reports the test as skipped if it is missing.
 fn python(test: &str) -> Option<PathBuf> {
     let python = env::var_os(PYTHON_VARIABLE).filter(|python| !python.is_empty()).map(PathBuf::from);
     if python.is_none() {
         skip(
             test,
             &format!(
-                "{PYTHON_VARIABLE} names no Python with dashboards/requirements.txt (scripts/test makes one)"
+                "{PYTHON_VARIABLE} names no Python with dashboards/requirements.txt; scripts/test creates one"
             ),
         );
     }
@@ -63,7 +63,7 @@ fn planted_faults_are_found() {
     }
 }
 
-/// The compose file is one. No container engine starts it here.
+/// Checks the compose file. No container engine starts it here.
 #[test]
 fn compose_is_well_formed() {
     let Some(python) = python("dashboards::schema::compose_is_well_formed") else { return };
@@ -77,12 +77,12 @@ fn compose_is_well_formed() {
     let folder = tempfile::tempdir().expect("a folder");
     let broken = folder.path().join("compose.yaml");
     fs::write(&broken, whole.replacen("depends_on", "depend_on", 1)).expect("a file");
-    assert!(!check(&broken).status.success(), "an unknown key was not noticed");
-    // What it mounts is there, and what it starts is pinned.
+    assert!(!check(&broken).status.success(), "an unknown key was not detected");
+    // Mounted files exist, and images are pinned.
     for line in whole.lines().map(str::trim) {
         if let Some(mounted) = line.strip_prefix("- ./") {
             let (inside, _) = mounted.split_once(':').expect("a mount");
-            assert!(shipped::path(inside).exists(), "{inside}: not there");
+            assert!(shipped::path(inside).exists(), "{inside}: does not exist");
         }
         if let Some(image) = line.strip_prefix("image: ") {
             let tag = image.split_once(':').map(|(_, tag)| tag).unwrap_or_default();
@@ -91,7 +91,7 @@ fn compose_is_well_formed() {
     }
 }
 
-/// What is imported is what `dashboards/source` says.
+/// The JSON matches `dashboards/source`.
 #[test]
 fn json_is_in_step_with_its_source() {
     let test = "dashboards::schema::json_is_in_step_with_its_source";

@@ -1,44 +1,44 @@
-//! What is in `dashboards/`: the JSON that people import, taken apart.
+//! The JSON files in `dashboards/`, parsed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// A dashboard as it is shipped.
+/// A dashboard, as shipped.
 #[derive(Debug, Clone)]
 pub struct Dashboard {
-    /// Its file, without the extension.
+    /// File name without the extension.
     pub name: String,
-    /// All of it.
+    /// Complete JSON.
     pub json: Value,
 }
 
-/// A question that a dashboard asks, and where: of a panel, an annotation or a variable.
+/// A query of a dashboard and its place: a panel, an annotation or a variable.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// `job.json, panel "Workers", query C`.
+    /// Place, such as `job.json, panel "Workers", query C`.
     pub place: String,
-    /// The panel, the annotation or the variable that it is part of.
+    /// The panel, annotation or variable of the query.
     pub part: Value,
-    /// PromQL, `label_values(..)` or SQL, with its variables and macros.
+    /// PromQL, `label_values(..)` or SQL, with variables and macros.
     pub text: String,
-    /// Asked for one moment; otherwise over the range of time that is shown.
+    /// Whether the query is for one moment; otherwise it is over the time range.
     pub instant: bool,
 }
 
-/// `dashboards/` and something in it.
+/// Returns the path of a file in `dashboards/`.
 pub fn path(inside: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards").join(inside)
 }
 
-/// The text of a file in `dashboards/`.
+/// Returns the text of a file in `dashboards/`.
 pub fn text(inside: &str) -> String {
     let path = path(inside);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Files in a folder of `dashboards/` with this extension, in order.
+/// Returns the files with this extension in a folder of `dashboards/`, in order.
 pub fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(path(folder)).expect("a folder");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
@@ -48,7 +48,7 @@ pub fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-/// All of them.
+/// Returns all dashboards.
 pub fn dashboards() -> Vec<Dashboard> {
     let read = |file: PathBuf| {
         let name = file.file_stem().expect("a name").to_string_lossy().into_owned();
@@ -58,33 +58,33 @@ pub fn dashboards() -> Vec<Dashboard> {
     files("grafana", "json").into_iter().map(read).collect()
 }
 
-/// One of them.
+/// Returns the dashboard with this name.
 pub fn dashboard(name: &str) -> Dashboard {
     dashboards().into_iter().find(|dashboard| dashboard.name == name).expect("a dashboard")
 }
 
-/// The entries of a list; none where there is no list.
+/// Returns the entries of a list; empty if the value is not a list.
 pub fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Text; empty where there is none.
+/// Returns the text of a value; empty if it is not text.
 pub fn string(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
 impl Dashboard {
-    /// What it is found by, for ever.
+    /// Returns the uid, which never changes.
     pub fn uid(&self) -> &str {
         string(&self.json["uid"])
     }
 
-    /// Whether its questions are SQL.
+    /// Returns whether the queries are SQL.
     pub fn is_sql(&self) -> bool {
         self.name.ends_with("-postgres")
     }
 
-    /// Its panels, those in folded rows too; rows themselves are none.
+    /// Returns the panels, including panels in folded rows, but not the rows.
     pub fn panels(&self) -> Vec<&Value> {
         let panels = list(&self.json["panels"]).iter();
         panels
@@ -94,29 +94,29 @@ impl Dashboard {
             .collect()
     }
 
-    /// A panel, to be changed.
+    /// Returns a panel, to be changed.
     pub fn panel(&mut self, title: &str) -> &mut Value {
         let mut panels = self.json["panels"].as_array_mut().expect("panels").iter_mut();
         let found = panels.find(|panel| panel["title"] == title);
         found.unwrap_or_else(|| panic!("no panel {title:?}"))
     }
 
-    /// Its variables.
+    /// Returns the variables.
     pub fn variables(&self) -> &[Value] {
         list(&self.json["templating"]["list"])
     }
 
-    /// Its annotations.
+    /// Returns the annotations.
     pub fn annotations(&self) -> &[Value] {
         list(&self.json["annotations"]["list"])
     }
 
-    /// Whether it has a variable by this name.
+    /// Returns whether the dashboard has a variable with this name.
     pub fn has_variable(&self, name: &str) -> bool {
         self.variables().iter().any(|variable| variable["name"] == name)
     }
 
-    /// What its panels ask.
+    /// Returns the queries of the panels.
     pub fn asked_by_panels(&self) -> Vec<Question> {
         let mut questions = Vec::new();
         for panel in self.panels() {
@@ -138,7 +138,7 @@ impl Dashboard {
         questions
     }
 
-    /// What its annotations ask.
+    /// Returns the queries of the annotations.
     pub fn asked_by_annotations(&self) -> Vec<Question> {
         let question = |annotation: &Value| Question {
             place: format!("{}.json, annotation {}", self.name, annotation["name"]),
@@ -150,7 +150,7 @@ impl Dashboard {
         self.annotations().iter().map(question).collect()
     }
 
-    /// What its variables ask.
+    /// Returns the queries of the variables.
     pub fn asked_by_variables(&self) -> Vec<Question> {
         let variables = self.variables().iter().filter(|variable| variable["type"] == "query");
         let question = |variable: &Value| Question {

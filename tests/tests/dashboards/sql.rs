@@ -1,4 +1,4 @@
-//! Every question in SQL that is shipped, on a real PostgreSQL under a predictor that trains.
+//! Runs every shipped SQL query on a real PostgreSQL, under a predictor with a training run.
 
 use evenstep_tests::Store;
 use evenstep_tests::postgres::{Database, try_rows};
@@ -8,13 +8,14 @@ use crate::grafana::View;
 use crate::shipped::{Question, dashboard, list};
 use crate::world::{JOB, World};
 
-/// What there is only where memory ran out.
+/// Query that has a result only after an out-of-memory error.
 const NOT_HERE: &str = "job-postgres.json, annotation \"Out of memory\"";
 
-/// The rows of a question as Grafana would get them, if there are any; what is wrong otherwise. Nothing can be written.
+/// Returns the rows of a query as Grafana would receive them, if any; else the fault. The connection is
+/// read-only.
 fn answered(database: &str, view: &View, question: &Question) -> Result<Vec<String>, String> {
     let asked = view.sql(&question.text)?;
-    // As JSON, so that a test need not know the types; NULL alone is no answer.
+    // As JSON, so that the test needs no types. NULL alone is not a result.
     let asked = format!("SELECT row_to_json(answer)::text FROM ({asked}) AS answer");
     let rows = try_rows(&format!("{database}?options[default_transaction_read_only]=on"), &asked)
         .map_err(|error| format!("{error}: {asked}"))?;
@@ -26,7 +27,7 @@ fn answered(database: &str, view: &View, question: &Question) -> Result<Vec<Stri
     if has_numbers { Ok(rows) } else { Err(format!("nothing: {asked}")) }
 }
 
-/// A series over time has a time, numbers, and names of series in text.
+/// Returns whether a row belongs to a time series: it has a time, numbers, and names of series as text.
 fn is_a_series(row: &str) -> bool {
     let row: serde_json::Map<_, _> = serde_json::from_str(row).expect("JSON");
     row.contains_key("time") && row.iter().any(|(name, value)| name != "time" && value.is_number())
@@ -42,19 +43,19 @@ fn every_question_answers() {
     let job = dashboard("job-postgres");
     let questions = [job.asked_by_panels(), job.asked_by_annotations(), job.asked_by_variables()].concat();
     assert!(questions.len() > 20, "{}", questions.len());
-    world.training.until("training is under way", || world.workers().len() == 3);
+    world.training.until("training is running", || world.workers().len() == 3);
     let client = world.predictor.client();
     world.training.until("iterations are reported", || client.next_iteration(JOB) > 60);
     for question in questions.iter().filter(|question| question.place != NOT_HERE) {
         for all_workers in [true, false] {
             let rows = until(&question.place, || match answered(&url, &world.view(all_workers), question) {
                 Ok(rows) => Some(rows),
-                // Not yet; anything else is no question of waiting.
+                // A query without rows is repeated; any other fault is final.
                 Err(wrong) if wrong.starts_with("nothing") => None,
                 Err(wrong) => panic!("{}: {wrong}", question.place),
             });
             if list(&question.part["targets"]).iter().any(|target| target["format"] == "time_series") {
-                // The first seconds of a job may have no forecast yet.
+                // The first seconds of a job may have no forecast.
                 assert!(rows.iter().any(|row| is_a_series(row)), "{}: {}", question.place, rows[0]);
             }
         }
@@ -63,7 +64,7 @@ fn every_question_answers() {
     faults(&url, &world, &questions);
 }
 
-/// The audit of a decision is the answer that was given.
+/// The audit of a decision matches the allocation that was returned.
 fn says_what_the_service_says(url: &str, world: &World, questions: &[Question]) {
     let find =
         |place: &str| questions.iter().find(|question| question.place.contains(place)).expect("the question");

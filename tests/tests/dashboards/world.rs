@@ -1,5 +1,5 @@
-//! All that dashboards show, for real: a predictor, an agent and a training run, scraped by a Prometheus that runs as it is
-//! shipped but for addresses and intervals.
+//! The data source of all dashboards: a predictor, an agent and a training run, scraped by a Prometheus with
+//! the shipped configuration, except for addresses and intervals.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,27 +14,27 @@ use tempfile::TempDir;
 use crate::grafana::{Chosen, View};
 use crate::shipped;
 
-/// The job that trains.
+/// The job of the training run.
 pub const JOB: &str = "seen";
-/// The machine that it trains on.
+/// The node of the training run.
 pub const NODE: &str = "node-0";
-/// A job that only asks, again and again.
+/// A job with requests, but without training.
 const ASKING: &str = "asking";
 const WORKERS: usize = 3;
 const SCRAPE_INTERVAL_S: f64 = 1.0;
 
-/// What runs.
+/// The running processes.
 #[derive(Debug)]
 pub struct World {
-    /// Ends first.
+    /// The training run, which ends first.
     pub training: Training,
-    /// What scrapes the others; none where nobody asked for one.
+    /// The Prometheus that scrapes the others, if the test needs one.
     pub prometheus: Option<Prometheus>,
-    /// Measures this machine.
+    /// The agent of this machine.
     pub agent: Agent,
-    /// The launcher's own page.
+    /// Client of the launcher's metrics page.
     pub launcher: Client,
-    /// The service.
+    /// The predictor.
     pub predictor: Predictor,
     _store: Store,
     begun_s: f64,
@@ -42,15 +42,15 @@ pub struct World {
     _folder: TempDir,
 }
 
-/// Seconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "the range of time that is shown ends now")]
+/// Returns the time in seconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "the time range of the dashboards ends now")]
 pub fn now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64()
 }
 
 impl World {
-    /// Starts it over a store, with or without a Prometheus; None where a program is missing, then the test by this name is
-    /// skipped, loudly.
+    /// Starts all processes with a store, with or without a Prometheus. Returns `None` and reports the test
+    /// as skipped if a program is missing.
     pub fn start(test: &str, store: Store, scraped: bool) -> Option<Self> {
         let prometheus = if scraped { Some(program("prometheus", test)?) } else { None };
         let trainer = binaries::find("evenstep-trainer", test)?;
@@ -66,7 +66,7 @@ impl World {
             let joined = client.join(ASKING, "asker");
             AllocateRequest::new(JobId::new(ASKING).expect("an id"), joined.generation, 0)
         };
-        // Steps of about 30 ms, and more of them than any test waits for.
+        // Steps of about 30 ms, and more of them than any test needs.
         let arguments = [
             format!("--workers={WORKERS}"),
             "--pace=1,2,4".to_owned(),
@@ -79,7 +79,7 @@ impl World {
             format!("--server={}", predictor.url),
         ];
         let training = Training::start(&trainer, folder.path(), &arguments.each_ref().map(String::as_str));
-        let launcher = training.process.line("where it shows its metrics", |line| {
+        let launcher = training.process.line("the address of its metrics", |line| {
             let (_, rest) = line.split_once("metrics: ")?;
             Some(rest.strip_suffix("/metrics")?.to_owned())
         });
@@ -101,8 +101,8 @@ impl World {
         })
     }
 
-    /// What a person does meanwhile: somebody asks twice, somebody asks for what there is not, an agent sends nonsense, and somebody
-    /// looks at the processes that train.
+    /// Sends requests during the run: a repeated request, a request for an unknown job, invalid telemetry,
+    /// and a query of the processes of the training run.
     pub fn goes_on(&self) {
         let client = self.predictor.client();
         assert_eq!(client.allocate(&self.asking).status, 200);
@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// What a dashboard shows: all time since the beginning, and either all workers or two of them.
+    /// Returns the view of a dashboard: the whole time range, and either all workers or two of them.
     pub fn view(&self, all_workers: bool) -> View {
         let workers = self.workers();
         let one = |value: &str| Chosen::One(value.to_owned());
@@ -135,13 +135,13 @@ impl World {
         }
     }
 
-    /// Workers of the job.
+    /// Returns the workers of the job.
     pub fn workers(&self) -> Vec<String> {
         workers(&self.predictor.client())
     }
 }
 
-/// Workers of the job, as the service says; none before there is the job.
+/// Returns the workers of the job as reported by the service; empty before the job exists.
 fn workers(client: &Client) -> Vec<String> {
     let reply = client.get(&format!("/v1/jobs/{JOB}/workers"));
     if reply.status == 404 {
@@ -151,7 +151,7 @@ fn workers(client: &Client) -> Vec<String> {
     view.workers.iter().map(|worker| worker.worker.as_str().to_owned()).collect()
 }
 
-/// The configuration as it is shipped, with addresses of this test, and in a hurry.
+/// Returns the shipped configuration with the addresses of this test and short intervals.
 fn configuration(addresses: [String; 3]) -> String {
     let mut config = shipped::text("prometheus/prometheus.yaml");
     let rules = shipped::path("prometheus/rules").canonicalize().expect("the rules");

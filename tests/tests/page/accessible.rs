@@ -1,4 +1,4 @@
-//! axe-core finds no serious or critical fault, on any page, in light and dark.
+//! axe-core finds no serious or critical fault on any page, in light and dark mode.
 
 use evenstep_tests::Browser;
 use evenstep_tests::browser::axe;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::scene::Scene;
 
-/// Runs in the page: the rules of WCAG 2.0 to 2.2, A and AA, and axe's own best practices.
+/// Script for the page: the rules of WCAG 2.0 to 2.2, A and AA, and axe's best practices.
 const RUN: &str = "const done = arguments[arguments.length - 1];
     axe.run(document, { resultTypes: ['violations'] }).then((found) => done(found.violations.map((fault) => ({
         rule: fault.id, impact: fault.impact, help: fault.help, where: fault.nodes.slice(0, 5).map((node) => node.html + ' ' + node.failureSummary),
@@ -53,7 +53,7 @@ fn axe_finds_nothing_serious() {
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
-/// What axe finds in the page that is open; `place` is said with each.
+/// Returns axe's findings in the open page, with `place` in each.
 pub fn serious_faults(browser: &Browser, axe: &str, place: &str) -> Vec<Value> {
     browser.run(axe);
     let found = browser.run_until_called(RUN);

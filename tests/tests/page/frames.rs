@@ -1,4 +1,4 @@
-//! How smooth the page is with many workers: frame times while steps come in, measured and said.
+//! Smoothness of the page with many workers: frame times while steps arrive, measured and printed.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use serde_json::Value;
 use crate::scene::Scene;
 
 const WORKERS: usize = 64;
-/// As many points as the page asks for of an hour.
+/// Number of points that the page requests for one hour.
 const STEPS: u64 = 620;
-/// Steps while frames are counted.
+/// Number of steps during the measurement.
 const LIVE_STEPS: usize = 100;
 
-/// Counts frames from now on: the time from each to the next, and how long the page's own work kept the browser in one piece.
+/// Script that measures the time between frames, and the duration of long tasks of the page.
 const COUNT: &str = "window.frames_ms = []; window.tasks_ms = []; let before = performance.now();
     const next = (now) => { window.frames_ms.push(now - before); before = now; requestAnimationFrame(next); };
     requestAnimationFrame(next);
@@ -27,7 +27,7 @@ fn sixty_four_workers_stay_smooth() {
     };
     scene.open_job();
     scene.browser.until(
-        "everybody is there",
+        "all workers are shown",
         &format!("document.querySelectorAll('.finish-rows > li').length === {WORKERS}"),
     );
     scene.browser.picture("job-64-workers");

@@ -1,4 +1,4 @@
-//! Everything can be reached and done without a mouse.
+//! All functions of the page work without a mouse.
 
 use crate::scene::{JOB, Scene};
 
@@ -8,7 +8,7 @@ const ESCAPE: char = '\u{e00c}';
 const LEFT: char = '\u{e012}';
 const SPACE: char = ' ';
 
-/// So many presses reach everything on a page.
+/// Maximum number of key presses to reach any element.
 const PRESSES_MAX: usize = 60;
 
 impl Scene {
@@ -18,14 +18,14 @@ impl Scene {
             self.browser.press(&[TAB]);
             let here = format!("const here = document.activeElement; return Boolean({expression})");
             if self.browser.run(&here) == true {
-                // Whoever goes by keyboard must see where they are.
+                // The focus must be visible.
                 let seen = "const style = getComputedStyle(document.activeElement); const after = getComputedStyle(document.activeElement, '::after');
                     return style.outlineStyle !== 'none' || after.outlineStyle !== 'none'";
-                assert_eq!(self.browser.run(seen), true, "{what}: the focus is not to be seen");
+                assert_eq!(self.browser.run(seen), true, "{what}: the focus is not visible");
                 return;
             }
         }
-        panic!("never reached by keyboard: {what}");
+        panic!("not reachable by keyboard: {what}");
     }
 }
 
@@ -39,13 +39,13 @@ fn the_page_works_by_keyboard() {
     assert_eq!(
         browser.run("return document.activeElement.className"),
         "skip",
-        "the first stop leads past the head"
+        "the first element skips the header"
     );
     browser.press(&[ENTER]);
     assert_eq!(browser.run("return document.activeElement.id"), "content");
     scene.tab_until("the job", "here.closest('.job')");
     browser.press(&[ENTER]);
-    // The focus goes along to the new page.
+    // The focus moves to the new page.
     browser.until(
         "the job's page has the focus",
         "document.activeElement.tagName === 'H1' && document.activeElement.innerText === 'resnet-50'",
@@ -58,16 +58,16 @@ fn the_page_works_by_keyboard() {
     browser.press(&[ENTER]);
     scene.tab_until("a worker of it", "here.type === 'checkbox'");
     browser.press(&[SPACE]);
-    browser.until("one is shown less", "document.querySelectorAll('.chip').length === 3");
+    browser.until("one worker fewer is shown", "document.querySelectorAll('.chip').length === 3");
     browser.press(&[ESCAPE]);
     browser.until("the list is closed", "!document.querySelector('details').open");
     scene.tab_until("a chart", "here.querySelector('canvas')");
     browser.press(&[LEFT, LEFT]);
     browser.until(
-        "the chart says a value at that moment",
+        "the chart shows a value at that moment",
         "document.activeElement.closest('figure').querySelector('.legend b').innerText !== ''",
     );
-    scene.tab_until("what can be done about a worker", "here.dataset.worker");
+    scene.tab_until("the actions for a worker", "here.dataset.worker");
     browser.press(&[ENTER]);
     browser.until("the dialog has the focus", "document.activeElement.closest('dialog')");
     browser.press(&[ESCAPE]);

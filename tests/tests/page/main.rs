@@ -1,4 +1,5 @@
-//! The page at `/`, in a real browser, over a real predictor. Pictures of it are kept under `target/pictures`.
+//! Tests of the page at `/` in a real browser, with a real predictor. Pictures are saved in
+//! `target/pictures`.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 

@@ -1,10 +1,10 @@
-//! In the dark, on a phone, and for who does not like things that move.
+//! Dark mode, phone size and reduced motion.
 
 use evenstep_tests::browser::{DESKTOP, PHONE};
 
 use crate::scene::Scene;
 
-/// No page is wider than the window: nobody has to push it from side to side.
+/// Whether a page is wider than the window, which would require horizontal scrolling.
 const OVERFLOWS: &str = "document.documentElement.scrollWidth > document.documentElement.clientWidth";
 
 #[test]
@@ -18,8 +18,8 @@ fn every_page_fits_a_phone_and_follows_the_scheme() {
     scene.open_job();
     let light = browser.run(ground);
     let moving = "return getComputedStyle(document.querySelector('.took')).transitionDuration";
-    assert_eq!(browser.run(moving), "0s", "nothing moves where that is not wanted");
-    // As the system goes, so does the page.
+    assert_eq!(browser.run(moving), "0s", "no motion with reduced motion");
+    // The page follows the system's color scheme.
     browser.prefer(&[("prefers-color-scheme", "dark")]);
     browser.until("the page is dark", "document.documentElement.dataset.theme === 'dark'");
     assert_ne!(browser.run(ground), light);
@@ -29,7 +29,7 @@ fn every_page_fits_a_phone_and_follows_the_scheme() {
         ("#/jobs/resnet-50", "Workers", "job-phone"),
         ("#/nodes", "node-a", "nodes-phone"),
         ("#/nodes/node-a", "Processors", "node-phone"),
-        ("#/store", "What is kept", "store-phone"),
+        ("#/store", "Contents", "store-phone"),
         ("#/reports", "Open a report file", "reports-phone"),
     ] {
         browser.resize(PHONE);
@@ -38,7 +38,7 @@ fn every_page_fits_a_phone_and_follows_the_scheme() {
         assert_eq!(browser.run(&format!("return {OVERFLOWS}")), false, "{page:?} is wider than a phone");
         browser.picture(picture);
     }
-    // Chosen by hand, it stays chosen.
+    // A scheme that was chosen by hand is kept.
     browser.resize(DESKTOP);
     browser.click("#theme");
     browser.open(&scene.at(""));

@@ -1,4 +1,4 @@
-//! Jobs at a glance, a job as it runs, and what is said where there is nothing to see.
+//! The list of jobs, a running job, and the messages of empty pages.
 
 use crate::scene::{JOB, Scene, worker};
 
@@ -10,7 +10,7 @@ fn an_empty_service_says_how_to_begin() {
     let Some(scene) = Scene::empty("opens::an_empty_service_says_how_to_begin") else { return };
     scene.browser.open(&scene.at(""));
     scene.browser.says("main", "No job yet");
-    // What it tells people to type names this very service.
+    // The suggested command contains the address of this service.
     scene.browser.says("pre", &scene.gate.url());
     scene.browser.picture("empty");
     scene.browser.open(&scene.at("#/nodes"));
@@ -31,10 +31,10 @@ fn the_api_is_shown_and_can_be_tried() {
     let operations: usize =
         paths["paths"].as_object().unwrap().values().map(|methods| methods.as_object().unwrap().len()).sum();
     scene.browser.until(
-        "every operation has its place",
+        "every operation is listed",
         &format!("document.querySelectorAll('.operation').length === {operations}"),
     );
-    // Every one can be opened; the fields of what is sent and answered are listed.
+    // Every operation can be opened, and lists the fields of requests and responses.
     scene.browser.run("document.querySelectorAll('.operation').forEach((card) => { card.open = true; })");
     scene.browser.says("#post-allocate", "iteration");
     scene.browser.click("#get-v1-jobs button");
@@ -54,7 +54,7 @@ fn a_job_opens_and_follows_its_steps() {
     scene.browser.click(".job h2 a");
     scene.browser.says("h1", JOB);
     scene.open_job();
-    // A bar for each worker, and its numbers are the service's.
+    // One bar per worker, with the values of the service.
     scene.browser.until(
         "a bar for each worker",
         &format!("document.querySelectorAll('.finish-rows > li').length === {WORKERS}"),
@@ -66,23 +66,23 @@ fn a_job_opens_and_follows_its_steps() {
     scene.browser.says(".log", "Joined");
     let latest = scene.reported() - 1;
     scene.browser.until(
-        "the latest that was reported",
+        "the latest reported iteration",
         &format!("[...document.querySelectorAll('.figures dd')].at(-1).innerText === '{latest}'"),
     );
-    // Live: what is reported now is shown without anybody asking.
+    // Live updates: new reports are shown without a reload.
     for _ in 0..3 {
         scene.step();
         let latest = scene.reported() - 1;
         let figure = "[...document.querySelectorAll('.figures dd')].at(-1).innerText";
         scene.browser.until(&format!("iteration {latest} is shown"), &format!("{figure} === '{latest}'"));
     }
-    // The numbers of the table are those of one iteration. It is drawn once it is in view.
+    // The values of the table belong to one iteration. The table is drawn when it is in view.
     scene.browser.run("document.querySelector('.tall').scrollIntoView()");
     let batches =
         "[...document.querySelectorAll('.tall tbody tr')].map((row) => Number(row.cells[2].innerText))";
     let whole = 64 * WORKERS;
     scene.browser.until(
-        "the batches are those of an iteration",
+        "the batches belong to one iteration",
         &format!("{batches}.reduce((a, b) => a + b) === {whole}"),
     );
     scene.browser.run("scrollTo(0, 0)");
@@ -96,12 +96,12 @@ fn a_job_that_goes_while_it_is_looked_at_is_said_to_be_gone() {
     let Some(scene) = Scene::with_job(name, 2, 3) else { return };
     scene.open_job();
     assert_eq!(scene.client().delete(&format!("/v1/jobs/{JOB}")).status, 204);
-    scene.browser.says("main", "This job is not here");
+    scene.browser.says("main", "Unknown job");
     scene.browser.click("main a");
     scene.browser.says("main", "No job yet");
 }
 
-/// Names are text wherever they are shown, whatever is in them.
+/// Names are always shown as text, whatever they contain.
 #[test]
 fn a_name_is_never_markup() {
     let Some(scene) = Scene::with_job("opens::a_name_is_never_markup", 2, 2) else { return };

@@ -1,4 +1,4 @@
-//! What an operator wants of a worker: with the token only, and said in words.
+//! Operator actions on a worker: only with the token, with messages.
 
 use evenstep_protocol::{WorkerView, WorkersView};
 
@@ -19,10 +19,10 @@ fn a_worker_is_paused_pinned_and_let_go_with_the_token_only() {
     browser.click(&button);
     browser.click("dialog input[value=pause]");
     browser.click("dialog [type=submit]");
-    browser.says("dialog .error", "asks for its operator token");
+    browser.says("dialog .error", "Enter the operator token");
     browser.fill("dialog [name=token]", "wrong");
     browser.click("dialog [type=submit]");
-    browser.until("the refusal is said", "document.querySelector('dialog .error').innerText.length > 20 && !document.querySelector('dialog .error').innerText.includes('asks for')");
+    browser.until("the rejection is shown", "document.querySelector('dialog .error').innerText.length > 20 && !document.querySelector('dialog .error').innerText.includes('Enter')");
     browser.picture("operator-wrong");
     assert_eq!(view(&scene, 1).operator_override, None, "nothing was changed");
 
@@ -33,15 +33,15 @@ fn a_worker_is_paused_pinned_and_let_go_with_the_token_only() {
     browser.says(".tall tbody", "paused by an operator");
     assert!(view(&scene, 1).operator_override.unwrap().paused);
 
-    // The token is known now, in this tab, and nowhere in the page.
+    // The token is now known in this tab, but not in the page.
     browser.click(&button);
     browser.until(
-        "nobody is asked again",
+        "the token is not requested again",
         "document.querySelector('dialog [name=token]').closest('label').hidden",
     );
     browser.click("dialog input[value=pin]");
     browser.click("dialog [type=submit]");
-    browser.says("dialog .error", "Say how many");
+    browser.says("dialog .error", "Enter the number of samples");
     browser.fill("dialog [name=pinned]", "17");
     browser.click("dialog [type=submit]");
     browser.says(".tall tbody", "pinned to 17 samples");
@@ -55,7 +55,7 @@ fn a_worker_is_paused_pinned_and_let_go_with_the_token_only() {
     browser.click("dialog [type=submit]");
     browser.says(".toast", "evenstep decides again");
     assert_eq!(view(&scene, 1).operator_override, None);
-    // The browser itself reports the refused request; there is nothing else.
+    // The browser itself reports the rejected request; there are no other complaints.
     let others: Vec<String> = browser.complaints().into_iter().filter(|line| !line.contains("401")).collect();
     assert!(others.is_empty(), "{others:#?}");
 }

@@ -1,4 +1,5 @@
-//! Reports open from the page, and can do nothing to it; those of evenstep draw their charts wherever they are opened.
+//! Reports open in the page without access to it; evenstep's reports draw their charts wherever they are
+//! opened.
 
 use evenstep_report::{Axis, Bar, Chart, Layer, Mark, Report, RuleAt, Section, Span, Table};
 use evenstep_tests::Browser;
@@ -7,7 +8,7 @@ use evenstep_tests::browser::{PHONE, axe};
 use crate::accessible::serious_faults;
 use crate::scene::Scene;
 
-/// A page that says what it is, wears a style of its own, and tries to get at what is not its own.
+/// A page with text and a style that tries to access data outside of it.
 const REPORT: &str =
     "<!doctype html><title>r</title><style>p { color: rgb(1, 2, 3) }</style><p id=words>a report</p><script>
     const tried = [];
@@ -35,7 +36,7 @@ fn reports_open_from_the_folder_and_from_a_file() {
     browser.says("main > div > h2", "mine.html");
     shown_and_harmless(&scene);
     browser.picture("report");
-    // What it tried was refused, and the browser says so of nothing but the report.
+    // Its attempts were blocked, and the browser complains only about the report.
     let others: Vec<String> = browser
         .complaints()
         .into_iter()
@@ -44,9 +45,9 @@ fn reports_open_from_the_folder_and_from_a_file() {
     assert!(others.is_empty(), "{others:#?}");
 }
 
-/// The frame is of another origin: only the browser itself sees into it.
+/// The frame has another origin: only the browser can look inside.
 fn shown_and_harmless(scene: &Scene) {
-    scene.browser.until("there is a frame", "document.querySelector('iframe.report')");
+    scene.browser.until("a frame exists", "document.querySelector('iframe.report')");
     scene.browser.in_frame("iframe.report", |browser| {
         browser.says("#words", "a report tried 0");
         assert_eq!(browser.run("return getComputedStyle(document.querySelector('p')).color"), "rgb(1, 2, 3)");
@@ -55,16 +56,16 @@ fn shown_and_harmless(scene: &Scene) {
     assert_ne!(scene.browser.run("return document.title"), "taken");
 }
 
-/// Would change the title if it were read as markup.
+/// Text that would change the title if it were parsed as markup.
 const HOSTILE: &str =
     "</script><img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&amp;";
 
-/// A chart with these marks.
+/// Returns a chart with these marks.
 fn chart(title: &str, y: Axis, marks: Vec<Mark>) -> Chart {
     Chart { title: title.into(), description: HOSTILE.into(), x: Axis::new("iteration", ""), y, marks }
 }
 
-/// A report with every kind of mark.
+/// Returns a report with every kind of mark.
 fn every_mark() -> Report {
     let wave = |k: u32| 0.1 + 0.05 * (f64::from(k) / 9.0).sin();
     let points = |of: &dyn Fn(u32) -> f64| (0..200).map(|k| (f64::from(k), of(k))).collect::<Vec<_>>();
@@ -132,10 +133,10 @@ fn every_mark() -> Report {
     }
 }
 
-/// Four charts are drawn with ink of their own, and no text was read as markup.
+/// Asserts that four charts are drawn, and that no text was parsed as markup.
 fn drawn(browser: &Browser) {
     browser.until("the charts have frames", "document.querySelectorAll('.figure .plot').length === 4");
-    // What is out of view is drawn when it is printed, or scrolled to.
+    // Charts out of view are drawn when they are printed or scrolled into view.
     browser.run("dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'));");
     browser.until("every chart is drawn", "document.querySelectorAll('canvas').length === 4");
     let ink = "[...document.querySelectorAll('canvas')].every((canvas) => \
@@ -146,7 +147,7 @@ fn drawn(browser: &Browser) {
     assert_eq!(browser.text(".nodata:not([hidden])"), "no data");
 }
 
-/// The data of a chart as a table, the first row without its spaces.
+/// Returns the data of a chart as a table, the first row without spaces.
 fn table_behind(browser: &Browser, title: &str) -> String {
     let row = format!(
         "const figure = [...document.querySelectorAll('figure')].find((figure) => figure.querySelector('h3').textContent === '{title}');
@@ -170,12 +171,12 @@ fn a_report_draws_its_charts_from_a_file_and_from_the_service() {
     assert_eq!(
         table_behind(browser, "Step time"),
         format!("0|100|{}|", "90 … 110"),
-        "seconds read as milliseconds"
+        "seconds are shown as milliseconds"
     );
     assert_eq!(table_behind(browser, "Batches"), "0|3.1|2.1");
     assert_eq!(table_behind(browser, "Percentiles"), "p50|420|260");
     assert_eq!(table_behind(browser, "One step"), format!("node-a/0|compute: {HOSTILE}|0|0.3"));
-    // Read point by point, without a pointer.
+    // Points can be read without a pointer.
     browser.run("document.querySelector('.plot').focus()");
     browser.press(&['\u{e011}', '\u{e014}']);
     browser.says(".figure .plot + .axis", "iteration 1");
@@ -185,12 +186,12 @@ fn a_report_draws_its_charts_from_a_file_and_from_the_service() {
     scene.no_complaints();
 
     browser.open(&scene.at("#/reports/every.html"));
-    browser.until("there is a frame", "document.querySelector('iframe.report')");
+    browser.until("a frame exists", "document.querySelector('iframe.report')");
     browser.in_frame("iframe.report", drawn);
     browser.open(&scene.at("#/reports"));
     browser.says("main", "every.html");
     browser.fill("#report-file", path.to_str().unwrap());
-    browser.until("there is a frame", "document.querySelector('iframe.report')");
+    browser.until("a frame exists", "document.querySelector('iframe.report')");
     browser.in_frame("iframe.report", drawn);
     scene.no_complaints();
 }
@@ -202,7 +203,7 @@ fn axe_finds_nothing_serious_in_a_report() {
     let Some(browser) = Browser::start(name) else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("report.html");
-    // The policy of the report would keep axe out as well.
+    // The policy of the report would also block axe.
     let html = every_mark().to_html().replacen("http-equiv", "data-left-out", 1);
     std::fs::write(&path, html).unwrap();
     for scheme in ["light", "dark"] {

@@ -1,4 +1,4 @@
-//! The predictor goes away and comes back: the page says since when it is stale, and finds back to it by itself.
+//! The predictor is down for a while: the page shows since when it is stale, and reconnects by itself.
 
 use crate::scene::{JOB, Scene};
 
@@ -9,8 +9,8 @@ fn the_page_outlives_the_predictor() {
     scene.predictor.process.kill();
     scene.gate.cut();
     scene.browser.says("#notice", "Stale since");
-    scene.browser.until("the light says so", "document.querySelector('#light').innerText === 'Stale'");
-    // What was known stays to be seen.
+    scene.browser.until("the light is stale", "document.querySelector('#light').innerText === 'Stale'");
+    // Known data stays visible.
     scene.browser.says("h1", JOB);
     scene.browser.picture("job-stale");
     scene.predictor.restart();
@@ -18,19 +18,21 @@ fn the_page_outlives_the_predictor() {
     scene
         .browser
         .until("the page is live again", "document.querySelector('#light').dataset.state === 'live'");
-    scene.browser.until("nothing is said to be stale", "document.querySelector('#notice').innerText === ''");
+    scene
+        .browser
+        .until("the stale notice has disappeared", "document.querySelector('#notice').innerText === ''");
     scene.step();
     scene.step();
     let latest = scene.reported() - 1;
     let figure = "[...document.querySelectorAll('.figures dd')].at(-1).innerText";
-    scene.browser.until("what comes after is shown", &format!("{figure} === '{latest}'"));
-    // The browser itself reports requests that nobody answered; there is nothing else.
+    scene.browser.until("later iterations are shown", &format!("{figure} === '{latest}'"));
+    // The browser itself reports requests without a response; there are no other complaints.
     let others: Vec<String> =
         scene.browser.complaints().into_iter().filter(|line| !line.contains("net::ERR_")).collect();
     assert!(others.is_empty(), "{others:#?}");
 }
 
-/// The list of jobs as well.
+/// The list of jobs reconnects too.
 #[test]
 fn the_list_of_jobs_finds_back_too() {
     let Some(mut scene) = Scene::with_job("restart::the_list_of_jobs_finds_back_too", 2, 3) else { return };

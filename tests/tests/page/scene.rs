@@ -1,4 +1,4 @@
-//! A predictor with a job whose workers report, and a browser that looks at it.
+//! A predictor with a job whose workers report, and a browser with its page.
 
 use evenstep_protocol::{
     AllocateAnswer, AllocateRequest, JobId, JobSpec, JoinRequest, NodeId, NodeSample, TelemetryBatch,
@@ -8,12 +8,12 @@ use evenstep_tests::store::sqlite_address;
 use evenstep_tests::{Browser, Client, Gate, Predictor, binaries};
 use tempfile::TempDir;
 
-/// What the page asks operators for.
+/// Operator token.
 pub const TOKEN: &str = "correct-horse-battery-staple";
-/// The job that it is about.
+/// The job of the page.
 pub const JOB: &str = "resnet-50";
 
-/// Everything that a test needs; the page's address stays the same while the predictor comes and goes.
+/// Predictor, job and browser of a test. The page's address stays the same while the predictor restarts.
 pub struct Scene {
     pub browser: Browser,
     pub gate: Gate,
@@ -25,7 +25,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A predictor without any job. None where a program is missing.
+    /// Starts a predictor without jobs. Returns `None` if a program is missing.
     pub fn empty(test: &str) -> Option<Self> {
         let binary = binaries::find("evenstep-predictor", test)?;
         let browser = Browser::start(test)?;
@@ -39,7 +39,7 @@ impl Scene {
         Some(Self { browser, gate, predictor, folder, generation: 0, next: 0, reports: Vec::new() })
     }
 
-    /// One with a job of so many workers that have done so many steps.
+    /// Starts a predictor with a job of this number of workers and finished steps.
     pub fn with_job(test: &str, workers: usize, steps: u64) -> Option<Self> {
         let mut scene = Self::empty(test)?;
         let client = scene.client();
@@ -61,7 +61,7 @@ impl Scene {
         self.predictor.client()
     }
 
-    /// An iteration: it is asked for, computed and, with the next one, reported.
+    /// Runs an iteration: requests it, computes it, and reports it with the next request.
     pub fn step(&mut self) {
         let mut request = AllocateRequest::new(JobId::new(JOB).unwrap(), self.generation, self.next);
         request.reports = std::mem::take(&mut self.reports);
@@ -86,12 +86,12 @@ impl Scene {
         self.next += 1;
     }
 
-    /// Iterations that were reported so far: the page's latest is the one before.
+    /// Returns the number of iterations reported so far; the page's latest iteration is one less.
     pub fn reported(&self) -> u64 {
         self.next - 1
     }
 
-    /// Telemetry of a node.
+    /// Sends telemetry of a node.
     pub fn measure(&self, node: &str) {
         let now = now_unix_ms();
         let sample = |ago: i64| {
@@ -120,37 +120,38 @@ impl Scene {
         assert_eq!(reply.status, 200, "{reply:?}");
     }
 
-    /// The address of a place on the page.
+    /// Returns the address of a place on the page.
     pub fn at(&self, place: &str) -> String {
         format!("{}/{place}", self.gate.url())
     }
 
-    /// Opens the job's page, and waits until all of it is there and live.
+    /// Opens the job's page, and waits until it is complete and live.
     pub fn open_job(&self) {
         self.browser.open(&self.at(&format!("#/jobs/{JOB}")));
         self.browser.until("the page is live", "document.querySelector('#light')?.dataset.state === 'live'");
         self.browser.until("the charts are drawn", "document.querySelectorAll('canvas').length >= 2");
-        self.browser.until("the workers are there", "document.querySelectorAll('.tall tbody tr').length > 0");
+        self.browser.until("the workers are shown", "document.querySelectorAll('.tall tbody tr').length > 0");
     }
 
-    /// Asserts that the console has nothing to complain of.
+    /// Asserts that the console has no complaints.
     pub fn no_complaints(&self) {
         let complaints = self.browser.complaints();
         assert!(complaints.is_empty(), "{complaints:#?}");
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "samples that are looked at now were taken now")]
+#[expect(clippy::disallowed_methods, reason = "samples must have the current time")]
 fn now_unix_ms() -> i64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as i64
 }
 
-/// The id of the worker at a place.
+/// Returns the id of the worker at a place.
 pub fn worker(place: usize) -> WorkerId {
     WorkerId::new(format!("node-{}/{}", char::from(b'a' + (place % 16) as u8), place / 16)).unwrap()
 }
 
-/// How fast a rank is in an iteration, in samples per second: unequal, and never quite the same.
+/// Returns the speed of a rank in an iteration, in samples per second: unequal between ranks, and slightly
+/// variable.
 fn speed(rank: u64, iteration: u64) -> f64 {
     let base = [4100.0, 2600.0, 3000.0, 1200.0][rank as usize % 4];
     let wobble = ((iteration * 7 + rank * 13) % 23) as f64 / 23.0 - 0.5;

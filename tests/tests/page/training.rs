@@ -1,4 +1,4 @@
-//! The page beside a real training run.
+//! The page during a real training run.
 
 use evenstep_tests::binaries;
 use evenstep_tests::training::Training;
@@ -28,19 +28,19 @@ fn a_real_training_run_is_followed() {
             &format!("--server={}", scene.gate.url()),
         ],
     );
-    // It appears by itself, as soon as it is there.
+    // The job appears without a reload.
     browser.says("main", "real");
     browser.click(".job h2 a");
     let figure = "Number([...document.querySelectorAll('.figures dd')].at(-1).innerText.replaceAll(',', ''))";
-    browser.until("it goes on", &format!("{figure} > 30"));
+    browser.until("iterations advance", &format!("{figure} > 30"));
     let seen = browser.run(&format!("return {figure}")).as_u64().unwrap();
-    browser.until("and on", &format!("{figure} > {}", seen + 30));
+    browser.until("iterations advance further", &format!("{figure} > {}", seen + 30));
     browser.until("three bars", "document.querySelectorAll('.finish-rows > li').length === 3");
     browser.says(".log", "Shares changed");
     browser.picture("training");
     training.process.terminate();
     training.process.wait();
-    // Those who leave are said to have left.
+    // Workers that leave are reported as left.
     browser.says(".log", "Left");
     scene.no_complaints();
 }

@@ -1,4 +1,4 @@
-//! Background jobs beside a real run: what the service allows is spent, and the run is what it would have been.
+//! Background jobs during a real run: they use the allowed time, and the run is unchanged.
 
 use evenstep_protocol::AllocateAnswer;
 use evenstep_tests::training::Training;
@@ -6,13 +6,14 @@ use evenstep_tests::{Predictor, binaries};
 
 const ITERATIONS: u64 = 30;
 
-/// Samples that the background jobs of all ranks trained on, by what the run said.
+/// Returns the samples that each rank's background job trained on, from the run's output.
 fn samples(said: &str) -> Vec<u64> {
     let told = said.lines().filter_map(|line| line.split_once("background job: ")?.1.split_once(" samples"));
     told.map(|(samples, _)| samples.parse().unwrap()).collect()
 }
 
-/// One worker is twice as fast and shares cannot follow, so it has slack. Where nobody asks for background work no answer says anything of it.
+/// One worker is twice as fast and shares cannot follow, so it has slack. Without background work,
+/// allocations have no budgets.
 #[test]
 fn slack_is_spent_and_the_run_ends_as_without() {
     let name = "background::slack_is_spent_and_the_run_ends_as_without";
@@ -30,7 +31,7 @@ fn slack_is_spent_and_the_run_ends_as_without() {
         let job = format!("--job={job}");
         let steps = format!("--steps={ITERATIONS}");
         let common = [&*server, &job, &steps, "--ask=boundary", "--workers=2", "--global-batch=128"];
-        // Halves, and nothing else.
+        // Equal halves are the only possible split.
         let uneven = ["--quantum=64", "--samples=1024", "--pace=1,2", "--verify-gradient=5"];
         let mut training = Training::start(&trainer, &folder, &[&common[..], &uneven, more].concat());
         let said = training.succeed();
@@ -42,7 +43,7 @@ fn slack_is_spent_and_the_run_ends_as_without() {
     assert!(spent.iter().sum::<u64>() > 0, "{spent:?}");
     assert!((beside - alone).abs() <= 1e-6 * alone, "{beside} {alone}");
     for (job, asked) in [("beside", true), ("alone", false)] {
-        // One that came too late may be missing.
+        // A late allocation may be missing.
         let answers = (0..ITERATIONS).rev().map(|iteration| predictor.client().allocated(job, iteration));
         let answer: AllocateAnswer = answers.into_iter().find(|reply| reply.status == 200).unwrap().json();
         let slack: Vec<_> = answer.allocations.iter().map(|share| share.background).collect();

@@ -1,4 +1,4 @@
-//! Samples of an agent: none lost and none stored twice, whatever happens on the way.
+//! Delivery of an agent's samples: none is lost and none is stored twice, despite any failure.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use evenstep_tests::wait::until;
 use evenstep_tests::{Gate, Predictor, binaries};
 use sqlx::{ConnectOptions, Connection, Row};
 
-/// For each life of the agent: the first and the last sequence number, how many there are, and how many differ.
+/// Returns for each life of the agent the first and the last sequence number, the number of samples, and the
+/// number of distinct samples.
 async fn sequences(store: &Path) -> Vec<(String, [i64; 4])> {
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(store).read_only(true);
     let mut connection = options.connect().await.unwrap();

@@ -1,4 +1,4 @@
-//! Elastic training: workers are killed, stalled, told to leave and started again, and the run goes on.
+//! Elastic training: workers are killed, stalled, stopped and restarted, and the run continues.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,7 +17,7 @@ const KILLS: usize = 20;
 
 pub fn train(trainer: &Path, folder: &Path, more: &[&str]) -> Training {
     let samples = format!("--samples={SAMPLES}");
-    // In 64 bits the order of additions is no excuse: a step too many or too few would show.
+    // In 64 bits the order of additions has no visible effect, so one step too many or too few would show.
     let common =
         ["--elastic", "--global-batch=50", "--lr=0.01", "--dtype=float64", "--worker-id=w", &samples];
     Training::start(trainer, folder, &[&common, more].concat())
@@ -27,13 +27,14 @@ pub fn kill(training: &Training, slot: usize) {
     send(training.worker(slot), Signal::KILL);
 }
 
-/// Waits until `workers` have gone on for the `times`-th time.
+/// Waits until `workers` workers have continued for the `times`-th time.
 pub fn go_on(training: &Training, workers: usize, times: usize) {
-    let words = format!("{workers} go on in round");
+    let words = format!("{workers} workers continue in round");
     training.until(&words, || training.process.said().matches(&words).count() >= times);
 }
 
-/// Asserts that an undisturbed run of as many iterations ends with the same loss, and says both.
+/// Asserts that an undisturbed run of the same number of iterations ends with the same loss. Returns a
+/// summary of both.
 pub fn same_loss_as_undisturbed(trainer: &Path, training: &Training, policy: &str) -> String {
     let end = training.end(policy);
     let folder = tempfile::tempdir().unwrap();
@@ -49,7 +50,7 @@ pub fn same_loss_as_undisturbed(trainer: &Path, training: &Training, policy: &st
     )
 }
 
-/// Any of four is killed, rank 0 as well, and comes back: twenty times in one run.
+/// Any of four workers, rank 0 included, is killed and returns, twenty times in one run.
 #[test]
 fn a_run_loses_a_worker_and_gets_it_back_twenty_times() {
     let name = "elastic::a_run_loses_a_worker_and_gets_it_back_twenty_times";
@@ -75,19 +76,19 @@ fn a_run_loses_a_worker_and_gets_it_back_twenty_times() {
     let mut noticed: Vec<Duration> = Vec::new();
     training.until("it trains", || training.record_bytes() > 4000);
     for times in 1..=KILLS {
-        // At any moment of an iteration, a few iterations later.
+        // At any point of an iteration, a few iterations later.
         let more = training.record_bytes() + random.random_range(0..20_000);
-        training.until("it trains on", || training.record_bytes() >= more);
+        training.until("training continues", || training.record_bytes() >= more);
         let killed = Instant::now();
         kill(&training, random.random_range(0..4));
-        training.until("the others go on", || {
-            training.process.said().matches("go on in round").count() >= 2 * times - 1
+        training.until("the others continue", || {
+            training.process.said().matches("workers continue in round").count() >= 2 * times - 1
         });
         noticed.push(killed.elapsed());
         go_on(&training, 4, times);
     }
     let more = training.record_bytes() + 20_000;
-    training.until("it trains on", || training.record_bytes() >= more);
+    training.until("training continues", || training.record_bytes() >= more);
     training.process.terminate();
     training.process.wait();
 
@@ -96,8 +97,8 @@ fn a_run_loses_a_worker_and_gets_it_back_twenty_times() {
     took.sort_by(f64::total_cmp);
     noticed.sort();
     println!(
-        "{KILLS} kills, {} regroupings: from the failure to the next finished iteration {:.3} s (median), {:.3} s (most); \
-         from the kill to the word of it {:.3?} (median), {:.3?} (most)",
+        "{KILLS} kills, {} regroupings: from the failure to the next finished iteration {:.3} s (median), {:.3} s (maximum); \
+         from the kill to its message {:.3?} (median), {:.3?} (maximum)",
         took.len(),
         took[took.len() / 2],
         took[took.len() - 1],
@@ -106,21 +107,26 @@ fn a_run_loses_a_worker_and_gets_it_back_twenty_times() {
     );
     assert_eq!(regroups.iter().filter(|line| line["gone"] != serde_json::json!([])).count(), KILLS);
     training.no_sample_twice_and_none_left_out("evenstep", SAMPLES);
-    let new_rank0s = training.process.said().matches("is rank 0 now").count();
+    let new_rank0s = training.process.said().matches("is now rank 0").count();
     assert!(new_rank0s > 0, "rank 0 was never killed");
     let iterations = training.iterations("evenstep");
     let generations: BTreeSet<u64> =
         iterations.iter().filter_map(|line| line["generation"].as_u64()).collect();
     println!(
-        "{new_rank0s} new rank 0s; {} iterations, answered for in {} generations",
+        "{new_rank0s} new rank 0s; {} iterations, allocated in {} generations",
         iterations.len(),
         generations.len()
     );
-    assert!(generations.len() >= KILLS / 2, "the predictor heard too little: {}", training.process.said());
+    assert!(
+        generations.len() >= KILLS / 2,
+        "the predictor received too few generations: {}",
+        training.process.said()
+    );
     println!("{}", same_loss_as_undisturbed(&trainer, &training, "evenstep"));
 }
 
-/// Two at once; then one more while the round is open, which a stalled worker holds up; and the stalled one comes back.
+/// Two workers die at once; then another one while the round is open because of a stalled worker; then the
+/// stalled worker continues.
 #[test]
 fn workers_die_at_once_and_while_the_others_regroup() {
     let name = "elastic::workers_die_at_once_and_while_the_others_regroup";
@@ -129,7 +135,7 @@ fn workers_die_at_once_and_while_the_others_regroup() {
     let mut training = train(
         &trainer,
         folder.path(),
-        // Whoever waits for the stalled one alone learns of it by the timeout.
+        // A worker that waits only for the stalled one notices it by the timeout.
         &["--workers=4", "--policy=even", "--pace=1,1,1,1", "--steps=1000000", "--timeout-s=10"],
     );
     training.until("it trains", || training.record_bytes() > 4000);
@@ -142,17 +148,17 @@ fn workers_die_at_once_and_while_the_others_regroup() {
     let stalled = training.worker(1);
     send(stalled, Signal::STOP);
     kill(&training, 2);
-    training.until("the launcher knows", || training.process.said().contains("(3 of 10 restarts)"));
-    // Whoever is left waits for the stalled one now, or will.
+    training.until("a restart", || training.process.said().contains("(3 of 10 restarts)"));
+    // The remaining worker waits for the stalled one now, or will.
     kill(&training, 0);
-    training.until("the launcher knows", || training.process.said().contains("(4 of 10 restarts)"));
-    // After three seconds without a sign of life the others go on without it.
+    training.until("a restart", || training.process.said().contains("(4 of 10 restarts)"));
+    // After three seconds without a heartbeat the others continue without the stalled worker.
     go_on(&training, 3, 1);
     send(stalled, Signal::CONT);
     go_on(&training, 4, 2);
     let more = training.record_bytes() + 10_000;
-    training.until("it trains on", || training.record_bytes() >= more);
-    assert_eq!(training.worker(1), stalled, "it was not started again");
+    training.until("training continues", || training.record_bytes() >= more);
+    assert_eq!(training.worker(1), stalled, "it was not restarted");
 
     training.process.terminate();
     training.process.wait();
@@ -160,7 +166,8 @@ fn workers_die_at_once_and_while_the_others_regroup() {
     println!("{}", same_loss_as_undisturbed(&trainer, &training, "even"));
 }
 
-/// Told to leave, a worker leaves; with too few the run pauses; when nobody is left who knows the parameters it ends.
+/// A worker leaves after a signal; with too few workers the run pauses; without a worker that has the
+/// parameters it ends.
 #[test]
 fn workers_leave_too_few_pause_and_nobody_is_the_end() {
     let name = "elastic::workers_leave_too_few_pause_and_nobody_is_the_end";
@@ -177,15 +184,18 @@ fn workers_leave_too_few_pause_and_nobody_is_the_end() {
     send(training.worker(0), Signal::TERM);
     go_on(&training, 2, 1);
     let said = training.process.said();
-    assert!(said.contains("w/0: left as told") && said.contains("w/1 is rank 0 now"), "{said}");
+    assert!(
+        said.contains("w/0: left the run after a signal") && said.contains("w/1 is now rank 0"),
+        "{said}"
+    );
 
     kill(&training, 2);
     go_on(&training, 2, 2);
     let said = training.process.said();
-    assert!(said.contains("paused: 1 live, and --min-workers is 2"), "{said}");
+    assert!(said.contains("paused: live workers 1, --min-workers 2"), "{said}");
 
     let more = training.record_bytes() + 10_000;
-    training.until("it trains on", || training.record_bytes() >= more);
+    training.until("training continues", || training.record_bytes() >= more);
     training.no_sample_twice_and_none_left_out("even", SAMPLES);
     let victims = [training.worker(1), training.worker(2)];
     for victim in victims {
@@ -193,7 +203,7 @@ fn workers_leave_too_few_pause_and_nobody_is_the_end() {
     }
     assert_eq!(training.process.wait().code(), Some(1));
     let said = training.process.said();
-    assert!(said.contains("launch: error: every worker that held the parameters is gone"), "{said}");
+    assert!(said.contains("launch: error: no worker with the parameters is left"), "{said}");
 
     let other = tempfile::tempdir().unwrap();
     let mut resumed =
@@ -203,14 +213,16 @@ fn workers_leave_too_few_pause_and_nobody_is_the_end() {
     println!("{}", same_loss_as_undisturbed(&trainer, &resumed, "even"));
 }
 
-/// Without a launcher: a third worker makes the job grow, a death is noticed by its silence, and a name is taken once.
+/// Without a launcher: a third worker makes the job grow, a death is noticed by missing heartbeats, and
+/// worker ids are unique.
 #[test]
 fn workers_that_join_by_hand_come_and_go() {
     let name = "elastic::workers_that_join_by_hand_come_and_go";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     let folder = tempfile::tempdir().unwrap();
     let store = Process::start(Command::new(&trainer).args(["store", "--bind=127.0.0.1:0"]));
-    let address = store.line("where it is", |line| line.strip_prefix("store ").map(str::to_owned));
+    let address =
+        store.line("the address of the store", |line| line.strip_prefix("store ").map(str::to_owned));
     let join = |rank: usize| {
         let samples = format!("--samples={SAMPLES}");
         let (rank, store) = (format!("--rank={rank}"), format!("--store={address}"));
@@ -225,13 +237,13 @@ fn workers_that_join_by_hand_come_and_go() {
     let mut namesake = join(1);
     assert_eq!(namesake.process.wait().code(), Some(1));
     let said = namesake.process.said();
-    assert!(said.contains("another live worker calls itself w/1"), "{said}");
+    assert!(said.contains("another live worker has the id w/1"), "{said}");
     go_on(&first, 3, 2);
 
     first.process.kill();
     go_on(&second, 2, 1);
     let more = second.record_bytes() + 10_000;
-    second.until("it trains on", || second.record_bytes() >= more);
+    second.until("training continues", || second.record_bytes() >= more);
     send(third.process.id(), Signal::INT);
     second.succeed();
     third.succeed();
@@ -239,7 +251,8 @@ fn workers_that_join_by_hand_come_and_go() {
     println!("{}", same_loss_as_undisturbed(&trainer, &second, "even"));
 }
 
-/// Without a restart left, fewer than the least are a clear end; enough of them finish the run.
+/// Without a restart left, a run with too few workers ends with an error, and a run with enough workers
+/// finishes.
 #[test]
 fn restarts_are_bounded() {
     let name = "elastic::restarts_are_bounded";

@@ -1,4 +1,5 @@
-//! Hedged steps: part of each iteration is claimed chunk by chunk, and trains what given shares train.
+//! Hedged steps: part of each iteration is claimed chunk by chunk, with the same training result as fixed
+//! shares.
 
 use std::time::Instant;
 
@@ -13,18 +14,18 @@ use crate::elastic::{SAMPLES as ELASTIC_SAMPLES, go_on, kill, same_loss_as_undis
 
 const SAMPLES: u64 = 1000;
 const EPOCHS: u64 = 2;
-/// Of 96 samples: ten whole iterations and a ragged end of 40 in each epoch.
+/// An epoch of 96-sample iterations: ten full iterations and a partial one of 40 samples.
 const ITERATIONS: usize = EPOCHS as usize * 11;
 const KILLS: usize = 6;
 
-/// What the workers of an iteration did of its tail, by rank.
+/// Returns a value of the workers' tail reports in an iteration, by rank.
 fn tails<'a>(line: &'a Value, what: &'a str) -> impl Iterator<Item = f64> + 'a {
     let workers = line["workers"].as_array().unwrap().iter();
     workers.map(move |worker| worker["tail"][what].as_f64().unwrap_or(0.0))
 }
 
-/// Claims made at need and ahead of it, in both element types: every sample once an epoch, the gradient of one process, and
-/// the loss of an even split.
+/// Claims on need and ahead, in both element types: every sample once per epoch, the one-process gradient,
+/// and the loss of an even split.
 #[test]
 fn claimed_chunks_train_what_given_shares_train() {
     let name = "hedged::claimed_chunks_train_what_given_shares_train";
@@ -52,9 +53,11 @@ fn claimed_chunks_train_what_given_shares_train() {
         for claim in ["--claim=need", "--claim=ahead"] {
             let (iterations, loss) = run(&["--tail=0.6", "--min-chunk=4", claim]);
             let apart = (loss - even_loss).abs() / even_loss;
-            println!("{dtype}, {claim}: final loss {loss}, of even splits {even_loss}: {apart:.1e} apart");
+            println!(
+                "{dtype}, {claim}: final loss {loss}, with even splits {even_loss}: difference {apart:.1e}"
+            );
             assert!(apart <= loss_tolerance, "{loss} {even_loss}");
-            // 57 of 96, in whole quanta.
+            // 57 of 96 samples, in whole quanta.
             let whole: Vec<&Value> = iterations.iter().filter(|line| line["global_batch"] == 96).collect();
             assert!(whole.iter().all(|line| tails(line, "samples").sum::<f64>() == 56.0));
             for line in &iterations {
@@ -66,13 +69,16 @@ fn claimed_chunks_train_what_given_shares_train() {
                 let batches = batches(line);
                 [slow + batches[0], fast + batches[3]]
             });
-            assert!(sums[1] > sums[0], "the fastest, at four times the pace, claimed no more: {sums:?}");
+            assert!(
+                sums[1] > sums[0],
+                "the fastest worker, at four times the pace, did not claim more: {sums:?}"
+            );
         }
     }
 }
 
-/// Any of three is killed while all claim, rank 0 as well: the others redo the iteration, and nothing is lost or trained
-/// twice.
+/// Any of three workers, rank 0 included, is killed while all claim. The others repeat the iteration; no
+/// sample is lost or trained twice.
 #[test]
 fn a_worker_that_dies_with_a_claimed_chunk_loses_nothing() {
     let name = "hedged::a_worker_that_dies_with_a_claimed_chunk_loses_nothing";
@@ -86,9 +92,9 @@ fn a_worker_that_dies_with_a_claimed_chunk_loses_nothing() {
         let mut random = ChaCha8Rng::seed_from_u64(5);
         training.until("it trains", || training.record_bytes() > 4000);
         for times in 1..=KILLS {
-            // At any moment of an iteration, a few iterations later.
+            // At any point of an iteration, a few iterations later.
             let more = training.record_bytes() + random.random_range(0..10_000);
-            training.until("it trains on", || training.record_bytes() >= more);
+            training.until("training continues", || training.record_bytes() >= more);
             let pause = random.random_range(0..20);
             let begun = Instant::now();
             training.until("a moment is over", || begun.elapsed().as_millis() >= pause);
@@ -96,7 +102,7 @@ fn a_worker_that_dies_with_a_claimed_chunk_loses_nothing() {
             go_on(&training, 3, times);
         }
         let more = training.record_bytes() + 20_000;
-        training.until("it trains on", || training.record_bytes() >= more);
+        training.until("training continues", || training.record_bytes() >= more);
         training.process.terminate();
         training.process.wait();
         training.no_sample_twice_and_none_left_out("even", ELASTIC_SAMPLES);
@@ -106,8 +112,8 @@ fn a_worker_that_dies_with_a_claimed_chunk_loses_nothing() {
     }
 }
 
-/// The predictor leaves part of iterations to a tail where speeds change, and the trainer claims it: what was done is what
-/// was answered, every sample comes once, and all reports arrive.
+/// The predictor leaves part of iterations to a tail if speeds change, and the trainer claims it: the run
+/// follows the allocations, every sample is trained once, and all reports arrive.
 #[test]
 fn what_the_predictor_leaves_to_a_tail_is_claimed() {
     let name = "hedged::what_the_predictor_leaves_to_a_tail_is_claimed";
@@ -126,7 +132,7 @@ fn what_the_predictor_leaves_to_a_tail_is_claimed() {
     let mut claimed = 0;
     for line in training.iterations("evenstep") {
         if line["generation"].is_null() {
-            // The answer came too late: what was in force stayed so.
+            // The allocation was too late, and the previous one stayed in force.
             continue;
         }
         let answer: AllocateAnswer = client.allocated("job", line["iteration"].as_u64().unwrap()).json();
@@ -141,5 +147,5 @@ fn what_the_predictor_leaves_to_a_tail_is_claimed() {
         claimed += chunks;
     }
     println!("{claimed} chunks were claimed in {} iterations", training.iterations("evenstep").len());
-    assert!(claimed > 0, "the predictor left nothing to a tail");
+    assert!(claimed > 0, "no allocation had a tail");
 }

@@ -1,4 +1,5 @@
-//! Elastic training whose global batch follows the number of workers: the learning rate follows by the job's rule.
+//! Elastic training whose global batch follows the number of workers. The learning rate follows by the job's
+//! rule.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,8 +13,8 @@ use serde_json::Value;
 const SAMPLES: u64 = 2000;
 const EACH: u64 = 16;
 
-/// What all runs here have in common. Each iteration compares its gradient with that of one process, so that ranks which
-/// stepped at different rates would be told.
+/// Common options of all runs. Each iteration compares its gradient with the one-process gradient, which
+/// detects ranks with different learning rates.
 fn common() -> [String; 6] {
     [
         format!("--samples={SAMPLES}"),
@@ -41,19 +42,21 @@ fn multiplier(iteration: &Value) -> f64 {
     iteration["lr_multiplier"].as_f64().unwrap()
 }
 
-/// Waits until so many workers have trained on through so many iterations, the last of which with an answer where `answered`.
+/// Waits until `count` workers have trained this number of iterations; if `answered`, the last one with its
+/// own allocation.
 fn train_on(training: &Training, policy: &str, count: u64, iterations: usize, answered: bool) {
-    let words = format!("{count} go on in round");
+    let words = format!("{count} workers continue in round");
     training.until(&words, || training.process.said().contains(&words));
-    training.until("it trains on", || {
+    training.until("training continues", || {
         let lines = training.iterations_so_far(policy);
         let enough = lines.iter().rev().take_while(|line| workers(line) == count).count() >= iterations;
         enough && (!answered || lines.last().is_some_and(|line| line["generation"].is_u64()))
     });
 }
 
-/// Asserts that every iteration has the multiplier of Dynamic SGD: `1 + t (k-1)/T` with `T = 8 k`, restarted from where it is
-/// when the batch grows again, and `k` at once when it shrinks.
+/// Asserts that every iteration has the multiplier of Dynamic SGD: `1 + t (k-1)/T` with `T = 8 k`. The ramp
+/// restarts from the current multiplier if the batch grows again; if the batch shrinks, the multiplier is `k`
+/// at once.
 fn by_dynamic_sgd(iterations: &[Value], base: f64) {
     let (mut from, mut to, mut start, mut length) = (1.0, 1.0, 0, 0.0_f64);
     let mut before = 0;
@@ -71,11 +74,11 @@ fn by_dynamic_sgd(iterations: &[Value], base: f64) {
         }
         let expected = course(from, to, start, length);
         let said = multiplier(line);
-        assert!((said - expected).abs() < 1e-6, "iteration {iteration}: {said}, and {expected} by the rule");
+        assert!((said - expected).abs() < 1e-6, "iteration {iteration}: {said}, but {expected} by the rule");
     }
 }
 
-/// Two workers grow to four, and shrink to two again; with the predictor and alone.
+/// Two workers grow to four and shrink to two again, with and without the predictor.
 #[test]
 fn the_learning_rate_follows_a_run_that_grows_and_shrinks() {
     let name = "learning_rate::the_learning_rate_follows_a_run_that_grows_and_shrinks";
@@ -86,7 +89,8 @@ fn the_learning_rate_follows_a_run_that_grows_and_shrinks() {
         let predictor = Predictor::start(&predictor, folder.path());
         let server = format!("--server={}", predictor.url);
         let store = Process::start(Command::new(&trainer).args(["store", "--bind=127.0.0.1:0"]));
-        let address = store.line("where it is", |line| line.strip_prefix("store ").map(str::to_owned));
+        let address =
+            store.line("the address of the store", |line| line.strip_prefix("store ").map(str::to_owned));
         let (policy_word, ask_word) = (format!("--policy={policy}"), format!("--ask={ask}"));
         let more = [policy_word.as_str(), &ask_word, &server];
         let start = |rank: usize| join(&trainer, folder.path(), &address, rank, &more);
@@ -115,16 +119,19 @@ fn the_learning_rate_follows_a_run_that_grows_and_shrinks() {
         assert_eq!((multipliers[0], multipliers[multipliers.len() - 1]), (1.0, 1.0));
         assert!(multipliers.contains(&2.0));
         let answered = of_four.iter().filter(|line| line["generation"].is_u64()).count();
-        println!("{policy}, {ask}: {} iterations, {answered} answered for four", iterations.len());
+        println!(
+            "{policy}, {ask}: {} iterations, {answered} with an allocation for four workers",
+            iterations.len()
+        );
         let report = Command::new(&trainer).arg("report").arg(folder.path().join("record.jsonl")).output();
         let report = report.unwrap();
         assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
-        // Ahead, iterations this short are over before the answer comes.
+        // When requesting ahead, iterations this short may end before the allocation arrives.
         assert!(!is_answered || answered > 0, "{}", first.process.said());
     }
 }
 
-/// A gain between 1 and the scale, which all ranks take.
+/// The gain is between 1 and the scale, and is the same on all ranks.
 #[test]
 fn adascale_gains_what_the_noise_of_gradients_allows() {
     let name = "learning_rate::adascale_gains_what_the_noise_of_gradients_allows";

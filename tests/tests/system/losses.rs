@@ -1,4 +1,4 @@
-//! A worker dies or stalls: the others end with a clear error, and the run goes on from its checkpoint.
+//! A worker dies or stalls: the others end with a clear error, and the run resumes from its checkpoint.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ fn a_killed_worker_ends_the_run_which_resumes_from_its_checkpoint_to_the_same_lo
     let run = ["--job=job", "--worker-id=w", "--checkpoint-every=10", &checkpoints, &server];
 
     let mut killed = train(&trainer, folder.path(), &[&run[..], &["--steps=1000000"]].concat());
-    killed.until("it asks", || client.next_iteration("job") >= 25);
+    killed.until("it requests allocations", || client.next_iteration("job") >= 25);
     let victim = killed.workers()[1];
     send(victim, Signal::KILL);
     assert_eq!(killed.process.wait().code(), Some(1));
@@ -39,11 +39,11 @@ fn a_killed_worker_ends_the_run_which_resumes_from_its_checkpoint_to_the_same_lo
     for rank in [0, 2] {
         assert!(
             said.contains(&format!("rank {rank}: error: iteration ")),
-            "rank {rank} says what it saw: {said}"
+            "rank {rank} reports its error: {said}"
         );
     }
     let answered = client.job("job").next_iteration;
-    // Asking ahead leaves an iteration out where the answer before it was late.
+    // When requesting ahead, an iteration is skipped if the previous allocation was late.
     let answers: Vec<(u64, String)> = (0..answered)
         .map(|iteration| (iteration, client.allocated("job", iteration)))
         .filter(|(_, reply)| reply.status == 200)
@@ -55,10 +55,7 @@ fn a_killed_worker_ends_the_run_which_resumes_from_its_checkpoint_to_the_same_lo
         train(&trainer, folder.path(), &[&run[..], &["--resume", &format!("--steps={STEPS}")]].concat());
     resumed.succeed();
     let followed = resumed.iterations("evenstep");
-    assert!(
-        followed.iter().any(|line| batches(line)[2] > batches(line)[0]),
-        "its shares were even to the end"
-    );
+    assert!(followed.iter().any(|line| batches(line)[2] > batches(line)[0]), "all shares were even");
     for (iteration, answer) in &answers {
         assert_eq!(
             client.allocated("job", *iteration).body,
@@ -96,6 +93,6 @@ fn a_stalled_worker_is_an_error_on_the_others_within_the_timeout() {
         said.contains("rank 0: error: iteration ") || said.contains("rank 1: error: iteration "),
         "{said}"
     );
-    // By its own timeout, not by the default of a minute.
+    // By its own timeout, not by the default of one minute.
     assert!(begun.elapsed() < 4 * timeout, "{:?}", begun.elapsed());
 }

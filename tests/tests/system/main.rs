@@ -1,4 +1,4 @@
-//! The whole system: predictor, agent and trainer as the processes that people run.
+//! System tests: predictor, agent and trainer as separate processes, as in production.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 

@@ -1,4 +1,4 @@
-//! Somebody else changes the set of workers in the middle of a training.
+//! Another client changes the set of workers during a training run.
 
 use evenstep_protocol::{WorkerState, WorkersView};
 use evenstep_tests::training::{Training, batches};
@@ -35,17 +35,18 @@ fn a_stale_generation_is_lived_through() {
     );
     let asks_on = |iterations: u64| {
         let begun = client.next_iteration("job");
-        training.until("it asks on", || client.next_iteration("job") >= begun + iterations);
+        training.until("it requests more allocations", || client.next_iteration("job") >= begun + iterations);
     };
     asks_on(10);
 
-    // A worker of the run itself is taken out, as when its lease runs out: the run brings it back.
+    // A worker of the run is removed, as if its lease expired; the run registers it again.
     client.leave("job", "w/0");
     training.until("the worker is back", || live(&client) == ["w/1", "w/0"]);
     training.finds_the_predictor(1);
     asks_on(10);
 
-    // A stranger joins. Its share would never be computed, so the run goes on with what it has until it is gone.
+    // A foreign worker joins. Its share would never be computed, so the run continues with the previous
+    // allocation until that worker has left.
     let joined = client.join("job", "stranger");
     training.goes_on("evenstep", 500);
     let left = client.leave("job", "stranger");
@@ -62,7 +63,7 @@ fn a_stale_generation_is_lived_through() {
         assert!(generations.contains(&generation), "nothing was trained in generation {generation}");
     }
     assert!(!generations.contains(&5), "nothing can be trained with a stranger's share in it");
-    // The ranks in the job have changed places; the shares still go to whom they are meant for.
+    // The ranks have another order in the job; each rank still receives its own share.
     let last =
         iterations.iter().rfind(|line| line["decision"].is_object() && line["global_batch"] == 50).unwrap();
     assert!(batches(last)[1] > batches(last)[0], "{last}");

@@ -1,4 +1,4 @@
-//! What the launcher tells Prometheus of a real run, against the run's own record.
+//! The launcher's Prometheus metrics of a real run, compared with the run's record.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use evenstep_tests::{Client, Predictor, binaries, process};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// The launcher's metrics as series and their values.
+/// Returns the launcher's metrics by series.
 fn scrape(client: &Client) -> BTreeMap<String, f64> {
     let text = client.get("/metrics").body;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -16,9 +16,9 @@ fn scrape(client: &Client) -> BTreeMap<String, f64> {
     series.map(|(name, value)| (name.to_owned(), value.parse().expect("a number"))).collect()
 }
 
-/// Where it says that it listens.
+/// Returns a client of the launcher's metrics page, from its output.
 fn metrics_of(training: &Training) -> Client {
-    let url = training.process.line("where its metrics are", |line| {
+    let url = training.process.line("the address of its metrics", |line| {
         Some(line.split_once("metrics: ")?.1.strip_suffix("/metrics")?.to_owned())
     });
     Client::new(&url)
@@ -112,7 +112,7 @@ fn restarts_are_counted() {
         until(name, || scrape(&client).get(name).filter(|value| **value >= at_least).copied())
     };
     seen("evenstep_trainer_iterations_total{policy=\"even\"}", 3.0);
-    // Rank 0 itself: whoever is that next goes on telling.
+    // Kills rank 0: the next rank 0 continues to report metrics.
     process::send(training.worker(0), Signal::KILL);
     assert_eq!(seen("evenstep_launcher_restarts_total", 1.0), 1.0);
     seen("evenstep_trainer_regroups_total{policy=\"even\"}", 1.0);

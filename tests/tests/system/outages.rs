@@ -1,4 +1,4 @@
-//! The predictor goes away and comes back while training goes on.
+//! The predictor is down for a while during a training run.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use evenstep_tests::training::{Training, batches};
 use evenstep_tests::{Gate, Predictor, binaries};
 use serde_json::Value;
 
-/// Samples of an epoch: nine iterations of 50 and a ragged end of 30.
+/// Samples per epoch: nine iterations of 50 and a partial one of 30.
 const SAMPLES: u64 = 480;
 
 fn endless(trainer: &Path, folder: &Path, gate: &Gate) -> Training {
@@ -44,7 +44,7 @@ fn training_outlives_the_predictor_and_follows_it_again() {
     let gate = Gate::to(&predictor.url);
     let mut training = endless(&trainer, folder.path(), &gate);
     let client = predictor.client();
-    training.until("it asks", || client.next_iteration("job") >= 15);
+    training.until("it requests allocations", || client.next_iteration("job") >= 15);
 
     let mut known: Vec<String> = Vec::new();
     for crash in 1..=2 {
@@ -59,35 +59,35 @@ fn training_outlives_the_predictor_and_follows_it_again() {
         let client = predictor.client();
         for (iteration, body) in (0..).zip(&known) {
             let again = client.allocated("job", iteration);
-            // What was never asked for before the crash has no answer now either.
+            // Iterations that were not requested before the crash have no allocation now.
             assert!(again.body == *body || again.status == 404 && body.contains("not-answered"), "{again:?}");
         }
         training.finds_the_predictor(crash);
         training.goes_on("evenstep", 600);
     }
-    // On a busy machine some iterations are over before their answer comes.
+    // On a busy machine some iterations end before their allocation arrives.
     let follows = |line: &Value| {
         let decision = &line["decision"];
         decision.is_object() && decision["kind"] != "cold_start" && line["global_batch"] == 50
     };
     let crashed_at = training.iterations_so_far("evenstep").len();
-    training.until("an answer is followed again", || {
+    training.until("an allocation is followed again", || {
         training.iterations_so_far("evenstep").iter().skip(crashed_at).any(follows)
     });
     end(&mut training);
 
     let iterations = training.iterations("evenstep");
     let alone = iterations.iter().filter(|line| line["decision"].is_null()).count();
-    assert!(alone >= 20, "{alone} iterations without an answer");
+    assert!(alone >= 20, "{alone} iterations without an allocation");
     let client = predictor.client();
     for line in iterations.iter().filter(|line| line["decision"].is_object()) {
         let answer: AllocateAnswer = client.allocated("job", line["iteration"].as_u64().unwrap()).json();
         let told: Vec<u64> = answer.allocations.iter().map(|share| share.local_batch).collect();
-        assert_eq!(batches(line), told, "what was carried out is what is stored");
+        assert_eq!(batches(line), told, "the run followed the stored allocation");
     }
     let last =
         iterations.iter().rfind(|line| line["decision"].is_object() && line["global_batch"] == 50).unwrap();
-    assert_ne!(last["decision"]["kind"], "cold_start", "it kept what it had learned");
+    assert_ne!(last["decision"]["kind"], "cold_start", "the predictor kept its models");
     assert!(batches(last)[2] > batches(last)[0], "{last}");
     assert_eq!(training.end("evenstep")["reports_lost"], 0);
 }
@@ -117,7 +117,7 @@ fn a_predictor_that_comes_late_is_followed_from_then_on() {
     assert!(batches(last)[2] > batches(last)[0], "{last}");
 }
 
-/// The largest share less the smallest.
+/// Returns the difference between the largest and the smallest share.
 fn spread(line: &serde_json::Value) -> u64 {
     let shares = batches(line);
     shares.iter().max().unwrap() - shares.iter().min().unwrap()

@@ -1,10 +1,11 @@
-//! Two predictors on one PostgreSQL are restarted in turn under a training run, as when a new version is rolled out.
+//! Two predictors on one PostgreSQL are restarted one after the other during a training run, as in a rolling
+//! update.
 
 use evenstep_tests::postgres::Database;
 use evenstep_tests::training::Training;
 use evenstep_tests::{Gate, Predictor, binaries};
 
-/// Times that each predictor is restarted.
+/// Number of restarts of each predictor.
 const ROUNDS: usize = 3;
 
 #[test]
@@ -14,7 +15,7 @@ fn a_rolling_restart_costs_no_iteration_its_answer() {
     let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
     let Some(database) = Database::shared(name) else { return };
     let folder = tempfile::tempdir().unwrap();
-    // Each has an address that stays, wherever the process behind it listens.
+    // The address of each predictor stays the same across restarts.
     let gates = [Gate::shut(), Gate::shut()];
     let mut predictors = gates.each_ref().map(|gate| {
         let url = format!("--url={}", gate.url());
@@ -51,7 +52,7 @@ fn a_rolling_restart_costs_no_iteration_its_answer() {
     training.process.terminate();
     training.process.wait();
     let said = training.process.said();
-    assert!(!said.contains("stays in force"), "an iteration had no answer:\n{said}");
+    assert!(!said.contains("stays in force"), "an iteration had no allocation:\n{said}");
     let iterations = training.iterations("evenstep");
     let alone = iterations.iter().filter(|line| line["decision"].is_null()).count();
     assert_eq!(alone, 0, "of {} iterations", iterations.len());

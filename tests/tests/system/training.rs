@@ -6,11 +6,11 @@ use evenstep_tests::{Predictor, binaries};
 
 const SAMPLES: u64 = 1000;
 const EPOCHS: u64 = 2;
-/// Of 96 samples: ten whole iterations and a ragged end of 40 in each epoch.
+/// An epoch of 96-sample iterations: ten full iterations and a partial one of 40 samples.
 const ITERATIONS: u64 = EPOCHS * 11;
 
-/// The gradient of uneven shares against that of one process, in every iteration, in both element types; every sample
-/// once an epoch under each policy; the same loss at the end.
+/// Compares the gradient of uneven shares with the one-process gradient in every iteration, in both element
+/// types. Each policy trains every sample once per epoch and ends with the same loss.
 #[test]
 fn uneven_shares_train_what_even_shares_train() {
     let name = "training::uneven_shares_train_what_even_shares_train";
@@ -26,7 +26,7 @@ fn uneven_shares_train_what_even_shares_train() {
                 "--workers=4",
                 "--pace=1,2,2,4",
                 "--policy=even,base,evenstep",
-                // Every iteration has its own answer: what was done can be held against what was said.
+                // Every iteration has its own allocation, so the shares can be compared with the allocations.
                 "--ask=boundary",
                 "--block=4",
                 "--job=job",
@@ -39,7 +39,7 @@ fn uneven_shares_train_what_even_shares_train() {
             ],
         );
         let said = training.succeed();
-        assert!(said.contains("imposed"), "imposed speeds are said so: {said}");
+        assert!(said.contains("imposed"), "imposed speeds are reported: {said}");
 
         let client = predictor.client();
         let mut losses = Vec::new();
@@ -51,18 +51,19 @@ fn uneven_shares_train_what_even_shares_train() {
                 |line: &serde_json::Value| line["gradient_difference"].as_f64().expect("verified");
             let worst = iterations.iter().map(difference).fold(0.0, f64::max);
             println!(
-                "{dtype}, {policy}: gradient within {worst:.1e} of that of one process (allowed {tolerance:.0e})"
+                "{dtype}, {policy}: gradient within {worst:.1e} of the one-process gradient (allowed {tolerance:.0e})"
             );
             assert!(0.0 < worst && worst <= tolerance, "{worst:e}");
             losses.push(training.end(policy)["final_loss"].as_f64().unwrap());
         }
         for loss in &losses[1..] {
             let apart = (losses[0] - loss).abs() / losses[0];
-            println!("{dtype}: final loss even {}, then {loss}: {apart:.1e} apart", losses[0]);
+            println!("{dtype}: final loss even {}, then {loss}: difference {apart:.1e}", losses[0]);
             assert!(apart <= loss_tolerance, "{losses:?}");
         }
 
-        // The training did what the predictor said, to each policy in a job of its own, and that was not the even split.
+        // The training followed the allocations, with a separate job for each policy, and they were not the
+        // even split.
         for (policy, job) in [("base", "job-base"), ("evenstep", "job")] {
             for line in training.iterations(policy) {
                 let answer: AllocateAnswer =
@@ -75,7 +76,7 @@ fn uneven_shares_train_what_even_shares_train() {
                 assert_eq!(line["decision"]["reason"], answer.decision.reason);
             }
         }
-        // The last one is ragged.
+        // The last iteration is partial.
         let last_whole = &training.iterations("evenstep")[ITERATIONS as usize - 2];
         let shares = batches(last_whole);
         assert!(shares[3] > shares[0] && shares[3] > 24, "the fastest got the most: {shares:?}");
@@ -89,7 +90,7 @@ fn uneven_shares_train_what_even_shares_train() {
     }
 }
 
-/// Asking ahead, as is the default: the same samples, the same law.
+/// Requesting ahead, the default: every sample is trained once per epoch.
 #[test]
 fn asking_ahead_trains_every_sample_once_too() {
     let name = "training::asking_ahead_trains_every_sample_once_too";
@@ -116,6 +117,9 @@ fn asking_ahead_trains_every_sample_once_too() {
     training.each_sample_once("evenstep", 3, 500);
     let iterations = training.iterations("evenstep");
     let followed = iterations.iter().filter(|line| line["decision"].is_object()).count();
-    assert!(followed > 0, "no answer came in time for its iteration");
-    assert!(iterations.iter().any(|line| batches(line)[1] > batches(line)[0]), "the faster never got more");
+    assert!(followed > 0, "no allocation arrived in time for its iteration");
+    assert!(
+        iterations.iter().any(|line| batches(line)[1] > batches(line)[0]),
+        "the faster worker never got more"
+    );
 }

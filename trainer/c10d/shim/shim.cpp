@@ -1,5 +1,5 @@
-// The C face of libtorch's c10d. What crosses: plain data, opaque handles, and tch's tensors (at::Tensor*).
-// Every function that can fail returns 0 or 1; the words are in evenstep_last_error() of the same thread.
+// C interface of libtorch's c10d. It passes plain data, opaque handles, and tch's tensors (at::Tensor*).
+// Functions that can fail return 0 or 1; evenstep_last_error() of the same thread returns the message.
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
@@ -37,7 +37,7 @@ static int guard(F body) {
 extern "C" {
 const char* evenstep_last_error() { return last_error.c_str(); }
 
-// A server on port 0 takes a free one; the port in use comes back in *port.
+// A server on port 0 picks a free port; *port returns the port in use.
 int evenstep_store_tcp(const char* host, uint16_t* port, int server, int64_t timeout_ms, Store** out) {
   return guard([&] {
     c10d::TCPStoreOptions options;
@@ -74,8 +74,8 @@ int evenstep_store_add(Store* store, const char* key, int64_t amount, int64_t* t
   return guard([&] { *total = (*store)->add(key, amount); });
 }
 
-// Sets the key to `desired` where it holds `expected`, or where it is absent and `expected` is empty; what it holds
-// afterwards comes back.
+// Sets the key to `desired` if it holds `expected`, or if it is absent and `expected` is empty. Returns its
+// value afterwards.
 int evenstep_store_compare_set(Store* store, const char* key, const uint8_t* expected, size_t expected_size,
                                const uint8_t* desired, size_t desired_size, uint8_t* value, size_t capacity,
                                size_t* size) {
@@ -146,7 +146,8 @@ int evenstep_broadcast(Group* group, at::Tensor* tensor, int root, int64_t timeo
   });
 }
 
-// Gloo bounds the wait here; NCCL only queues the work on the current stream, and a bound would make it block the host.
+// Gloo limits the wait here. NCCL only queues the work on the current stream, and a limit would block the
+// host.
 static void finish(Group* group, const c10::intrusive_ptr<c10d::Work>& work, int64_t timeout_ms) {
   auto bound = (*group)->getBackendName() == "gloo" ? milliseconds(timeout_ms) : ::kNoTimeout;
   if (!work->wait(bound)) throw std::runtime_error("the operation was aborted");
@@ -174,7 +175,7 @@ int evenstep_barrier(Group* group, int64_t timeout_ms) {
   });
 }
 
-// The calling thread runs only while nothing else wants its core.
+// Lets the calling thread run only while no other thread needs its core.
 int evenstep_idle_class() {
   return guard([] {
     sched_param parameters{};
@@ -183,8 +184,8 @@ int evenstep_idle_class() {
   });
 }
 
-// What the calling thread launches on a CUDA device goes to a stream of its own from now on. Through c10's virtual guard, so
-// that this compiles without CUDA's headers.
+// Sends all later work of the calling thread on a CUDA device to a separate stream. Uses c10's virtual guard,
+// so that this compiles without CUDA's headers.
 int evenstep_own_stream(int device, int high_priority) {
   return guard([&] {
     c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
@@ -193,7 +194,7 @@ int evenstep_own_stream(int device, int high_priority) {
   });
 }
 
-// Waits for what the calling thread launched on its stream of a CUDA device.
+// Waits for the calling thread's work on its stream of a CUDA device.
 int evenstep_stream_wait(int device) {
   return guard([&] {
     c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
@@ -201,7 +202,7 @@ int evenstep_stream_wait(int device) {
   });
 }
 
-// The linker drops libtorch_cuda because nothing names its symbols; loading it registers the CUDA backend.
-// Returns 1 when it is loaded. Absence is no error: the CPU build has none.
+// The linker drops libtorch_cuda because no symbol of it is used; loading it registers the CUDA backend.
+// Returns 1 if it is loaded. Its absence is not an error: the CPU build has no such library.
 int evenstep_load_cuda() { return dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr; }
 }

@@ -1,4 +1,4 @@
-//! The C functions of `shim/shim.cpp`, and how their errors become ours.
+//! The C functions of `shim/shim.cpp`, and the conversion of their errors.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::time::Duration;
@@ -117,7 +117,7 @@ unsafe extern "C" {
     pub(crate) fn evenstep_load_cuda() -> c_int;
 }
 
-/// Turns a return code into a result with c10d's words.
+/// Converts a return code into a result with c10d's message.
 pub(crate) fn check(operation: &'static str, code: c_int) -> Result<()> {
     if code == 0 {
         return Ok(());
@@ -127,7 +127,8 @@ pub(crate) fn check(operation: &'static str, code: c_int) -> Result<()> {
     Err(Error::C10d { operation, message: essence(&words) })
 }
 
-/// What helps the reader of a training log: not the place in c10d's sources, the C++ frames, nor the advice of gloo.
+/// Returns the useful part of a message: without the place in c10d's sources, the C++ frames and gloo's
+/// advice.
 fn essence(words: &str) -> String {
     let line = words.lines().next().unwrap_or_default();
     let line = match line.split_once("] ") {
@@ -138,13 +139,13 @@ fn essence(words: &str) -> String {
     if line.is_empty() { "no reason given".to_owned() } else { line.to_owned() }
 }
 
-/// A Rust string as C reads it.
+/// Converts a Rust string into a C string.
 pub(crate) fn c_string(operation: &'static str, text: &str) -> Result<CString> {
     CString::new(text)
         .map_err(|_| Error::Invalid { operation, reason: format!("{text:?} must not hold a NUL character") })
 }
 
-/// Whole milliseconds, at least one: c10d reads 0 as no timeout at all.
+/// Converts a timeout into whole milliseconds, at least one, because c10d reads 0 as no timeout.
 pub(crate) fn milliseconds(timeout: Duration) -> i64 {
     i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX / 4).clamp(1, i64::MAX / 4)
 }

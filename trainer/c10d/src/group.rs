@@ -1,4 +1,4 @@
-//! A group of ranks that reduce, broadcast and wait together.
+//! Groups of ranks and their collective operations.
 
 use std::ptr::{self, NonNull};
 use std::time::Duration;
@@ -8,14 +8,15 @@ use tch::Tensor;
 use crate::ffi::{self, RawGroup, c_string, check, milliseconds};
 use crate::{Error, Result, Store};
 
-/// The largest group.
+/// Maximum number of ranks in a group.
 pub const WORLD_SIZE_MAX: usize = 4096;
 
-/// The ranks of one run. Every rank must call the same operations in the same order; each blocks until all took part.
+/// The ranks of one run. All ranks must call the same operations in the same order; each call blocks until
+/// all ranks take part.
 ///
-/// With Gloo a peer that dies is an error within a fraction of a second, and one that stalls is an error after the
-/// timeout. With NCCL the calls only queue work on the GPU: errors show when a result is read, or through NCCL's own
-/// watchdog.
+/// With Gloo, a dead peer causes an error within a fraction of a second, and a stalled peer causes one after
+/// the timeout. With NCCL, calls only queue work on the GPU: errors appear when a result is read, or through
+/// NCCL's own watchdog.
 #[derive(Debug)]
 pub struct Group {
     raw: NonNull<RawGroup>,
@@ -29,11 +30,11 @@ pub struct Group {
 unsafe impl Send for Group {}
 
 impl Group {
-    /// Joins `world_size` ranks over Gloo (CPU tensors). `interface` is this host's address that the others can reach:
-    /// `127.0.0.1` where all ranks share one machine.
+    /// Joins `world_size` ranks over Gloo (CPU tensors). `interface` is this host's address that the other
+    /// ranks can reach: `127.0.0.1` if all ranks share one machine.
     ///
     /// # Errors
-    /// Some rank does not come within `timeout`, or the interface does not exist.
+    /// A rank does not join within `timeout`, or the interface does not exist.
     pub fn gloo(
         store: &Store,
         rank: usize,
@@ -64,7 +65,8 @@ impl Group {
     /// Joins `world_size` ranks over NCCL with the CUDA device of this index (CUDA tensors).
     ///
     /// # Errors
-    /// Built without the feature `nccl`, no such device, or some rank does not come within `timeout`.
+    /// The crate was built without the feature `nccl`, the device does not exist, or a rank does not join
+    /// within `timeout`.
     pub fn nccl(
         store: &Store,
         rank: usize,
@@ -106,27 +108,28 @@ impl Group {
         Ok(Self { raw, rank, world_size, timeout })
     }
 
-    /// The same group with another bound on its operations: joining and working may be given different patience.
+    /// Returns the same group with another timeout of its operations, so that joining and later operations
+    /// can have different timeouts.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// This process's position, from 0.
+    /// Returns this process's rank, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
         self.world_size
     }
 
-    /// Replaces the tensor of every rank by the sum over all ranks: the same bits everywhere.
+    /// Replaces the tensor of every rank by the sum over all ranks, with the same bits everywhere.
     ///
     /// # Errors
-    /// A rank is gone or stalls past the timeout; the tensor's content is then undefined.
+    /// A rank has left or stalls for longer than the timeout. The tensor's content is then undefined.
     pub fn all_reduce_sum(&self, tensor: &mut Tensor) -> Result<()> {
         const OPERATION: &str = "all-reduce";
         dense(OPERATION, tensor)?;
@@ -137,10 +140,10 @@ impl Group {
         check(OPERATION, code)
     }
 
-    /// Replaces the tensor of every rank by that of rank `root`.
+    /// Replaces the tensor of every rank by the tensor of rank `root`.
     ///
     /// # Errors
-    /// A rank is gone or stalls past the timeout, or `root` is no rank.
+    /// A rank has left or stalls for longer than the timeout, or `root` is not a rank.
     pub fn broadcast(&self, tensor: &mut Tensor, root: usize) -> Result<()> {
         const OPERATION: &str = "broadcast";
         dense(OPERATION, tensor)?;
@@ -152,11 +155,12 @@ impl Group {
         check(OPERATION, code)
     }
 
-    /// Sends a tensor to one rank, which must receive one of the same size. Of ranks that both send and receive, not all
-    /// may begin with the same: a large tensor is only taken off this rank's hands as the other receives it.
+    /// Sends a tensor to one rank, which must receive a tensor of the same size. If ranks both send and
+    /// receive, at least one must receive first: sending a large tensor blocks until the other rank receives
+    /// it.
     ///
     /// # Errors
-    /// That rank is gone, does not receive within the timeout, is this one or none.
+    /// That rank has left, does not receive within the timeout, is this rank, or does not exist.
     pub fn send(&self, tensor: &Tensor, to: usize) -> Result<()> {
         const OPERATION: &str = "send";
         dense(OPERATION, tensor)?;
@@ -168,10 +172,11 @@ impl Group {
         check(OPERATION, code)
     }
 
-    /// Fills the tensor with one that another rank sends.
+    /// Fills the tensor with a tensor that another rank sends.
     ///
     /// # Errors
-    /// That rank is gone, does not send within the timeout, is this one or none; the tensor's content is then undefined.
+    /// That rank has left, does not send within the timeout, is this rank, or does not exist. The tensor's
+    /// content is then undefined.
     pub fn receive(&self, tensor: &mut Tensor, from: usize) -> Result<()> {
         const OPERATION: &str = "receive";
         dense(OPERATION, tensor)?;
@@ -183,20 +188,20 @@ impl Group {
         check(OPERATION, code)
     }
 
-    /// Another rank, as c10d counts.
+    /// Converts the number of another rank for c10d.
     fn peer(&self, operation: &'static str, rank: usize) -> Result<i32> {
         let (raw, _) = positions(operation, rank, self.world_size)?;
         if rank == self.rank {
-            let reason = format!("rank {rank} is this one: what a rank has it needs not send");
+            let reason = format!("rank {rank} is this rank; the peer must be another rank");
             return Err(Error::Invalid { operation, reason });
         }
         Ok(raw)
     }
 
-    /// Waits until every rank is here.
+    /// Waits until every rank has reached the barrier.
     ///
     /// # Errors
-    /// A rank is gone or does not come within the timeout.
+    /// A rank has left or does not arrive within the timeout.
     pub fn barrier(&self) -> Result<()> {
         // SAFETY: the handle is live.
         let code = unsafe { ffi::evenstep_barrier(self.raw.as_ptr(), milliseconds(self.timeout)) };
@@ -206,7 +211,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // SAFETY: the handle is live and nobody uses it after this.
+        // SAFETY: the handle is live and is not used after this.
         unsafe { ffi::evenstep_group_free(self.raw.as_ptr()) }
     }
 }
@@ -218,7 +223,7 @@ fn positions(operation: &'static str, rank: usize, world_size: usize) -> Result<
         }
         _ => {
             let reason = format!(
-                "rank {rank} of {world_size}: the rank must be below the world size, and that at most {WORLD_SIZE_MAX}"
+                "rank {rank} of {world_size}: the rank must be below the world size, which is at most {WORLD_SIZE_MAX}"
             );
             Err(Error::Invalid { operation, reason })
         }

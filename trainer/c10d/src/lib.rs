@@ -1,9 +1,13 @@
-//! A narrow Rust face over libtorch's own c10d: [`Store`] (TCPStore) and [`Group`] (Gloo, and NCCL with the
-//! feature `nccl`).
+//! Rust bindings of libtorch's c10d: [`Store`] (TCPStore) and [`Group`] (Gloo, and NCCL with the feature
+//! `nccl`).
 //!
-//! All that a training loop needs of it: find the others, sum tensors, hand tensors out, send them from rank to rank,
-//! wait for everybody, and get an error within the timeout when somebody is gone. Beside it, [`beside`]: which of two threads
-//! a core or a device works for first. This is the only crate of evenstep with `unsafe` code.
+//! The bindings cover the needs of a training loop:
+//!
+//! - join ranks, sum and broadcast tensors, send them between ranks, and wait at a barrier
+//! - report an error within the timeout if a rank is lost
+//! - set the priority of threads that share a core or a device ([`beside`])
+//!
+//! This is the only crate of evenstep with `unsafe` code.
 
 pub mod beside;
 mod ffi;
@@ -13,21 +17,21 @@ mod store;
 pub use group::{Group, WORLD_SIZE_MAX};
 pub use store::{Store, VALUE_BYTES_MAX};
 
-/// Why a call failed.
+/// Cause of a failed call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// c10d reported an error: a peer is gone, a timeout passed, an address is taken.
+    /// Error of c10d: a peer is lost, a timeout passed, or an address is in use.
     #[error("{operation}: {message}")]
     C10d {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// The first line of c10d's own words.
+        /// First line of c10d's message.
         message: String,
     },
-    /// An argument breaks a rule that c10d would not have reported well.
+    /// Invalid argument that c10d would not report clearly.
     #[error("{operation}: {reason}")]
     Invalid {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The value and the rule.
         reason: String,
@@ -37,7 +41,8 @@ pub enum Error {
 /// The result of a call into c10d.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Loads the CUDA half of libtorch where it is installed, so that one binary serves CPU and GPU; true when it is there.
+/// Loads the CUDA part of libtorch if it is installed, so that one binary serves CPU and GPU. Returns whether
+/// it is loaded.
 pub fn load_cuda() -> bool {
     // SAFETY: takes no arguments and only calls dlopen, which may be called at any time from any thread.
     unsafe { ffi::evenstep_load_cuda() == 1 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::ffi::{self, RawStore, c_string, check, milliseconds};
 use crate::{Error, Result};
 
-/// The longest value of a key, in bytes.
+/// Maximum length of a value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
 /// A TCPStore: one process hosts it, the others connect.
@@ -16,13 +16,13 @@ pub struct Store {
     port: u16,
 }
 
-// SAFETY: c10d's stores lock inside, and the handle is a reference-counted pointer with an atomic count. `Sync` is
-// left out: nothing here needs it.
+// SAFETY: c10d's stores lock inside, and the handle is a reference-counted pointer with an atomic count.
+// `Sync` is omitted because it is not needed.
 unsafe impl Send for Store {}
 
 impl Store {
-    /// Hosts a store on `host:port`; port 0 takes a free one, which [`Store::port`] tells. It lives as long as this
-    /// value and its prefixed views.
+    /// Hosts a store on `host:port`. Port 0 picks a free port; see [`Store::port`]. The store lives as long
+    /// as this value and its prefixed views.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -33,7 +33,7 @@ impl Store {
     /// Connects to the store at `host:port`.
     ///
     /// # Errors
-    /// Nothing answers there within `timeout`.
+    /// No store responds within `timeout`.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self> {
         Self::tcp("connecting to the store", host, port, false, timeout)
     }
@@ -61,10 +61,11 @@ impl Store {
         Ok(Self { raw, port })
     }
 
-    /// A view of the store in which every key begins with `prefix`: one for each group that is ever built.
+    /// Returns a view of the store in which every key starts with `prefix`. Each new group needs its own
+    /// prefix.
     ///
     /// # Errors
-    /// `prefix` holds a NUL character.
+    /// `prefix` contains a NUL character.
     pub fn prefix(&self, prefix: &str) -> Result<Self> {
         const OPERATION: &str = "prefixing the store";
         let prefix = c_string(OPERATION, prefix)?;
@@ -75,7 +76,7 @@ impl Store {
         Self::adopt(OPERATION, raw, self.port)
     }
 
-    /// The port in use.
+    /// Returns the port in use.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -83,7 +84,7 @@ impl Store {
     /// Sets a key.
     ///
     /// # Errors
-    /// The value is longer than [`VALUE_BYTES_MAX`], or the store is gone.
+    /// The value is longer than [`VALUE_BYTES_MAX`], or the store is unreachable.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         const OPERATION: &str = "setting a key of the store";
         bounded(OPERATION, key, value)?;
@@ -94,10 +95,10 @@ impl Store {
         check(OPERATION, code)
     }
 
-    /// Waits until a key is set, and reads it.
+    /// Waits until a key is set, and returns its value.
     ///
     /// # Errors
-    /// Nobody sets it within `timeout`, or the store is gone.
+    /// The key is not set within `timeout`, or the store is unreachable.
     pub fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
         const OPERATION: &str = "reading a key of the store";
         let key = c_string(OPERATION, key)?;
@@ -120,10 +121,11 @@ impl Store {
         Ok(value)
     }
 
-    /// Adds to a counter, which begins at 0, and returns the new total: atomic over all ranks.
+    /// Adds to a counter, which starts at 0, and returns the new total. The operation is atomic over all
+    /// ranks.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn add(&self, key: &str, amount: i64) -> Result<i64> {
         const OPERATION: &str = "adding to a key of the store";
         let key = c_string(OPERATION, key)?;
@@ -134,16 +136,16 @@ impl Store {
         Ok(total)
     }
 
-    /// Sets a key that nobody has set, and returns what it holds afterwards: atomic over all ranks, so that of several
-    /// values one wins and everybody learns which.
+    /// Sets a key if it is not set, and returns its value afterwards. The operation is atomic over all ranks:
+    /// if ranks set different values, one value wins and all ranks receive it.
     ///
     /// # Errors
-    /// The value is empty or longer than [`VALUE_BYTES_MAX`], or the store is gone.
+    /// The value is empty or longer than [`VALUE_BYTES_MAX`], or the store is unreachable.
     pub fn set_once(&self, key: &str, value: &[u8]) -> Result<Vec<u8>> {
         const OPERATION: &str = "setting a key of the store once";
         bounded(OPERATION, key, value)?;
         if value.is_empty() {
-            let reason = format!("{key:?}: an empty value cannot be told from none");
+            let reason = format!("{key:?}: the value must not be empty");
             return Err(Error::Invalid { operation: OPERATION, reason });
         }
         let key = c_string(OPERATION, key)?;
@@ -169,10 +171,10 @@ impl Store {
         Ok(held)
     }
 
-    /// Whether a key is set.
+    /// Returns whether a key is set.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn check(&self, key: &str) -> Result<bool> {
         const OPERATION: &str = "checking a key of the store";
         let key = c_string(OPERATION, key)?;
@@ -198,7 +200,7 @@ fn bounded(operation: &'static str, key: &str, value: &[u8]) -> Result<()> {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // SAFETY: the handle is live and nobody uses it after this.
+        // SAFETY: the handle is live and is not used after this.
         unsafe { ffi::evenstep_store_free(self.as_raw()) }
     }
 }

@@ -1,4 +1,4 @@
-//! Real stores and real groups: several ranks, each in a thread or a process of its own.
+//! Real stores and real groups of several ranks, each in a separate thread or process.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Set in the child process of `a_killed_peer_is_an_error`: the port of the store it joins.
 const CHILD_PORT: &str = "EVENSTEP_C10D_TEST_CHILD_PORT";
 
-/// Runs `body` as every rank of a group of `world_size`, and returns what each one returned, in rank order.
+/// Runs `body` as every rank of a group of `world_size` ranks. Returns the results in rank order.
 fn with_ranks<T: Send + 'static>(
     world_size: usize,
     body: impl Fn(&Group) -> T + Send + Clone + 'static,
@@ -179,7 +179,7 @@ fn positions_outside_the_group_are_refused() {
     assert!(matches!(group.broadcast(&mut grid.shallow_clone(), 1), Err(Error::Invalid { .. })));
 }
 
-/// The peer is this test binary again, running only [`child_of_a_killed_peer`].
+/// The peer is another process of this test binary that runs only [`child_of_a_killed_peer`].
 #[test]
 fn a_killed_peer_is_an_error_and_the_rest_can_rebuild() {
     let server = Store::host(LOOPBACK, 0, TIMEOUT).unwrap();

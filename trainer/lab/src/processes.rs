@@ -91,7 +91,7 @@ pub fn run(
     processes.watch(&signals, &output, &RunMetrics::default())
 }
 
-/// One of the worker processes.
+/// A worker process of an experiment.
 #[derive(Debug)]
 pub struct Process {
     /// Rank of the process, from 0.

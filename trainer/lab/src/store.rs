@@ -18,7 +18,7 @@ pub struct StoreArgs {
     pub bind: HostPort,
 }
 
-/// Hosts the store until SIGINT or SIGTERM arrives.
+/// Hosts the store until it receives SIGINT or SIGTERM.
 ///
 /// # Errors
 /// Fails if the address cannot be bound.

@@ -1,4 +1,5 @@
-//! Burst-parallel plans over real groups: whatever the plan, the parameters are those of one process.
+//! Burst-parallel plans over real groups: under any plan, the parameters equal those of training in one
+//! process.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -26,7 +27,7 @@ fn model(architecture: &Architecture) -> Network {
     Network::new(architecture, data.shape, data.classes, 3, Kind::Double, Device::Cpu)
 }
 
-/// A plan that gives the layers of a model these samples.
+/// Returns a plan with these samples by layer and rank.
 fn plan(architecture: &Architecture, shares: &[Vec<u64>]) -> Plan {
     let gpus: Vec<usize> = shares.iter().map(Vec::len).collect();
     let mut plan = Plan::even(model(architecture).layers(), &gpus, shares[0].iter().sum());
@@ -37,12 +38,12 @@ fn plan(architecture: &Architecture, shares: &[Vec<u64>]) -> Plan {
     plan
 }
 
-/// The batch of an iteration.
+/// Returns the sample indices of an iteration.
 fn batch(cursor: &Cursor, iteration: usize, global_batch: u64) -> Vec<i64> {
     cursor.slice(iteration as u64 * global_batch, global_batch).to_vec()
 }
 
-/// What one rank ends with: its parameters, flat, layer by layer, and its part of each loss.
+/// Trains as one rank. Returns its final parameters, flat and layer by layer, and its part of each loss.
 fn rank(
     rank: usize,
     world_size: usize,
@@ -69,7 +70,7 @@ fn rank(
     (executor.parameters().iter().map(|part| part.detach().reshape([-1])).collect(), losses)
 }
 
-/// The same by one process that knows of no layers.
+/// Trains the whole network in one process. Returns its final parameters and losses.
 fn alone(architecture: &Architecture, global_batch: u64) -> (Vec<Tensor>, Vec<f64>) {
     let data = TASK.generate();
     let model = model(architecture);
@@ -91,7 +92,7 @@ fn alone(architecture: &Architecture, global_batch: u64) -> (Vec<Tensor>, Vec<f6
     (parts.collect(), losses)
 }
 
-/// How far each rank's layers are from those of one process, and the losses from its losses.
+/// Returns the largest difference of any rank's parameters, or of the losses, to training in one process.
 fn difference(architecture: &Architecture, shares: &[Vec<u64>]) -> f64 {
     let plan = plan(architecture, shares);
     let server = Store::host("127.0.0.1", 0, TIMEOUT).unwrap();
@@ -106,7 +107,7 @@ fn difference(architecture: &Architecture, shares: &[Vec<u64>]) -> f64 {
     let (expected, expected_losses) = alone(architecture, plan.global_batch);
     let mut worst = 0_f64;
     for (at, (parts, _)) in ranks.iter().enumerate() {
-        // A rank has the layers whose groups it is in: a weight and a bias each.
+        // A rank has the layers whose groups it belongs to, each with a weight and a bias.
         let own = shares.iter().enumerate().filter(|(_, samples)| at < samples.len());
         let own: Vec<usize> = own.flat_map(|(layer, _)| [2 * layer, 2 * layer + 1]).collect();
         assert_eq!(parts.len(), own.len());
@@ -147,7 +148,7 @@ fn plans_of_all_shapes_train_as_one_process_does() {
     }
 }
 
-/// Shares of `samples` over 1 to 4 ranks.
+/// Generates shares of `samples` over 1 to 4 ranks.
 fn shares(samples: u64) -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(0..=samples, 0..4).prop_map(move |mut cuts| {
         cuts.sort_unstable();

@@ -1,4 +1,4 @@
-//! `profile` and `burst` as a person uses them: real processes.
+//! End-to-end tests of the commands `profile` and `burst`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -28,7 +28,7 @@ fn profile(folder: &Path, extra: &[&str]) -> BurstProfile {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// A plan for these layers: name and samples of each GPU.
+/// Writes a plan for these layers (name and samples of each GPU), and returns the argument for it.
 fn plan(folder: &Path, gpus: usize, layers: &[(&str, &[u64])]) -> String {
     let layer = |(name, samples): &(&str, &[u64])| {
         format!(
@@ -56,7 +56,7 @@ fn layers_and_the_network_are_measured() {
             |layer: &BurstLayer| (layer.name.clone(), layer.parameters.unwrap(), layer.outputs.unwrap());
         layers.iter().map(layer).collect()
     };
-    // Of 256 features and ten classes.
+    // 256 features and ten classes.
     let layers = [("hidden0", 256 * 16 + 16, 16), ("hidden1", 16 * 8 + 8, 8), ("output", 8 * 10 + 10, 10)]
         .map(|(name, parameters, outputs)| (name.to_owned(), parameters, outputs));
 
@@ -74,7 +74,7 @@ fn layers_and_the_network_are_measured() {
     let (bandwidth, latency_us) = (network.bandwidth_bytes_per_s.unwrap(), network.latency_us.unwrap());
     assert!(bandwidth.is_finite() && bandwidth > 0.0 && latency_us >= 0.0, "{network:?}");
 
-    // Plans count values of four bytes.
+    // Plans count in values of four bytes.
     let twice = layers.map(|(name, parameters, outputs)| (name, 2 * parameters, 2 * outputs));
     let tables = profile(folder.path(), &["--ranks=2", "--global-batch=24", "--dtype=float64"]);
     assert_eq!((told(&tables.layers), tables.network), (twice.to_vec(), None));
@@ -102,7 +102,7 @@ fn a_plan_is_run_and_held_against_what_was_planned() {
     let number = |key: &str| figures[key].as_f64().unwrap();
     assert_eq!([number("planned_us"), number("workers"), number("iterations")], [1500.0, 3.0, 6.0]);
     assert_eq!(number("ratio"), number("iteration_us") / 1500.0);
-    // Nothing of an iteration is left out but reading samples.
+    // The layers cover the whole iteration except for reading samples.
     let layers = figures["layers"].as_array().unwrap();
     let sum: f64 = layers.iter().map(|layer| layer["measured_us"].as_f64().unwrap()).sum();
     assert!(layers.len() == 3 && sum > 0.0, "{figures}");
@@ -111,7 +111,7 @@ fn a_plan_is_run_and_held_against_what_was_planned() {
     assert!((losses[0] - 10_f64.ln()).abs() < 0.5 && losses[1].is_finite(), "{losses:?}");
     let page = fs::read_to_string(page).unwrap();
     for word in
-        ["rank 1 measured", "rank 0 planned", "One iteration as it ran", "waiting for others", "rank 2"]
+        ["rank 1 measured", "rank 0 planned", "Timeline of one iteration", "waiting for others", "rank 2"]
     {
         assert!(page.contains(word), "{word}");
     }
@@ -126,11 +126,11 @@ fn what_cannot_be_run_is_refused_by_value_and_rule() {
     let lost = [("hidden0", &[12, 11][..]), ("hidden1", &[24]), ("output", &[24])];
     let wide = [("hidden0", &[12, 6, 6][..]), ("hidden1", &[24]), ("output", &[24])];
     let cases: [(usize, Layers<'_>, &str, &str); 6] = [
-        (2, &other, "", "its layer 1 is \"conv1\", that of the model is \"hidden1\""),
-        (2, &few, "", "its layer 2 is nothing, that of the model is \"output\""),
-        (2, &lost, "", "samples [12, 11]: must sum up to the global batch of 24"),
-        (2, &wide, "", "gpus 3: must be from 1 to the plan's 2"),
-        (4, &SOUND, "--workers=2", "for 4 GPUs and there are 2 workers"),
+        (2, &other, "", "at layer 1 the plan has \"conv1\", but the model has \"hidden1\""),
+        (2, &few, "", "at layer 2 the plan has no layer, but the model has \"output\""),
+        (2, &lost, "", "samples [12, 11]: the sum must equal the global batch 24"),
+        (2, &wide, "", "gpus 3: must be from 1 to 2, the GPUs of the plan"),
+        (4, &SOUND, "--workers=2", "the plan requires 4 workers, one per GPU, but the run has 2 workers"),
         (0, &SOUND, "", "gpus 0: must be from 1 to 1024"),
     ];
     for (gpus, layers, extra, rule) in cases {
@@ -154,7 +154,7 @@ fn a_killed_worker_ends_the_run_with_a_clear_error() {
     let mut line = String::new();
     while !line.contains("1/100005") {
         line.clear();
-        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "it ended before its first iteration");
+        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "the run ended before its first iteration");
     }
     let number = launcher.id();
     let children = fs::read_to_string(format!("/proc/{number}/task/{number}/children")).unwrap();

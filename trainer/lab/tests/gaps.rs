@@ -1,4 +1,4 @@
-//! Background jobs in the gaps of a real burst-parallel training: real processes, pinned to real cores.
+//! Background jobs in the gaps of burst-parallel training, with worker processes pinned to cores.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -11,7 +11,7 @@ use evenstep_trainer::launch::cores;
 use evenstep_trainer_lab::gaps::{Arm, Told};
 use serde_json::Value;
 
-/// Two ranks; on a machine with one core they share it.
+/// Runs `gaps` with two ranks; on a machine with one core they share it.
 fn gaps(arguments: &[&str]) -> Command {
     let cores = cores::allowed().unwrap();
     let pin = format!("--pin={},{}", cores[0], cores[1 % cores.len()]);
@@ -41,21 +41,24 @@ fn the_foreground_is_the_same_bit_by_bit_and_the_background_learns() {
         for turn in &rank.turns {
             let alone = turn.arm == Arm::Background;
             assert_eq!(turn.iterations_s.len(), if alone { 0 } else { 5 });
-            // The last piece before a door closes may end behind it.
+            // The last piece that starts before the door closes may end after it.
             let closed = !alone && turn.arm != Arm::Filled;
             assert!(!closed || turn.background_samples <= rank.background.piece_samples, "{turn:?}");
         }
         let ran = rank.background.ran;
-        // On a machine that others load a job in the idle class may come to little.
+        // On a loaded machine, a job in the idle scheduling class may run only a few steps.
         assert!(ran.loss.1 < ran.loss.0 || ran.steps < 20, "{ran:?}");
     }
     let filled = ranks.iter().flat_map(|rank| &rank.turns).filter(|turn| turn.arm == Arm::Filled);
-    assert!(filled.map(|turn| turn.background_samples).sum::<u64>() > 0, "nothing ran in the gaps");
+    assert!(
+        filled.map(|turn| turn.background_samples).sum::<u64>() > 0,
+        "no background work ran in the gaps"
+    );
     assert_ne!(ranks[0].parameters, ranks[1].parameters, "rank 1 has fewer layers");
     assert!(fs::read_to_string(&page).unwrap().contains("burst plan + background"));
 }
 
-/// Processes that a process started.
+/// Returns the process ids of a process' children.
 fn children(pid: u32) -> Vec<String> {
     let path = format!("/proc/{pid}/task/{pid}/children");
     fs::read_to_string(path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
@@ -69,14 +72,14 @@ fn until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Whether a process and all its threads have ended; nobody may have asked yet how.
+/// Returns whether a process and all its threads have ended. The process may still be a zombie.
 fn gone(pid: &str) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().count();
     stat.rsplit(") ").next().is_some_and(|state| state.starts_with('Z')) && threads <= 1
 }
 
-/// The scheduling class of its background thread: field 41 of the thread's `stat`.
+/// Returns the scheduling class of a process' background thread: field 41 of the thread's `stat`.
 fn class(pid: &str) -> Option<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let named =
@@ -97,14 +100,14 @@ fn killed_midway_it_leaves_nothing() {
     let ranks = children(launcher.id());
     launcher.kill().unwrap();
     launcher.wait().unwrap();
-    until("the ranks and their threads are gone", || ranks.iter().all(|rank| gone(rank)));
+    until("the ranks and their threads have ended", || ranks.iter().all(|rank| gone(rank)));
 }
 
 #[test]
 fn bad_values_are_named() {
     for (arguments, words) in [
-        (&["--slow-down-limit=0.5", "--background"][..], "a slow-down limit of 0.5: it must be 1 to 10"),
-        (&["--global-batch=1"], "--global-batch 1: must hold a sample for each of 2 ranks"),
+        (&["--slow-down-limit=0.5", "--background"][..], "slow-down limit 0.5 is not between 1 and 10"),
+        (&["--global-batch=1"], "--global-batch 1: must be at least the number of ranks, 2"),
         (&["--workers=1"], "1 is not in 2..=1024"),
         (&["--plan=nowhere.json"], "nowhere.json"),
         (&["--background=0"], "0 is not in"),

@@ -1,4 +1,5 @@
-//! Shares of any size, one of them empty, over a real all-reduce: the gradient is that of one process.
+//! Shares of different sizes, one of them empty, over a real all-reduce: the gradient equals the gradient of
+//! one process.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -18,7 +19,7 @@ use tch::{Device, Kind, Tensor};
 const TIMEOUT: Duration = Duration::from_secs(30);
 const BATCHES: [u64; 4] = [5, 0, 64, 27];
 
-/// The mean gradient, as this rank gets it from the all-reduce, and what was reduced with it.
+/// Returns the mean gradient that this rank gets from the all-reduce, and the other reduced values.
 fn reduced(rank: usize, port: u16, architecture: &Architecture, kind: Kind) -> (Tensor, Reduced) {
     let store = Store::connect("127.0.0.1", port, TIMEOUT).unwrap();
     let group = Group::gloo(&store, rank, BATCHES.len(), "127.0.0.1", TIMEOUT).unwrap();
@@ -29,7 +30,7 @@ fn reduced(rank: usize, port: u16, architecture: &Architecture, kind: Kind) -> (
     let batch = data.train.gather(cursor.slice(share.offset, share.local_batch), kind, Device::Cpu);
     let mut compute = Compute { micro_batch: 8, pace: None };
     let mut computed = compute.begin(&model.parameters());
-    // In two goes, as a share and a chunk: gradients add up.
+    // In two parts, like a share and a chunk: gradients accumulate.
     for (start, count) in [(0, batch.len() / 3), (batch.len() / 3, batch.len() - batch.len() / 3)] {
         let part = batch.narrow(start, count);
         compute.add(&model, &part, &mut computed, |_, _| Ok::<(), ()>(())).unwrap();
@@ -43,7 +44,7 @@ fn reduced(rank: usize, port: u16, architecture: &Architecture, kind: Kind) -> (
     (bucket.gradient(Device::Cpu).copy(), sum)
 }
 
-/// The mean gradient and the mean loss of `count` samples from `offset` on, from one process.
+/// Returns the mean gradient and the mean loss of `count` samples from `offset` on, computed in one process.
 fn alone(architecture: &Architecture, kind: Kind, offset: u64, count: u64) -> (Tensor, f64) {
     let data = TeacherTask { samples: 200, seed: 3 }.generate();
     let model = Network::new(architecture, data.shape, data.classes, 3, kind, Device::Cpu);

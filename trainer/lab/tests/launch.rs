@@ -1,4 +1,4 @@
-//! The binary as a person uses it: real processes that find each other, train, fail, stop and go on.
+//! End-to-end tests of `launch`: real processes that connect, train, fail, stop and resume.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -34,7 +34,7 @@ fn iterations(path: &Path) -> Vec<IterationLine> {
     lines.filter_map(|line| if let Line::Iteration(line) = line { Some(*line) } else { None }).collect()
 }
 
-/// A server that nobody runs.
+/// Returns a server argument with an address on which no server listens.
 fn nobody() -> String {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     format!("--server=http://127.0.0.1:{port}")
@@ -85,7 +85,8 @@ fn a_resumed_run_is_the_undisturbed_run_bit_for_bit() {
             fs::read(checkpoint.join("state.json")).unwrap(),
         )
     };
-    // Twice the batch that the learning rate was chosen for: it stops inside a ramp of 16 iterations.
+    // With twice the batch that the learning rate was chosen for, the run stops inside a ramp of 16
+    // iterations.
     for (undisturbed, resumed, batch) in
         [("undisturbed", "resumed", None), ("ramp", "ramp resumed", Some("--per-worker-batch=64"))]
     {
@@ -97,7 +98,7 @@ fn a_resumed_run_is_the_undisturbed_run_bit_for_bit() {
     let checkpoints = format!("--checkpoint-dir={}", folder.path().join("resumed").display());
     let other = launch(&["--workers=2", "--policy=even", "--resume", "--seed=2", &checkpoints]);
     assert!(!other.status.success());
-    assert!(String::from_utf8_lossy(&other.stderr).contains("seed was 1 there and is 2 now"));
+    assert!(String::from_utf8_lossy(&other.stderr).contains("its seed is 1, this run's is 2"));
 }
 
 #[test]
@@ -120,7 +121,7 @@ fn without_a_predictor_training_goes_on_with_an_even_split() {
         assert_eq!(iterations.len(), 48);
         assert!(iterations.iter().all(|line| line.decision.is_none()));
         assert!(iterations.iter().any(|line| line.gradient_difference.is_some_and(|value| value > 0.0)));
-        // All policies trained the same steps on the same samples, so they agree to the last bit.
+        // All policies ran the same steps on the same samples, so the losses are bitwise equal.
         let losses = |policy| -> Vec<f64> {
             let mine = iterations.iter().filter(|line| line.policy == policy);
             mine.map(|line| line.loss).collect()
@@ -129,7 +130,7 @@ fn without_a_predictor_training_goes_on_with_an_even_split() {
         assert_eq!((even.len(), &even, &even), (16, &base, &evenstep));
         for line in &iterations {
             assert_eq!(line.workers.iter().map(|worker| worker.local_batch).sum::<u64>(), line.global_batch);
-            // Somebody is always the last one.
+            // The slowest worker does not wait.
             assert!(line.workers.iter().any(|worker| worker.barrier_wait_s == 0.0));
         }
     }
@@ -153,7 +154,7 @@ fn a_table_tells_of_each_iteration_and_of_the_load_beside_it() {
         assert_eq!((cell(row, "iter"), cell(row, "batch")), (iteration.to_string(), "64".to_owned()));
         let speed = 64.0 / (number(row, "iter_ms") / 1e3);
         assert!((number(row, "speed") / speed - 1.0).abs() < 1e-2, "{row:?}");
-        // One to three threads, and the same ones all the time.
+        // One to three threads, and a constant number.
         let threads = number(&rows[0], "truth_load_start");
         assert!([1.0, 2.0, 3.0].contains(&threads), "{row:?}");
         assert_eq!(["truth_load_start", "truth_load_mean"].map(|name| number(row, name)), [threads; 2]);
@@ -167,7 +168,7 @@ fn a_speed_that_sways_is_that_of_its_law() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.csv");
     let record = format!("--record={}", path.display());
-    // 64 samples of .25 ms, beside one to three busy threads that are not there.
+    // 64 samples of 0.25 ms each, with one to three simulated busy threads.
     let words = succeed(&launch(&[
         "--workers=1",
         "--policy=even",
@@ -207,7 +208,7 @@ fn a_step_with_a_tail_can_be_drawn() {
         assert!(end == 64 && parts.len() > 3, "{parts:?}");
         let first = step.iter().map(|line| line.began_s).fold(f64::MAX, f64::min);
         let last = step.iter().map(|line| line.reduced_s).fold(0.0, f64::max);
-        // The clock is one for all: everything fits into a few steps.
+        // All processes use the same clock, so all times lie within a few steps.
         assert!(last - first < 5.0, "{step:?}");
     }
     let draw = ["report", &timeline, &format!("--picture={}", path("step.html")), "--iteration=4"];
@@ -216,19 +217,20 @@ fn a_step_with_a_tail_can_be_drawn() {
     assert!(picture.contains("chunk of the tail") && picture.contains("One step under even (iteration 4)"));
 }
 
-/// A training under way, and a line of its progress.
+/// Starts a training run and waits for the first line of its progress. Returns the process and its standard
+/// error.
 fn under_way(arguments: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
     let mut child = trainer(arguments).spawn().unwrap();
     let mut words = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     while !line.contains(" loss ") {
         line.clear();
-        assert!(words.read_line(&mut line).unwrap() > 0, "ended before its first iteration");
+        assert!(words.read_line(&mut line).unwrap() > 0, "the run ended before its first iteration");
     }
     (child, words)
 }
 
-/// Process ids of the workers that a launch started.
+/// Returns the process ids of the workers that a launcher started.
 fn children(pid: u32) -> Vec<String> {
     let path = format!("/proc/{pid}/task/{pid}/children");
     fs::read_to_string(path).unwrap().split_whitespace().map(ToOwned::to_owned).collect()

@@ -1,4 +1,5 @@
-//! `report` as a person uses it: from a record to table, page and JSON, and what it says of broken records.
+//! End-to-end tests of the command `report`: table, page and JSON from a record, and errors for malformed
+//! records.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -11,7 +12,8 @@ use serde_json::{Value, json};
 const WARM_UP: u64 = 5;
 const ITERATIONS: u64 = 15;
 
-/// Two workers at paces 1 and 3: even batches take 60 ms, those of base 40 ms, those of evenstep 30 ms, which is the ideal.
+/// Returns an iteration of two workers at paces 1 and 3: 60 ms with even batches, 40 ms under base, and 30 ms
+/// under evenstep, which is the ideal.
 fn iteration(policy: &str, iteration: u64) -> Value {
     let (batches, times) = match policy {
         "even" => ([60, 60], [0.06, 0.02]),
@@ -81,7 +83,7 @@ fn known_times_give_known_figures() {
     close("/runs/1/gain", 2.0);
     close("/runs/1/share_of_ideal", 1.0);
     close("/runs/1/gain_like_for_like", 2.0);
-    // Of the iterations 5 to 14 at 1 ms times their number, warm-up left out.
+    // Iteration n takes n ms; 5 to 14 count after the warm-up.
     close("/allocate_ms/p50", 10.0);
     close("/allocate_ms/p99", 14.0);
     close("/allocate_ms/count", (ITERATIONS - WARM_UP) as f64);
@@ -113,7 +115,8 @@ fn a_shared_tail_is_held_against_the_same_forecasts_alone() {
     close("/runs/2/over_base/barrier_wait", 0.0);
     close("/runs/2/over_base/speed", 1.0);
     close("/runs/2/claim_share", 0.01);
-    // Bases of 18 and 78 samples in 20 ms; twelve of each tail in 10 ms.
+    // Each worker computes a base batch of 18 or 78 samples in 20 ms, and 12 samples of the tail in 10
+    // ms.
     close("/runs/2/chunk_overhead_share", (0.02 - 12.0 / 900.0 - 12.0 / 3900.0) / 2.0 / 0.03);
     close("/runs/2/chunks", 5.0);
     close("/runs/2/tail_share", 0.2);
@@ -136,10 +139,10 @@ fn a_broken_record_is_refused_with_its_line_and_nothing_is_written() {
         (|lines| drop(lines.remove(4)), "line 5: iteration 4 of even: must follow 2"),
         (|lines| lines[2]["step_time_s"] = json!(0.0), "line 3: step_time_s 0"),
         (|lines| lines[2]["workers"][1]["compute_time_s"] = json!(-1.0), "line 3: node/1: compute_time_s -1"),
-        (|lines| lines[2]["workers"][1]["local_batch"] = json!(59), "line 3: local batches add up to 119"),
+        (|lines| lines[2]["workers"][1]["local_batch"] = json!(59), "line 3: the local batches sum to 119"),
         (|lines| lines[2]["workers"][1]["worker"] = json!("other"), "line 3: "),
         (|lines| lines[2]["loss"] = json!("low"), "line 3"),
-        (|lines| drop(lines.pop()), "no closing line of evenstep"),
+        (|lines| drop(lines.pop()), "no end line of policy evenstep"),
     ];
     for (break_it, words) in broken {
         let folder = tempfile::tempdir().unwrap();

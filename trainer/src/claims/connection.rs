@@ -1,4 +1,4 @@
-//! A worker's own connection to the job's store, on which it claims.
+//! A worker's own connection to the job's store, for its claims.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread::{self, JoinHandle};
@@ -9,44 +9,45 @@ use evenstep_c10d::{Error, Result, Store};
 use super::mode::ClaimMode;
 use crate::collective::HostPort;
 
-/// What an addition came to.
+/// Result of an addition to a counter.
 #[derive(Debug, Clone, Copy)]
 pub struct Total {
-    /// The counter after it.
+    /// The counter after the addition.
     pub total: i64,
-    /// When that was known.
+    /// Arrival of the result.
     pub at: Instant,
-    /// How long it took, from when it was due.
+    /// Duration of the addition, from its due time.
     pub took: Duration,
 }
 
-/// The connection; at most one addition is on its way.
+/// The connection. At most one addition is in flight.
 #[derive(Debug)]
 pub enum Connection {
-    /// Additions are made as they are asked for.
+    /// Additions are made by the caller's thread.
     Need { store: Store, total: Option<Total> },
-    /// A thread of its own makes them.
+    /// Additions are made by a separate thread.
     Ahead { asker: Asker },
 }
 
-/// Words to the thread that wait for it, at most: an addition, and that it is due now; those of the one before may still be there.
+/// Capacity of the thread's queue: an addition and the request to make it now, of the current and of the
+/// previous claim.
 const WORDS_MAX: usize = 4;
 
-/// A thread that adds beside the computing.
+/// A thread that makes additions in parallel with computing.
 #[derive(Debug)]
 pub struct Asker {
-    /// None once the thread is to end.
+    /// `None` tells the thread to end.
     wanted: Option<SyncSender<Wanted>>,
     totals: Receiver<Result<Total>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread is told.
+/// Messages to the thread.
 #[derive(Debug, PartialEq)]
 enum Wanted {
-    /// Add so much to a counter then.
+    /// Adds `amount` to a counter at `due`.
     Add { key: String, amount: i64, due: Instant },
-    /// Whoever wants it has nothing else to do.
+    /// Makes the addition now: the worker has nothing else to do.
     Now,
 }
 
@@ -54,7 +55,7 @@ impl Connection {
     /// Connects.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn connect(at: &HostPort, mode: ClaimMode, timeout: Duration) -> Result<Self> {
         let store = Store::connect(&at.host, at.port, timeout)?;
         Ok(match mode {
@@ -63,15 +64,16 @@ impl Connection {
         })
     }
 
-    /// Whether an addition runs beside the computing.
+    /// Returns whether additions run in parallel with computing.
     pub fn is_ahead(&self) -> bool {
         matches!(self, Self::Ahead { .. })
     }
 
-    /// Adds to a counter, at `due` where that runs beside the computing; [`Connection::total`] tells what came of it.
+    /// Adds to a counter, at `due` if additions run in parallel with computing. [`Connection::total`] returns
+    /// the result.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn add(&mut self, key: &str, amount: i64, due: Instant) -> Result<()> {
         match self {
             Self::Need { store, total } => *total = Some(timed(store, key, amount, Instant::now())?),
@@ -80,10 +82,10 @@ impl Connection {
         Ok(())
     }
 
-    /// What the last addition came to, waiting for it where it runs beside.
+    /// Returns the result of the last addition. Waits for it if it runs in parallel.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn total(&mut self) -> Result<Total> {
         match self {
             Self::Need { total, .. } => total.take().ok_or_else(ended),
@@ -101,7 +103,7 @@ impl Asker {
         let (answer, totals) = mpsc::sync_channel(1);
         let thread = thread::spawn(move || {
             while let Ok(next) = requests.recv() {
-                // Of an addition that was made before it was asked after.
+                // Belongs to an addition that was already made.
                 let Wanted::Add { key, amount, due } = next else { continue };
                 let wait = due.saturating_duration_since(Instant::now());
                 if !wait.is_zero() && requests.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected) {
@@ -124,7 +126,7 @@ impl Asker {
 impl Drop for Asker {
     fn drop(&mut self) {
         self.wanted = None;
-        // No thread of ours uses the store while the process ends; it has at most one addition before it.
+        // The thread must not use the store while the process ends. At most one addition is still to be made.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -138,5 +140,5 @@ fn timed(store: &Store, key: &str, amount: i64, begun: Instant) -> Result<Total>
 }
 
 fn ended() -> Error {
-    Error::Invalid { operation: "claiming", reason: "no addition is on its way".into() }
+    Error::Invalid { operation: "claiming", reason: "no addition is in flight".into() }
 }

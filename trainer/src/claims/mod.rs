@@ -1,8 +1,8 @@
-//! Claims: how a worker takes chunks of an iteration's tail, each exactly once over all workers.
+//! Claims: workers take chunks of an iteration's tail, each chunk exactly once.
 //!
-//! Each pool has a counter on the job's store, of one key for each round, policy and pool. It is never set back: what all
-//! ranks added to it in an iteration they tell each other by the all-reduce, and from that everybody works out where it
-//! stands when the next iteration begins.
+//! Each pool has a counter in the job's store, with one key per round, policy and pool. The counter is never
+//! reset. The all-reduce of an iteration carries each rank's additions, from which every rank computes the
+//! counter at the start of the next iteration.
 
 mod connection;
 mod mode;
@@ -20,14 +20,14 @@ use crate::plan::{Plan, Policy, Pool, Share};
 use connection::Connection;
 pub use mode::ClaimMode;
 
-/// What the first claim is expected to take, in seconds.
+/// Expected duration of the first claim, in seconds.
 const CLAIM_S: f64 = 5e-4;
 
-/// Weight of the latest claim in what a claim is expected to take.
+/// Weight of the latest claim in the expected duration of a claim.
 const LATEST: f64 = 0.2;
 
-/// A claim is made ahead by so many times what it is expected to take. More would hide more of the late ones, and would have
-/// a worker sit on a chunk that another one could have begun.
+/// A claim is made ahead of its need by this multiple of its expected duration. A larger multiple would hide
+/// more late claims, but the worker would hold a chunk that another worker could already compute.
 const AHEAD: f64 = 2.0;
 
 /// The pools' counters, and this worker's connection to them.
@@ -39,16 +39,16 @@ pub struct Claims {
     /// Opened for the first tail.
     connection: Option<Connection>,
     round: u64,
-    /// Where counters stand, by policy and pool; those that nobody added to yet stand at 0.
+    /// Counters by policy and pool; absent counters are 0.
     stand: BTreeMap<(Policy, usize), i64>,
-    /// What a claim takes, in seconds.
+    /// Expected duration of a claim, in seconds.
     claim_s: f64,
-    /// This worker's time for a sample in the iteration before.
+    /// This worker's time per sample in the previous iteration.
     pace_s: Option<f64>,
 }
 
 impl Claims {
-    /// Of a worker that finds the store there, and gives up after `timeout`.
+    /// Creates the claims of a worker whose store is at `store`, with this timeout of its operations.
     pub fn new(store: HostPort, mode: ClaimMode, timeout: Duration) -> Self {
         Self {
             store,
@@ -62,18 +62,20 @@ impl Claims {
         }
     }
 
-    /// Begins a round with counters of its own: nobody knows what members that are gone added to those before.
+    /// Starts a round with new counters, because the additions of failed members to the old counters are
+    /// unknown.
     pub fn begin_round(&mut self, round: u64) {
         self.round = round;
         self.stand.clear();
-        // An answer may still be on its way on the old connection.
+        // A response may still be in flight on the old connection.
         self.connection = None;
     }
 
-    /// This worker's part in the tail of an iteration that began at `begun`; without a pool there is nothing to claim.
+    /// Returns this worker's part in the tail of an iteration that started at `begun`. Without a pool the
+    /// worker claims nothing.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn turn<'a>(
         &'a mut self,
         policy: Policy,
@@ -100,8 +102,8 @@ impl Claims {
         Ok(Turn { begun, at: Some(table), base: None, did: Did::default() })
     }
 
-    /// After an iteration's all-reduce: the counters stand where everybody's additions brought them. `computed` is what this
-    /// worker computed.
+    /// After an iteration's all-reduce: advances the counters by the additions of all ranks. `computed` is
+    /// this worker's result.
     pub fn settle(&mut self, policy: Policy, plan: &Plan, reports: &[RankReport], computed: &Computed) {
         self.pace_s = computed.pace_s().or(self.pace_s);
         let Some(tail) = plan.tail() else { return };
@@ -119,23 +121,23 @@ impl Claims {
 #[derive(Debug)]
 pub struct Turn<'a> {
     begun: Instant,
-    /// None once there is nothing more to claim.
+    /// `None` when no chunk is left to claim.
     at: Option<Table<'a>>,
-    /// What was computed before the first chunk.
+    /// Result before the first chunk.
     base: Option<Computed>,
     did: Did,
 }
 
-/// What a worker did at a tail.
+/// A worker's claims in one iteration.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Did {
-    /// What it claimed and computed, and how long it waited for claims.
+    /// Claimed samples, and the wait for claims.
     pub tail: TailReport,
-    /// What it added to its pool's counter.
+    /// Additions to the pool's counter.
     pub additions: Additions,
 }
 
-/// What it takes to claim.
+/// State of a worker's claims in one iteration.
 #[derive(Debug)]
 struct Table<'a> {
     pool: &'a Pool<'a>,
@@ -145,19 +147,19 @@ struct Table<'a> {
     connection: &'a mut Connection,
     claim_s: &'a mut f64,
     last_pace_s: Option<f64>,
-    /// What was added and has not come to a total yet.
+    /// An addition whose result has not arrived yet.
     on_its_way: Option<i64>,
-    /// It wanted to leave and was the last: it claims until the chunks are used up.
+    /// Whether the worker wanted to leave as the last member of its pool: it claims until no chunk is left.
     bound: bool,
 }
 
 impl Turn<'_> {
-    /// Asks for the next chunk beside the computing of the last `samples` of what this worker has, so late that the answer
-    /// comes when these are about done; `computed` is what it had computed before. Where claims are made at need this does
-    /// nothing.
+    /// Requests the next chunk while the worker computes its last `samples` samples, so that the response
+    /// arrives when they are about done. `computed` is the result before these samples. Has no effect if
+    /// claims are made on demand.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn ask_ahead(&mut self, computed: &Computed, samples: u64) -> Result<()> {
         let now_s = self.begun.elapsed().as_secs_f64();
         match &mut self.at {
@@ -171,11 +173,11 @@ impl Turn<'_> {
         }
     }
 
-    /// The next samples to compute; none where the chunks are used up or better left to the others. `computed` is what this
-    /// worker has computed of the iteration.
+    /// Returns the next samples to compute, or `None` if no chunk is left or the other workers should compute
+    /// the rest. `computed` is this worker's result in the iteration.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn next(&mut self, computed: &Computed) -> Result<Option<Share>> {
         self.base.get_or_insert(*computed);
         if self.at.is_none() {
@@ -202,7 +204,7 @@ impl Turn<'_> {
         Ok(claimed)
     }
 
-    /// What came of it; `computed` is all that this worker computed of the iteration.
+    /// Returns the claims of the iteration; `computed` is this worker's result in it.
     pub fn end(self, computed: &Computed) -> Did {
         let base_s = self.base.map_or(computed.compute_time_s, |base| base.compute_time_s);
         let tail = TailReport { compute_time_s: computed.compute_time_s - base_s, ..self.did.tail };
@@ -211,14 +213,16 @@ impl Turn<'_> {
 }
 
 impl Table<'_> {
-    /// This worker's time for a sample in this iteration; before it computed any, by forecast or as in the one before. 0 where
-    /// that is unknown: then it declines nothing.
+    /// Returns this worker's time per sample in this iteration. Before its first sample, this is the forecast
+    /// or the time in the previous iteration. If it is unknown, returns 0, so that the worker declines
+    /// nothing.
     fn pace_s(&self, computed: &Computed) -> f64 {
         let expected = self.pool.speed.map(f64::recip).or(self.last_pace_s);
         computed.pace_s().or(expected).unwrap_or(0.0)
     }
 
-    /// Claims, or says that it leaves, unless that is on its way or nothing is left.
+    /// Claims a chunk, or announces that the worker leaves, unless an addition is in flight or no chunk is
+    /// left.
     fn ask(&mut self, at_s: f64, pace_s: f64, claim_s: f64, due: Instant) -> Result<()> {
         if self.on_its_way.is_some() || self.judge.is_empty() {
             return Ok(());
@@ -230,7 +234,8 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// What came of asking: a chunk; nothing yet, as the last must stay; or none where this worker is done.
+    /// Returns the result of a claim: a chunk; nothing yet, because the last member must stay; or `None` if
+    /// this worker is done.
     fn answer(&mut self, begun: Instant, additions: &mut Additions) -> Result<Option<Option<Share>>> {
         let Some(amount) = self.on_its_way.take() else { return Ok(None) };
         let total = self.connection.total()?;

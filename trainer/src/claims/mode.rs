@@ -1,4 +1,4 @@
-//! When a worker requests its next chunk.
+//! Modes of requesting the next chunk.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimMode {
-    /// When it has nothing left to compute: it waits for the answer
+    /// When it has nothing left to compute; it waits for the response
     Need,
-    /// So long before it has nothing left to compute that the answer is there in time: it rarely waits
+    /// Early enough that the response arrives before the worker runs out of samples; it rarely waits
     Ahead,
 }

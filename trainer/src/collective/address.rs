@@ -1,11 +1,11 @@
-//! An address as it is written on the command line.
+//! Addresses on the command line.
 
 use serde::{Deserialize, Serialize};
 
 /// A host and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPort {
-    /// The host's name or address.
+    /// Host name or IP address.
     pub host: String,
     /// The port.
     pub port: u16,
@@ -14,7 +14,7 @@ pub struct HostPort {
 impl std::str::FromStr for HostPort {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let rule = || format!("{text:?}: must be host:port");
+        let rule = || format!("address {text:?} must be host:port");
         let (host, port) = text.rsplit_once(':').ok_or_else(rule)?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() {

@@ -1,4 +1,4 @@
-//! Joining a group of ranks.
+//! Joining of a group of ranks.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use tch::Device;
 
 use crate::model::reduce_device;
 
-/// Joins a group; `interface` is this machine's address that the others can reach, `within` bounds the joining and everything
-/// after it.
+/// Joins a group. `interface` is this machine's address that the other ranks can reach. `within` bounds the
+/// joining and every later operation.
 ///
 /// # Errors
-/// Some rank does not come in time.
+/// A rank does not join in time.
 pub fn connect(
     interface: &str,
     device: Device,

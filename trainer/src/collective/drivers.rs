@@ -1,16 +1,17 @@
-//! Boundary drivers: what is read of the machine when a worker's compute ends, to forecast its next iteration.
+//! Boundary drivers: readings at the end of a worker's compute, to forecast its next iteration.
 
 use evenstep_protocol::{Readings, driver};
 
-/// The drivers that travel with the gradients, in the order of their slots.
+/// Drivers sent with the gradients, in the order of their slots.
 pub const NAMES: [&str; driver::ALL.len()] = driver::ALL;
 
-/// Readings in slots: a missing one is NaN, which survives a sum and is never taken for a number.
+/// Encodes readings into slots. A missing reading is NaN, which survives a sum and is never mistaken for a
+/// value.
 pub fn encode(readings: &Readings) -> [f64; NAMES.len()] {
     NAMES.map(|name| readings.get(name).copied().unwrap_or(f64::NAN))
 }
 
-/// Slots as readings: only what was there.
+/// Decodes slots into readings, without the missing ones.
 pub fn decode(slots: &[f64]) -> Readings {
     let present = NAMES.iter().zip(slots).filter(|(_, value)| value.is_finite());
     present.map(|(name, value)| ((*name).to_owned(), *value)).collect()

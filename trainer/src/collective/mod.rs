@@ -1,8 +1,9 @@
-//! The one all-reduce of an iteration: gradients, and everything that ranks tell each other, in one flat sum.
+//! The single all-reduce of an iteration: gradients and all data that ranks exchange, in one flat sum.
 //!
-//! `[gradients .. | samples, loss sum, wishes | reports of each rank .. | the next plan ..]`
+//! `[gradients .. | samples, loss sum, requests | reports of each rank .. | the next plan ..]`
 //!
-//! Each number that belongs to one rank has a slot of its own, where all others add zero: a sum hands it out exactly.
+//! Each value of a single rank has its own slot, to which all other ranks add zero. The sum therefore
+//! delivers it exactly.
 
 mod address;
 mod connect;
@@ -21,115 +22,115 @@ pub use address::HostPort;
 pub use connect::connect;
 pub use drivers::NAMES as DRIVERS;
 
-/// Samples, loss sum, ranks with each wish.
+/// Samples, loss sum, number of ranks with each request.
 const TOTALS: usize = 5;
-/// Local batch, micro-batches, compute time, loader wait, busy time, missed paces, peak memory, gradient norm; four of the
-/// tail; two of the counter; then the drivers.
+/// Local batch, micro-batches, compute time, loader wait, busy time, missed paces, peak memory, gradient
+/// norm; four slots of the tail; two slots of the counter. The drivers follow.
 const OWN_SLOTS: usize = 14;
-/// In which memory is counted on the way: whole numbers of them travel exactly up to 16 GiB.
+/// Unit of memory in the slots: integers of this unit are exact up to 16 GiB.
 const KIBIBYTE: u64 = 1024;
 const REPORT_SLOTS: usize = OWN_SLOTS + drivers::NAMES.len();
 
-/// What a rank brings to the all-reduce, beside its gradients.
+/// A rank's part of the all-reduce, other than its gradients.
 #[derive(Debug, Clone, Default)]
 pub struct Contribution {
-    /// How its iteration went.
+    /// The rank's report of the iteration.
     pub report: RankReport,
-    /// Its loss, summed over its samples.
+    /// Loss, summed over the rank's samples.
     pub loss_sum: f64,
-    /// What it wants when the iteration is done.
+    /// Requests of the rank at the end of the iteration.
     pub wishes: Wishes,
-    /// A newer plan, from rank 0.
+    /// A newer plan, from rank 0 only.
     pub plan: Option<Plan>,
 }
 
-/// What a rank wants when an iteration is done.
+/// Requests of a rank at the end of an iteration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// It was told to stop the run.
+    /// A signal tells the rank to stop the run.
     pub stop: bool,
-    /// It was told to leave the run.
+    /// A signal tells the rank to leave the run.
     pub leave: bool,
-    /// It saw somebody who waits to take part.
+    /// A worker waits to join.
     pub regroup: bool,
 }
 
-/// How many ranks have each wish.
+/// Number of ranks with each request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wished {
-    /// Those who were told to stop the run.
+    /// Ranks that request a stop of the run.
     pub stop: usize,
-    /// Those who were told to leave it.
+    /// Ranks that leave the run.
     pub leave: usize,
-    /// Those who saw somebody who waits to take part.
+    /// Ranks that saw a worker waiting to join.
     pub regroup: usize,
 }
 
-/// How an iteration went for one rank.
+/// One rank's report of an iteration.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RankReport {
-    /// Samples it computed, those of the tail among them.
+    /// Samples that the rank computed, tail included.
     pub local_batch: u64,
-    /// Forward and backward passes over them.
+    /// Number of forward and backward passes.
     pub micro_batches: u64,
-    /// Forward and backward, in seconds, without waiting for claims.
+    /// Time of forward and backward passes, in seconds, without waiting for claims.
     pub compute_time_s: f64,
     /// Wait for data, in seconds.
     pub loader_wait_s: f64,
-    /// From the begin of the iteration until it came to the all-reduce, in seconds.
+    /// Time from the start of the iteration to the rank's entry into the all-reduce, in seconds.
     pub busy_s: f64,
-    /// Micro-batches so far that were slower than an imposed pace allows.
+    /// Micro-batches so far that were slower than the imposed pace.
     pub pace_missed: u64,
-    /// Its highest memory use so far, where the system says; above 16 GiB to seven digits, as it travels among 32-bit
-    /// gradients.
+    /// Peak memory of the rank, if the system reports it. Above 16 GiB it has seven digits, because it is
+    /// sent among 32-bit gradients.
     pub peak_memory_bytes: Option<u64>,
-    /// Squared norm of its own mean gradient, where norms are wanted and it has one.
+    /// Squared norm of the rank's mean gradient, if norms are required and the rank has samples.
     pub gradient_sqr: Option<f64>,
-    /// What of this it claimed from the tail, and how long it waited for claims.
+    /// Samples claimed from the tail, and the wait for claims.
     pub tail: TailReport,
-    /// What it added to its pool's counter.
+    /// Additions to the counter of the rank's pool.
     pub additions: Additions,
-    /// Drivers read when its compute ended.
+    /// Drivers, read at the end of the rank's compute.
     pub drivers: Readings,
 }
 
-/// What one rank added to its pool's counter in an iteration.
+/// Additions of one rank to its pool's counter in an iteration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Additions {
-    /// How often it claimed, in vain too.
+    /// Number of claims, those without a chunk included.
     pub claims: u64,
-    /// How often it said that it leaves.
+    /// Number of times that the rank announced leaving the tail.
     pub leaves: u64,
 }
 
-/// What the sum of all contributions says: the same on all ranks.
+/// The sum of all contributions, the same on all ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reduced {
     /// Samples over all ranks.
     pub samples: u64,
-    /// Mean loss over them.
+    /// Mean loss over these samples.
     pub loss: f64,
-    /// What ranks want now.
+    /// Requests of the ranks.
     pub wished: Wished,
-    /// Each rank's report.
+    /// Reports by rank.
     pub reports: Vec<RankReport>,
-    /// Squared norm of the mean gradient over them, where norms are wanted.
+    /// Squared norm of the mean gradient over all samples, if norms are required.
     pub gradient_sqr: Option<f64>,
     /// A newer plan.
     pub plan: Option<Plan>,
-    /// Time this rank spent in the all-reduce, in seconds.
+    /// Time of this rank in the all-reduce, in seconds.
     pub all_reduce_s: f64,
 }
 
 impl Reduced {
-    /// How long a rank waited for the last one: by the same numbers on all ranks.
+    /// Returns a rank's wait for the slowest rank, from the same numbers on all ranks.
     pub fn barrier_wait_s(&self, rank: usize) -> f64 {
         let last = self.reports.iter().map(|report| report.busy_s).fold(0.0, f64::max);
         last - self.reports[rank].busy_s
     }
 }
 
-/// The flat buffer.
+/// The flat buffer of the all-reduce.
 #[derive(Debug)]
 pub struct Bucket {
     flat: Tensor,
@@ -139,8 +140,8 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// A buffer for the gradients of these parameters, on the device that the group reduces on. With `norms` each iteration works out
-    /// the norms of gradients, which costs two passes over them.
+    /// Creates a buffer for the gradients of these parameters, on the device that the group reduces on. With
+    /// `norms`, each iteration also computes the gradient norms, which costs two passes over the gradients.
     pub fn new(parameters: &[Tensor], world_size: usize, device: Device, norms: bool) -> Self {
         let slots = TOTALS + world_size * REPORT_SLOTS + Plan::slots(world_size);
         let (gradients, (kind, _)) = (size_of(parameters), kind_of(parameters));
@@ -148,11 +149,11 @@ impl Bucket {
         Self { flat, gradients, world_size, norms }
     }
 
-    /// Sums everything over all ranks. Afterwards [`Bucket::gradient`] is the mean gradient of the global batch,
-    /// whatever each rank's share of it was: every rank brings the gradient of its *summed* loss.
+    /// Sums the buffer over all ranks. Afterwards [`Bucket::gradient`] is the mean gradient of the global
+    /// batch, for any shares: every rank contributes the gradient of its *summed* loss.
     ///
     /// # Errors
-    /// A rank is gone or stalls past the timeout.
+    /// A rank has left or stalls for longer than the timeout.
     pub fn all_reduce(
         &mut self,
         group: &Group,
@@ -179,13 +180,13 @@ impl Bucket {
         Ok(reduced)
     }
 
-    /// Squared norm of the gradients in the buffer, where norms are wanted; a training that diverges has none.
+    /// Returns the squared norm of the gradients in the buffer, if norms are required and the norm is finite.
     fn gradient_sqr(&self) -> Option<f64> {
         let norm = self.norms.then(|| self.flat.narrow(0, 0, self.gradients).norm().double_value(&[]));
         norm.map(|norm| norm * norm).filter(|norm| norm.is_finite())
     }
 
-    /// The mean gradient over the global batch, flat, in the order of the parameters.
+    /// Returns the mean gradient over the global batch, flat, in the order of the parameters.
     pub fn gradient(&self, device: Device) -> Tensor {
         self.flat.narrow(0, 0, self.gradients).to_device(device)
     }
@@ -197,7 +198,7 @@ impl Bucket {
     fn fill_gradients(&mut self, parameters: &[Tensor], local_batch: u64) {
         no_grad(|| {
             if local_batch == 0 {
-                // A rank without samples takes part all the same; it may never have had gradients.
+                // A rank without samples takes part too; it may never have had gradients.
                 let _ = self.flat.narrow(0, 0, self.gradients).zero_();
                 return;
             }
@@ -205,7 +206,7 @@ impl Bucket {
             for parameter in parameters {
                 let size = parameter.numel() as i64;
                 let (mut own, gradient) = (self.flat.narrow(0, start, size), parameter.grad());
-                // A parameter that the loss does not depend on has none.
+                // A parameter that does not influence the loss has no gradient.
                 if gradient.defined() {
                     own.copy_(&gradient.view(-1));
                 } else {
@@ -231,9 +232,9 @@ fn encode(own: &Contribution, rank: usize, world_size: usize) -> Vec<f64> {
         report.loader_wait_s,
         report.busy_s,
         report.pace_missed as f64,
-        // A process that computes uses some: 0 is none said.
+        // A process always uses memory, so 0 means that the value is unknown.
         report.peak_memory_bytes.map_or(0.0, |bytes| (bytes / KIBIBYTE) as f64),
-        // A norm may be 0, and is never negative.
+        // A norm is never negative, so -1 means that it is absent.
         report.gradient_sqr.unwrap_or(-1.0),
         report.tail.chunks as f64,
         report.tail.samples as f64,

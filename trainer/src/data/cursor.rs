@@ -1,10 +1,11 @@
-//! Which sample comes when: one seeded global permutation an epoch, walked by a cursor.
+//! The order of samples: one seeded global permutation per epoch, and a cursor.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-/// The position in an epoch. All ranks move it alike, so that together they see every sample exactly once an epoch.
+/// Position in an epoch. All ranks advance it alike, so that together they use every sample exactly once per
+/// epoch.
 #[derive(Debug, Clone)]
 pub struct Cursor {
     seed: u64,
@@ -14,32 +15,33 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The begin of the run over `samples` samples (at least one).
+    /// Returns the start of a run over `samples` samples (at least one).
     pub fn new(seed: u64, samples: u64) -> Self {
         Self::at(seed, samples, 0, 0)
     }
 
-    /// A position inside a run.
+    /// Returns a position inside a run.
     pub fn at(seed: u64, samples: u64, epoch: u64, position: u64) -> Self {
         Self { seed, epoch, position, order: permutation(seed, epoch, samples) }
     }
 
-    /// The epoch, from 0.
+    /// Returns the epoch, from 0.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Samples of this epoch that are done.
+    /// Returns the number of samples of this epoch that are done.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Samples in an epoch.
+    /// Returns the number of samples per epoch.
     pub fn samples(&self) -> u64 {
         self.order.len() as u64
     }
 
-    /// Samples of the iteration `ahead` after this one: the global batch, or what an epoch has left at its end.
+    /// Returns the size of the `ahead`-th iteration after this one: the global batch, or the remainder at the
+    /// end of an epoch.
     pub fn size(&self, global_batch: u64, ahead: u64) -> u64 {
         let mut position = self.position;
         for _ in 0..ahead {
@@ -49,13 +51,13 @@ impl Cursor {
         global_batch.min(self.samples() - position)
     }
 
-    /// The samples `offset .. offset + count` of this iteration.
+    /// Returns the samples `offset .. offset + count` of this iteration.
     pub fn slice(&self, offset: u64, count: u64) -> &[i64] {
         let start = (self.position + offset) as usize;
         &self.order[start..start + count as usize]
     }
 
-    /// Goes on by the size of an iteration.
+    /// Advances by the size of an iteration.
     pub fn advance(&mut self, size: u64) {
         self.position += size;
         if self.position >= self.samples() {

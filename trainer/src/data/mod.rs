@@ -1,4 +1,4 @@
-//! Training data: data sets, batches, and the order in which an epoch goes through the samples.
+//! Training data: data sets, batches, and the order of the samples in an epoch.
 
 mod batch;
 mod cursor;
@@ -14,18 +14,18 @@ pub use tensors::TensorDataset;
 ///
 /// Samples are numbered from 0. Every worker must see the same samples under the same numbers.
 pub trait Dataset {
-    /// The number of samples.
+    /// Returns the number of samples.
     fn len(&self) -> u64;
 
-    /// Whether there are no samples.
+    /// Returns whether the data set is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The samples with these numbers, in this order, as one batch on `device`.
+    /// Returns the samples with these numbers, in this order, as one batch on `device`.
     fn batch(&self, indices: &[i64], device: Device) -> Batch;
 
-    /// A description for logs and checkpoints. A run resumes only on data of the same name.
+    /// Returns a description for logs and checkpoints. A run resumes only on data of the same name.
     fn name(&self) -> String {
         format!("{} samples", self.len())
     }

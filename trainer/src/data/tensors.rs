@@ -1,10 +1,10 @@
-//! A data set that is held in memory.
+//! A data set in memory.
 
 use tch::{Device, Tensor};
 
 use super::{Batch, Dataset};
 
-/// Two tensors of the same number of samples.
+/// Inputs and targets with the same number of samples.
 #[derive(Debug)]
 pub struct TensorDataset {
     inputs: Tensor,
@@ -12,7 +12,7 @@ pub struct TensorDataset {
 }
 
 impl TensorDataset {
-    /// A data set of `inputs` (`[samples, ..]`) and `targets` (`[samples, ..]`) on the CPU.
+    /// Creates a data set of `inputs` (`[samples, ..]`) and `targets` (`[samples, ..]`) on the CPU.
     pub fn new(inputs: Tensor, targets: Tensor) -> Self {
         Self { inputs, targets }
     }

@@ -1,8 +1,10 @@
-//! A run whose workers come and go: those who are left regroup and go on from the last finished iteration.
+//! Elastic runs: workers join and leave, and the others regroup and continue from the last finished
+//! iteration.
 //!
-//! Iterations are all or nothing: an iteration is done once the optimizer stepped after its all-reduce. Where an all-reduce
-//! fails, some members may have finished it and others not; whoever stands furthest hands parameters, velocity and
-//! position to all, so that nothing is trained twice and nothing left out. See [`rendezvous`] for how they meet.
+//! An iteration is all or nothing: it is done when the optimizer has stepped after its all-reduce. If an
+//! all-reduce fails, some members may have finished the iteration and others not. The member that is furthest
+//! ahead then sends parameters, velocity and position to all, so that no sample is trained twice or omitted.
+//! See [`rendezvous`] for the regrouping.
 
 mod log;
 mod presence;
@@ -35,22 +37,22 @@ use crate::training::{Hooks, Training, WorkerProcess};
 use rendezvous::{Met, Patience, Rendezvous};
 use round::{Arrival, Members, Position, Standing, Terms};
 
-/// What is set in the store can be read at once.
+/// Time limit for reading a key that is already set.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 
-/// Says that a life which the launcher started is over.
+/// Announces that a life of a worker is over. The launcher calls this for its workers.
 ///
 /// # Errors
-/// The store is gone.
+/// The store is unreachable.
 pub fn declare_gone(store: &Store, slot: usize, life: u32) -> Result<()> {
     Ok(log::append(store, presence::GONE, format!("{slot}.{life}").as_bytes())?)
 }
 
-/// Trains as one worker of an elastic run, from its arrival to the end of the run.
+/// Trains as one worker of an elastic run, from its arrival to the end of the run. The loss of another worker
+/// is not an error.
 ///
 /// # Errors
-/// Options that contradict each other, data that cannot be used, a gradient that is wrong, a run that cannot go on. That
-/// another worker is gone is none.
+/// Options contradict each other, the data is unusable, a gradient is wrong, or the run cannot continue.
 pub fn run(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result<()> {
     let options = &training.options;
     options.check(process.world_size)?;
@@ -76,7 +78,7 @@ pub fn run(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result
         Rendezvous::begin(connection, arrival, terms, patience, worker.flags.clone(), output.clone())?;
     let mut replica = replica(&mut worker, options.policy[0], process.world_size)?;
     let (standing, job_id) = first_standing(&worker, &mut replica, rendezvous.has_begun()?)?;
-    // The first reading of a rate only opens its window.
+    // The first reading of a rate driver only starts its window.
     worker.drivers.read(Instant::now());
     let mut life = Life {
         worker,
@@ -93,7 +95,7 @@ pub fn run(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result
     life.live()
 }
 
-/// What a worker brings that has trained nothing yet.
+/// Returns the contribution of a worker that has not trained yet.
 fn first_standing(
     worker: &Worker<'_>,
     replica: &mut Replica,
@@ -116,11 +118,11 @@ fn first_standing(
     if !options.resume {
         return Ok((Standing::Fresh(position), job_id));
     }
-    // As without --elastic: rank 0 has the checkpoints.
+    // As in a run without --elastic, rank 0 has the checkpoints.
     if worker.process.rank != 0 {
         return Ok((Standing::Blank, job_id));
     }
-    let state = resume(worker, std::slice::from_mut(replica))?.context("--resume needs a checkpoint")?;
+    let state = resume(worker, std::slice::from_mut(replica))?.context("--resume requires a checkpoint")?;
     position = Position {
         iteration: state.iteration,
         epoch: state.epoch,
@@ -140,23 +142,23 @@ struct Life<'a> {
     output: Output,
     standing: Standing,
     job_id: Option<JobId>,
-    /// When the run began.
+    /// Start of the run.
     started: Instant,
     /// Members of the last group that finished an iteration.
     trained_with: Option<Members>,
-    /// When the last group was lost or left.
+    /// Time at which the last group was lost or left.
     regrouping_since: Instant,
-    /// Set when the line to the predictor speaks for members of the past.
+    /// Set when the connection to the predictor is registered for former members.
     outdated: Arc<AtomicBool>,
 }
 
-/// What comes after a group.
+/// Next step after a group has ended.
 enum Next {
-    /// Another one.
+    /// Form another group.
     Regroup,
-    /// The end: all iterations are done, or it was told to stop.
+    /// End the run: all iterations are done, or a signal stopped it.
     End { stopped: bool },
-    /// The others go on without this worker.
+    /// Leave: the others continue without this worker.
     Left,
 }
 
@@ -185,7 +187,7 @@ impl Life<'_> {
             let next = self.train(&group, round, &members)?;
             self.regrouping_since = Instant::now();
             self.standing = Standing::Trained(self.position(group.rank()));
-            // The others must see at once that this worker has left the group.
+            // The other workers must notice at once that this worker has left the group.
             drop(group);
             match next {
                 Next::Regroup => {}
@@ -202,10 +204,11 @@ impl Life<'_> {
         }
     }
 
-    /// Takes over from the member that stands furthest; all or nothing.
+    /// Copies the state of the member that is furthest ahead to all members; all or nothing.
     fn align(&mut self, group: &Group, members: &Members) -> Result<()> {
         let (options, on) = (&self.worker.training.options, reduce_device(self.worker.device));
-        let position = members.position().context("a list whose source holds no parameters")?;
+        let position =
+            members.position().context("reading the position of the source: it has no parameters")?;
         self.replica.align(group, members.source, on)?;
         let replica = &mut self.replica;
         replica.iteration = position.iteration;
@@ -244,7 +247,7 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// Rank 0 keeps the account and talks to the predictor; whoever was rank 0 and is so no more stops both.
+    /// Rank 0 keeps the progress log and the connection to the predictor. A former rank 0 closes both.
     fn take_place(&mut self, group: &Group, members: &Members) -> Result<()> {
         if group.rank() != 0 {
             if self.worker.log.take().is_some() {
@@ -275,15 +278,15 @@ impl Life<'_> {
         self.rendezvous.begin_training()
     }
 
-    /// One job id for all who will ever be rank 0.
+    /// Returns one job id for every worker that will ever be rank 0.
     fn agree_on_job(&self) -> Result<JobId> {
         let own = self.job_id.clone().map_or_else(default_job_id, Ok)?;
         let agreed = self.rendezvous.store().set_once("job", own.as_str().as_bytes())?;
         Ok(JobId::new(String::from_utf8(agreed).context("the job id in the store")?)?)
     }
 
-    /// Opens the line to the predictor: at the begin of the run it may refuse the run, later it is told in the background
-    /// who takes part now.
+    /// Opens the connection to the predictor. At the start of the run the predictor may reject the run. Later
+    /// the current members are registered in the background.
     fn ask(&mut self, members: &Members, begun: bool) -> Result<()> {
         let options = &self.worker.training.options;
         let Some(log) = self.worker.log.as_ref().filter(|_| self.replica.policy.asks()) else {
@@ -329,7 +332,7 @@ impl Life<'_> {
                 self.tell_of_regrouping(round, begun, members)?;
                 self.trained_with = Some(members.clone());
             }
-            // Whoever is rank 0 next goes on with the record as it is.
+            // The next rank 0 continues the record from the file.
             self.worker.observer.flush()?;
             self.worker.checkpoint_since(begun, std::slice::from_ref(&self.replica))?;
             if wished.stop > 0 || wished.leave == group.world_size() {
@@ -349,14 +352,14 @@ impl Life<'_> {
         let (gone, joined) = members.changes(before);
         let regroup_s = self.regrouping_since.elapsed().as_secs_f64();
         self.rendezvous.store().set(&took_key(round), regroup_s.to_string().as_bytes())?;
-        let happened: Vec<String> = [(&gone, "gone"), (&joined, "here")]
+        let happened: Vec<String> = [(&gone, "disconnected"), (&joined, "connected")]
             .into_iter()
             .filter(|(workers, _)| !workers.is_empty())
             .map(|(workers, what)| format!("{} {what}", names(workers)))
             .collect();
         log.output.say(&format!(
-            "{} at iteration {iteration}; {} go on in round {round} after {regroup_s:.2} s{}",
-            if happened.is_empty() { "nobody came or went".to_owned() } else { happened.join(", ") },
+            "{} at iteration {iteration}; {} workers continue in round {round} after {regroup_s:.2} s{}",
+            if happened.is_empty() { "no worker joined or left".to_owned() } else { happened.join(", ") },
             members.members.len(),
             match self.worker.training.options.per_worker_batch {
                 Some(_) => format!(", with a global batch of {}", self.replica.global_batch),
@@ -377,7 +380,8 @@ impl Life<'_> {
         })
     }
 
-    /// The end of the run, as rank 0 declares it and the others wait for it; none where rank 0 died before it did.
+    /// Ends the run: rank 0 announces the end and the others wait for it. Returns `None` if rank 0 died
+    /// before.
     fn end(&mut self, round: u64, members: &Members, stopped: bool) -> Result<Option<Ending>> {
         if self.worker.log.is_none() {
             return self.rendezvous.await_end(&members.members[0].token);
@@ -400,12 +404,12 @@ impl Life<'_> {
         for round in 1..=round {
             if store.check(&took_key(round))? {
                 let said = String::from_utf8(store.get(&took_key(round), READ_WITHIN)?)?;
-                took_s.push(said.parse::<f64>().context("a duration in the store")?);
+                took_s.push(said.parse::<f64>().context("reading a duration from the store")?);
             }
         }
         if let (Some(median), Some(max)) = (quantile(&took_s, 0.5), quantile(&took_s, 1.0)) {
             log.output.say(&format!(
-                "regrouped {} times; to the next finished iteration it took {median:.2} s (median), at most {max:.2} s",
+                "regrouped {} times; time to the next finished iteration: {median:.2} s (median), {max:.2} s (maximum)",
                 took_s.len()
             ));
         }
@@ -435,12 +439,12 @@ impl Life<'_> {
 
     fn left(&mut self) -> Result<()> {
         self.worker.observer.flush()?;
-        self.output.say("left as told; the others go on");
+        self.output.say("left the run after a signal; the others continue");
         Ok(())
     }
 }
 
-/// Whether something failed because some member of the group is gone, or has left it.
+/// Returns whether an operation failed because a member of the group died or left.
 fn is_lost(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::C10d { .. }))
 }

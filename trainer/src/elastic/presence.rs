@@ -1,4 +1,5 @@
-//! Signs of life: each worker counts up in the store for as long as its process runs, whatever its training does.
+//! Heartbeats: each worker increments a counter in the store while its process runs, whether or not it
+//! trains.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,25 +13,25 @@ use evenstep_c10d::{Result, Store};
 use super::log::{self, arrivals_name};
 use super::round::Token;
 
-/// A sign of life comes this often.
+/// Interval of heartbeats.
 const BEAT: Duration = Duration::from_millis(100);
-/// A life without a sign for so long is over, or as good as over.
+/// A life without a heartbeat for this long is considered over.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Lists the tokens of lives that are over, written by whoever knows: the launcher, or the worker that leaves.
+/// List of the tokens of lives that are over, written by the launcher or by a worker that leaves.
 pub const GONE: &str = "gone";
 
-/// This worker's signs of life, and its eye on the next round.
+/// This worker's heartbeats, and its watch of the next round.
 #[derive(Debug)]
 pub struct Presence {
     next_round: Arc<AtomicU64>,
-    /// The round that somebody waits in, plus one; 0 for none.
+    /// The round that a worker waits in, plus one; 0 for none.
     called: Arc<AtomicU64>,
     _stop: Sender<()>,
 }
 
 impl Presence {
-    /// Begins to give signs of life over a connection of its own.
+    /// Starts sending heartbeats over a separate connection.
     pub fn begin(store: Store, token: &str) -> Self {
         let (next_round, called) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let (stop, stopped) = mpsc::channel();
@@ -44,32 +45,33 @@ impl Presence {
                 }
                 Ok(())
             };
-            // Without a store there is nobody to give signs to; whoever needs it next will say so.
+            // If the store is unreachable, heartbeats have no receiver; the next user of the store reports
+            // the error.
             while beat().is_ok() && stopped.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {}
         });
         Self { next_round, called, _stop: stop }
     }
 
-    /// Watches for somebody to come to this round.
+    /// Starts watching for arrivals in this round.
     pub fn watch(&self, round: u64) {
         self.next_round.store(round, Ordering::Relaxed);
     }
 
-    /// Whether somebody waits in the round that is watched.
+    /// Returns whether a worker waits in the watched round.
     pub fn is_called(&self) -> bool {
         self.called.load(Ordering::Relaxed) == self.next_round.load(Ordering::Relaxed) + 1
     }
 }
 
-/// The signs of life of others.
+/// Heartbeats of other workers.
 #[derive(Debug, Default)]
 pub struct Pulses(BTreeMap<Token, (i64, Instant)>);
 
 impl Pulses {
-    /// Looks at a life; true where it gave no sign for too long.
+    /// Reads the heartbeat of a life. Returns true if it has been absent for too long.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn is_silent(&mut self, store: &Store, token: &str, now: Instant) -> Result<bool> {
         let count = store.add(&pulse_key(token), 0)?;
         let last = self.0.entry(token.to_owned()).or_insert((count, now));

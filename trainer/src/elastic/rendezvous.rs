@@ -1,21 +1,21 @@
-//! Meeting in the store: whoever lost its group, and whoever is new, comes to the same numbered round and leaves it with
-//! the same list of members and a new group.
+//! Rendezvous in the store: workers without a group, and new workers, meet in a numbered round and leave it
+//! with the same list of members and a new group.
 //!
-//! Keys, all under one prefix of the store that the launcher hosts:
+//! All keys have one prefix in the store, which the launcher hosts:
 //!
 //! | key | |
 //! |---|---|
-//! | `round/N/arrivals/..` | who came to round N, in order |
-//! | `round/N/members` | its list: set once, by the first who came and lives |
-//! | `round/N/ready` | how many have read the list |
-//! | `group/N/..` | what gloo needs to connect them |
+//! | `round/N/arrivals/..` | arrivals in round N, in order |
+//! | `round/N/members` | list of members, set once, by the first live worker that arrived |
+//! | `round/N/ready` | number of members that have read the list |
+//! | `group/N/..` | gloo's data for connecting the members |
 //! | `gone/..` | lives that are over |
-//! | `pulse/TOKEN` | rises while that life lasts |
-//! | `begun` | some round has begun to train: nobody's first parameters count any more |
+//! | `pulse/TOKEN` | heartbeat counter of a life |
+//! | `begun` | set when training has begun: initial parameters are then obsolete |
 //! | `ending` | how the run ended |
 //!
-//! Nothing waits without a bound: a member that dies between two steps of this is noticed by its missing pulse, by the
-//! launcher's word or by a timeout, and the others go on to the next round.
+//! All waits are bounded. If a member dies during the rendezvous, the others notice it by its missing
+//! heartbeat, by the launcher's announcement or by a timeout, and continue with the next round.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -31,54 +31,54 @@ use super::round::{Arrival, Members, Open, Standing, Terms, Token, Verdict};
 use crate::progress::Output;
 use crate::step::StopFlags;
 
-/// The prefix of all keys.
+/// Prefix of all keys.
 pub const PREFIX: &str = "elastic";
-/// Rounds of one run, at most.
+/// Maximum number of rounds of a run.
 const ROUNDS_MAX: u64 = 100_000;
-/// From one look at the store to the next.
+/// Interval between reads of the store.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// From one look at the signs of life to the next.
+/// Interval between reads of the heartbeats.
 const PULSE_EVERY: Duration = Duration::from_millis(250);
-/// Members have so long to connect, and this much more for each of them.
+/// Base time limit for members to connect; each member adds [`CONNECT_WITHIN_EACH`].
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const CONNECT_WITHIN_EACH: Duration = Duration::from_millis(20);
-/// A worker that is told to stop while the others regroup waits so long for a step to stop after.
+/// Time that a worker with a stop signal waits for the others to regroup, so that it can stop after a step.
 const STOP_WITHIN: Duration = Duration::from_secs(3);
-/// What is set in the store can be read at once.
+/// Time limit for reading a key that is already set.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 
-/// How a run ended; the first word of it counts.
+/// How a run ended. The first announcement counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
     /// All iterations are done.
     Finished,
-    /// It was told to stop.
+    /// A signal stopped it.
     Stopped,
-    /// It cannot go on.
+    /// The run cannot continue.
     Failed(String),
 }
 
-/// Reads how the run ended, where it has.
+/// Reads how the run ended, or `None` if it still runs.
 ///
 /// # Errors
-/// The store is gone.
+/// The store is unreachable.
 pub fn ending(store: &Store) -> Result<Option<Ending>> {
     read(store, ENDING)
 }
 
-/// Says how the run ended, unless that was said before.
+/// Announces how the run ended, unless an end was announced before. Returns the announcement that counts.
 ///
 /// # Errors
-/// The store is gone.
+/// The store is unreachable.
 pub fn end(store: &Store, ending: &Ending) -> Result<Ending> {
     Ok(serde_json::from_slice(&store.set_once(ENDING, &serde_json::to_vec(ending)?)?)?)
 }
 
-/// Whether some round has begun to train.
+/// Returns whether any round has begun to train.
 ///
 /// # Errors
-/// The store is gone.
+/// The store is unreachable.
 pub fn has_begun(store: &Store) -> Result<bool> {
     Ok(store.check(BEGUN)?)
 }
@@ -86,32 +86,32 @@ pub fn has_begun(store: &Store) -> Result<bool> {
 const ENDING: &str = "ending";
 const BEGUN: &str = "begun";
 
-/// What came of a meeting.
+/// Outcome of a rendezvous.
 #[derive(Debug)]
 pub enum Met {
-    /// A group.
+    /// A group was formed.
     Group(Meeting),
     /// The run is over.
     Over(Ending),
-    /// This worker was told to leave.
+    /// A signal told this worker to leave.
     Left,
 }
 
-/// A group that met.
+/// A group that was formed.
 #[derive(Debug)]
 pub struct Meeting {
     /// The round.
     pub round: u64,
     /// Its members.
     pub members: Members,
-    /// Connects them.
+    /// The connected group.
     pub group: Group,
 }
 
-/// How to connect members.
+/// Function that connects the members.
 pub type Connect<'a> = &'a dyn Fn(&Store, usize, usize, Duration) -> evenstep_c10d::Result<Group>;
 
-/// This worker's way from round to round.
+/// This worker's rendezvous, round after round.
 #[derive(Debug)]
 pub struct Rendezvous {
     store: Store,
@@ -128,20 +128,21 @@ pub struct Rendezvous {
     output: Output,
 }
 
-/// How long is waited, and for whom.
+/// Limits of the rendezvous waits.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// For members that live and do not come.
+    /// Maximum wait for members that live but have not arrived.
     pub missing: Duration,
-    /// For enough members.
+    /// Maximum wait for enough members.
     pub too_few: Duration,
 }
 
 impl Rendezvous {
-    /// Begins with the first round that is open. `connection` connects to the store; each user of it needs its own.
+    /// Joins the first open round. `connection` connects to the store; each user of the store needs a
+    /// separate connection.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn begin(
         connection: impl Fn() -> evenstep_c10d::Result<Store>,
         own: Arrival,
@@ -168,44 +169,45 @@ impl Rendezvous {
         })
     }
 
-    /// The store, under its prefix.
+    /// Returns the store, under its prefix.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Whether somebody waits in the next round.
+    /// Returns whether a worker waits in the next round.
     pub fn is_called(&self) -> bool {
         self.presence.is_called()
     }
 
-    /// Says that training begins: from now on parameters come from whoever has trained.
+    /// Announces that training begins. From now on the parameters come from a worker that has trained.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn begin_training(&self) -> Result<()> {
         Ok(self.store.set(BEGUN, b"1")?)
     }
 
-    /// Whether training has begun.
+    /// Returns whether training has begun.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn has_begun(&self) -> Result<bool> {
         has_begun(&self.store)
     }
 
-    /// Says that this life is over.
+    /// Announces that this life is over.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn leave(&self) -> Result<()> {
         Ok(log::append(&self.store, GONE, self.own.token.as_bytes())?)
     }
 
-    /// Waits for the end of the run, which `rank0` says; none where it died before, or somebody waits in the next round.
+    /// Waits for the end of the run, which `rank0` announces. Returns `None` if rank 0 died before, or if a
+    /// worker waits in the next round.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store is unreachable.
     pub fn await_end(&mut self, rank0: &Token) -> Result<Option<Ending>> {
         let mut pulse_due = Instant::now();
         loop {
@@ -226,10 +228,11 @@ impl Rendezvous {
         }
     }
 
-    /// Meets the others, again and again until a group stands or the run is over.
+    /// Runs rounds until a group is formed or the run is over.
     ///
     /// # Errors
-    /// This worker is refused, the store is gone, too few come, or nobody holds the parameters any more.
+    /// This worker is rejected, the store is unreachable, too few workers arrive, or no live worker has the
+    /// parameters.
     pub fn meet(&mut self, standing: Standing, connect: Connect<'_>) -> Result<Met> {
         self.own.standing = standing;
         let started = Instant::now();
@@ -244,7 +247,7 @@ impl Rendezvous {
             self.presence.watch(self.next_round);
             self.before = Some(members.clone());
             if let Some((_, why)) = members.refused.iter().find(|(token, _)| *token == self.own.token) {
-                bail!("refused by the others: {why}");
+                bail!("the other workers rejected this worker: {why}");
             }
             let Some(rank) = members.rank(&self.own.token) else { continue };
             if !self.all_ready(round, &members)? {
@@ -255,14 +258,14 @@ impl Rendezvous {
             match connect(&self.store.prefix(&format!("group/{round}"))?, rank, world_size, within) {
                 Ok(group) => return Ok(Met::Group(Meeting { round, members, group })),
                 Err(error) => {
-                    self.output.say(&format!("round {round}: {error}; on to the next"));
+                    self.output.say(&format!("round {round}: {error}; starting the next round"));
                 }
             }
         }
-        bail!("{ROUNDS_MAX} rounds: no run regroups more often")
+        bail!("a run regroups at most {ROUNDS_MAX} times")
     }
 
-    /// Comes to a round and waits until its list is closed, closing it where that is up to this worker.
+    /// Arrives in a round and waits until its list is closed. Closes the list if this worker is the closer.
     fn close(&mut self, round: u64, started: Instant) -> Result<Closing> {
         let mut waiting = Waiting::begin(round);
         loop {
@@ -290,7 +293,7 @@ impl Rendezvous {
         }
     }
 
-    /// Closes the list where it is complete and that is up to this worker; ends what has waited for too long.
+    /// Closes the list if it is complete and this worker is the closer. Gives up if the wait was too long.
     fn decide(&mut self, waiting: &mut Waiting, started: Instant) -> Result<Option<Closing>> {
         let gone: BTreeSet<Token> = self.gone.union(&waiting.silent).cloned().collect();
         let open = Open {
@@ -309,13 +312,14 @@ impl Rendezvous {
                     return Ok(Some(Closing::Closed(serde_json::from_slice(&held)?)));
                 }
                 Verdict::Lost => {
-                    let why = "every worker that held the parameters is gone: go on from a checkpoint with --resume";
+                    let why =
+                        "no worker with the parameters is left: continue from a checkpoint with --resume";
                     return self.give_up(why.to_owned());
                 }
                 Verdict::Paused { live } if waiting.told_of_pause != Some(live) => {
                     waiting.told_of_pause = Some(live);
                     self.output.say(&format!(
-                        "paused: {live} live, and --min-workers is {}; waits for up to {} s",
+                        "paused: live workers {live}, --min-workers {}; waiting up to {} s",
                         self.terms.min_workers,
                         self.patience.too_few.as_secs()
                     ));
@@ -325,7 +329,7 @@ impl Rendezvous {
         }
         if started.elapsed() >= self.patience.too_few {
             return self.give_up(format!(
-                "regrouping took longer than {} s (--pause-timeout-s): {live} live, and --min-workers is {}",
+                "regrouping took longer than {} s (--pause-timeout-s): live workers {live}, --min-workers {}",
                 self.patience.too_few.as_secs(),
                 self.terms.min_workers
             ));
@@ -348,7 +352,7 @@ impl Rendezvous {
         Ok(None)
     }
 
-    /// Waits until all members have read the list; false where one of them died before.
+    /// Waits until all members have read the list. Returns false if one of them died before.
     fn all_ready(&mut self, round: u64, members: &Members) -> Result<bool> {
         let key = format!("round/{round}/ready");
         let all = members.members.len() as i64;
@@ -375,7 +379,7 @@ impl Rendezvous {
 
     fn hear_of_the_gone(&mut self) -> Result<()> {
         for token in self.gone_reader.news(&self.store)? {
-            self.gone.insert(String::from_utf8(token).context("a token in the store")?);
+            self.gone.insert(String::from_utf8(token).context("reading a token from the store")?);
         }
         Ok(())
     }
@@ -385,14 +389,14 @@ impl Rendezvous {
     }
 }
 
-/// A round that this worker waits in.
+/// A round in which this worker waits.
 #[derive(Debug)]
 struct Waiting {
     round: u64,
     arrived: bool,
     arrivals: Vec<Arrival>,
     reader: Reader,
-    /// Lives that gave no sign for too long when last looked at.
+    /// Lives whose heartbeats were missing at the last read.
     silent: BTreeSet<Token>,
     pulse_due: Instant,
     opened: Instant,
@@ -414,7 +418,7 @@ impl Waiting {
     }
 }
 
-/// How a round closed.
+/// Outcome of closing a round.
 enum Closing {
     Closed(Members),
     Over(Ending),
@@ -429,13 +433,10 @@ fn read<T: DeserializeOwned>(store: &Store, key: &str) -> Result<Option<T>> {
         return Ok(None);
     }
     let value = store.get(key, READ_WITHIN)?;
-    Ok(Some(serde_json::from_slice(&value).with_context(|| format!("the key {key} of the store"))?))
+    Ok(Some(serde_json::from_slice(&value).with_context(|| format!("reading the key {key} of the store"))?))
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "leaves the processor to the others between two looks at the store"
-)]
+#[expect(clippy::disallowed_methods, reason = "yields the processor between two reads of the store")]
 fn pause() {
     std::thread::sleep(LOOK_EVERY);
 }

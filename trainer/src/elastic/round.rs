@@ -1,4 +1,5 @@
-//! A round: who meets, who is waited for, and when the list of members is closed. Pure; the store is elsewhere.
+//! A round: its arrivals, its missing members, and the decision to close its list of members. Pure; does not
+//! access the store.
 
 use std::collections::BTreeSet;
 
@@ -7,117 +8,118 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Rate;
 
-/// Names one life of a worker, a process. A worker that comes back keeps its id and has another token.
+/// Name of one life of a worker, which is a process. A worker that returns keeps its id and gets another
+/// token.
 pub type Token = String;
 
-/// A worker that came to a round.
+/// A worker that arrived in a round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Arrival {
-    /// This life of it.
+    /// Token of this life of the worker.
     pub token: Token,
-    /// Who it is.
+    /// Id of the worker.
     pub worker: WorkerId,
-    /// Its slot: the order of the first round.
+    /// Slot of the worker: its position in the first round.
     pub slot: usize,
-    /// What it computes on, in words.
+    /// Name of the device.
     pub device: String,
-    /// What it brings.
+    /// State that the worker contributes.
     pub standing: Standing,
 }
 
-/// What a worker brings to a round.
+/// State that a worker contributes to a round.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// Nothing: it takes over what another one has.
+    /// No parameters: the worker takes over the state of another one.
     Blank,
-    /// The parameters that a run begins with: worth nothing once some round has begun.
+    /// Initial parameters, which are obsolete when any round has begun to train.
     Fresh(Position),
-    /// The parameters of a run under way.
+    /// Parameters of a run that has begun.
     Trained(Position),
 }
 
-/// Where a worker stands in the run, and what it computed there.
+/// Position of a worker in the run, with its share and learning rate there.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Position {
-    /// Its first iteration that is not done.
+    /// The first unfinished iteration.
     pub iteration: u64,
-    /// The epoch that iteration lies in.
+    /// The epoch of that iteration.
     pub epoch: u64,
     /// Samples of that epoch that are done.
     pub done: u64,
-    /// Its share of the plan in force, with what it was expected to claim; none where it has had none.
+    /// Share of the plan in force, with the expected claims; `None` if the worker has no share yet.
     pub local_batch: Option<u64>,
-    /// What the plan in force multiplies the learning rate by; none at the begin of a run.
+    /// Multiplier of the learning rate in the plan in force; `None` at the start of a run.
     pub rate: Option<Rate>,
-    /// The learning rate of its last step.
+    /// Learning rate of the last step.
     pub learning_rate: Option<f64>,
-    /// Since the begin of the run, in seconds.
+    /// Time since the start of the run, in seconds.
     pub elapsed_s: f64,
 }
 
-/// A closed list: the same for everybody, for ever.
+/// A closed list of members. It is the same for all members and never changes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Members {
-    /// In rank order: members of the round before first, in their order, and then those who came.
+    /// Members in rank order: members of the previous round first, in their order, then the new arrivals.
     pub members: Vec<Arrival>,
-    /// The rank that hands its parameters out: it stands furthest.
+    /// Rank that sends its parameters: it is furthest ahead.
     pub source: usize,
-    /// Who may not take part, and why.
+    /// Rejected lives, with reasons.
     pub refused: Vec<(Token, String)>,
-    /// Every worker that was ever a member.
+    /// All workers that were ever members.
     pub ever: BTreeSet<WorkerId>,
 }
 
-/// What a list must keep to.
+/// Rules of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// Members of the first round.
+    /// Number of members of the first round.
     pub begin_with: usize,
-    /// No list is shorter.
+    /// Minimum length of a list.
     pub min_workers: usize,
-    /// No list is longer.
+    /// Maximum length of a list.
     pub max_workers: usize,
 }
 
-/// What is known of a round that is open.
+/// State of an open round.
 #[derive(Debug, Clone, Copy)]
 pub struct Open<'a> {
-    /// Who came, in order.
+    /// Arrivals in order.
     pub arrivals: &'a [Arrival],
-    /// The list of the round before; none in the first.
+    /// List of the previous round; `None` in the first.
     pub before: Option<&'a Members>,
-    /// Lives that are over, or give no sign of life.
+    /// Lives that are over, or whose heartbeats are missing.
     pub gone: &'a BTreeSet<Token>,
-    /// Whether some round has begun to train.
+    /// Whether any round has begun to train.
     pub begun: bool,
-    /// Whether those who are missing have been waited for long enough.
+    /// Whether the wait for missing members is over.
     pub overdue: bool,
 }
 
-/// What to do with a round.
+/// Decision about a round.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// Some are still to come.
+    /// Some members have not arrived yet.
     Wait,
-    /// Everybody is here, and they are too few.
+    /// All live workers have arrived, but they are too few.
     Paused {
-        /// How many there are.
+        /// Number of live workers.
         live: usize,
     },
-    /// Nobody holds the run's parameters any more, and nobody will come who does.
+    /// No live worker has the parameters of the run.
     Lost,
     /// The list is complete.
     Close(Members),
 }
 
 impl Open<'_> {
-    /// Who closes the list: the first who came and lives.
+    /// Returns the worker that closes the list: the first live arrival.
     pub fn closer(&self) -> Option<&Token> {
         self.live().map(|arrival| &arrival.token).next()
     }
 
-    /// Members of the round before that live and have not come.
+    /// Returns the live members of the previous round that have not arrived.
     pub fn missing(&self) -> impl Iterator<Item = &Token> {
         let before = self.before.map_or(&[][..], |before| &before.members);
         before
@@ -127,7 +129,7 @@ impl Open<'_> {
             .filter(|token| !self.arrivals.iter().any(|arrival| arrival.token == **token))
     }
 
-    /// What to do now.
+    /// Returns the current decision.
     pub fn verdict(&self, terms: Terms) -> Verdict {
         let (members, refused) = self.admitted(terms.max_workers);
         let waited_for = match self.before {
@@ -156,19 +158,20 @@ impl Open<'_> {
         }
     }
 
-    /// Who came and lives.
+    /// Returns the live arrivals.
     pub fn live(&self) -> impl Iterator<Item = &Arrival> {
         self.arrivals.iter().filter(|arrival| !self.gone.contains(&arrival.token))
     }
 
-    /// Who may take part, in rank order, and who may not.
+    /// Returns the admitted workers in rank order, and the rejected ones.
     fn admitted(&self, max_workers: usize) -> (Vec<Arrival>, Vec<(Token, String)>) {
         let rank_before = |arrival: &Arrival| {
             let same = |member: &Arrival| member.token == arrival.token;
             self.before.and_then(|before| before.members.iter().position(same)).unwrap_or(usize::MAX)
         };
         let mut candidates: Vec<&Arrival> = self.live().collect();
-        // Stable: who was no member before stands behind, in the order of coming, or of slots at the very first.
+        // The sort is stable: new workers follow the former members in order of arrival; in the first round
+        // slots decide.
         match self.before {
             Some(_) => candidates.sort_by_key(|arrival| rank_before(arrival)),
             None => candidates.sort_by_key(|arrival| arrival.slot),
@@ -176,9 +179,9 @@ impl Open<'_> {
         let (mut members, mut refused): (Vec<Arrival>, _) = (Vec::new(), Vec::new());
         for candidate in candidates {
             let refusal = if members.iter().any(|member| member.worker == candidate.worker) {
-                format!("another live worker calls itself {}", candidate.worker)
+                format!("another live worker has the id {}", candidate.worker)
             } else if members.len() == max_workers {
-                format!("the global batch has room for {max_workers} workers, and they are there")
+                format!("the global batch has room for {max_workers} workers, and all places are taken")
             } else {
                 members.push(candidate.clone());
                 continue;
@@ -190,17 +193,17 @@ impl Open<'_> {
 }
 
 impl Members {
-    /// The rank of a life.
+    /// Returns the rank of a life.
     pub fn rank(&self, token: &str) -> Option<usize> {
         self.members.iter().position(|member| member.token == token)
     }
 
-    /// The members' ids in rank order.
+    /// Returns the members' ids in rank order.
     pub fn workers(&self) -> Vec<WorkerId> {
         self.members.iter().map(|member| member.worker.clone()).collect()
     }
 
-    /// Where the run goes on.
+    /// Returns the position from which the run continues.
     pub fn position(&self) -> Option<Position> {
         match self.members.get(self.source)?.standing {
             Standing::Trained(position) | Standing::Fresh(position) => Some(position),
@@ -208,7 +211,8 @@ impl Members {
         }
     }
 
-    /// Members of `before` whose life is not in this list, and lives of this list that are not in `before`.
+    /// Returns members of `before` whose life is not in this list, and lives of this list that are not in
+    /// `before`.
     pub fn changes(&self, before: &Self) -> (Vec<WorkerId>, Vec<WorkerId>) {
         let without = |one: &Self, other: &Self| {
             let absent = one.members.iter().filter(|member| other.rank(&member.token).is_none());
@@ -273,7 +277,7 @@ mod tests {
     #[test]
     fn a_run_loses_a_worker_and_gets_it_back() {
         let first = first();
-        assert_eq!(slots(&first), [0, 1, 2], "the first round goes by slots");
+        assert_eq!(slots(&first), [0, 1, 2], "slots decide in the first round");
 
         // 0 dies; 2 finished an iteration that 1 did not.
         let mut arrivals = vec![trained(2, 8), trained(1, 7)];
@@ -288,7 +292,7 @@ mod tests {
         let (left, came) = second.changes(&first);
         assert_eq!((left.len(), left[0].as_str(), came.len()), (1, "w/0", 0));
 
-        // It comes back, first of all; the others are waited for, and stand before it.
+        // 0 returns and is the first to arrive; the others are awaited and precede it.
         arrivals = vec![arrival(0, 1, Standing::Blank)];
         assert_eq!(open(&arrivals, Some(&second), &gone).verdict(TERMS), Verdict::Wait);
         arrivals.extend([trained(1, 20), trained(2, 20)]);
@@ -306,7 +310,11 @@ mod tests {
         assert_eq!(open(&alone, Some(&first), &gone).verdict(TERMS), Verdict::Paused { live: 1 });
         let all = BTreeSet::from(["0.0".to_owned(), "1.0".to_owned(), "2.0".to_owned()]);
         let back = [0, 1, 2].map(|slot| arrival(slot, 1, Standing::Fresh(position(0))));
-        assert_eq!(open(&back, Some(&first), &all).verdict(TERMS), Verdict::Lost, "fresh ones know nothing");
+        assert_eq!(
+            open(&back, Some(&first), &all).verdict(TERMS),
+            Verdict::Lost,
+            "initial parameters are obsolete"
+        );
         let not_begun = Open { begun: false, ..open(&back, Some(&first), &all) };
         assert_eq!(slots(&closed(&not_begun)), [0, 1, 2], "nothing was trained yet");
     }
@@ -325,8 +333,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever looks, in whatever order they came: survivors stand first in their old order, nobody is listed twice or
-        /// dead, and whoever hands out stands furthest.
+        /// For any observer and order of arrivals: survivors come first in their old order, no worker is
+        /// listed twice or dead, and the source is furthest ahead.
         #[test]
         fn lists_keep_their_laws(
             order in Just((0..6_usize).collect::<Vec<_>>()).prop_shuffle(),
@@ -341,14 +349,14 @@ mod tests {
             }).collect();
             let terms = Terms { begin_with: 3, min_workers: 1, max_workers: 6 };
             let Verdict::Close(list) = open(&arrivals, Some(&first), &gone).verdict(terms) else {
-                return Err(TestCaseError::fail("everybody is here"));
+                return Err(TestCaseError::fail("all workers have arrived"));
             };
             let survivors = 3 - dead.len();
             prop_assert!(slots(&list)[..survivors].is_sorted());
             prop_assert!(list.members.iter().all(|member| !gone.contains(&member.token)));
             let names: BTreeSet<&WorkerId> = list.members.iter().map(|member| &member.worker).collect();
             prop_assert_eq!(names.len(), list.members.len());
-            prop_assert_eq!(list.members.len(), 3, "each name once: those who died came back");
+            prop_assert_eq!(list.members.len(), 3, "each name occurs once: the dead workers returned");
             let furthest = (0..3).filter(|slot| !dead.contains(slot)).map(|slot| iterations[slot]).max();
             prop_assert_eq!(list.position().map(|position| position.iteration), furthest);
         }

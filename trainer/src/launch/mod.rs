@@ -1,11 +1,12 @@
 //! Starting the worker processes of one machine.
 //!
-//! Workers are processes of the same executable with the same arguments. The launcher tells each of them who it is in the
-//! environment variable [`WORKER`](crate::training::WORKER): a program calls [`Builder::run`], and runs as the launcher or as a worker.
+//! Workers are processes of the same executable with the same arguments. The launcher passes each worker its
+//! identity in the environment variable [`WORKER`](crate::training::WORKER). A program calls
+//! [`Builder::run`], which runs as the launcher or as a worker.
 //!
 //! - [`launch`]: the launcher; `worker`: a worker process
-//! - `processes`: workers of which none may fail; `supervise`: workers of an elastic run
-//! - `metrics`: what the launcher knows of its run, for Prometheus and OTLP
+//! - `processes`: workers of a run that ends if one fails; `supervise`: workers of an elastic run
+//! - `metrics`: metrics of the run, for Prometheus and OTLP
 
 pub mod cores;
 pub mod metrics;
@@ -27,15 +28,15 @@ use processes::{WorkerProcesses, signals};
 use supervise::{Bounds, Supervisor};
 pub use worker::{command, enter, from_environment, train};
 
-/// The store waits this long for its own port.
+/// Timeout of the store on its own port.
 const STORE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Builder {
-    /// Runs the training: in the process that you start as the launcher, which starts the workers and waits for them; in the
-    /// processes that it starts as a worker.
+    /// Runs the training. The process that you start is the launcher: it starts the workers and waits for
+    /// them. The processes that it starts are the workers.
     ///
     /// # Errors
-    /// Options that contradict each other, or a worker that failed.
+    /// Options contradict each other, or a worker failed.
     pub fn run(self) -> Result<Ended> {
         let Some(process) = from_environment()? else {
             return launch(self.options(), &self.launch, &[]);
@@ -49,7 +50,7 @@ impl Builder {
 /// Starts the workers and waits for them. `variables` are added to their environment.
 ///
 /// # Errors
-/// Options that contradict each other, or a worker that failed.
+/// Options contradict each other, or a worker failed.
 pub fn launch(options: &Options, launch: &LaunchOptions, variables: &[(&str, String)]) -> Result<Ended> {
     let world_size = launch.workers as usize;
     options.check(world_size)?;
@@ -57,7 +58,7 @@ pub fn launch(options: &Options, launch: &LaunchOptions, variables: &[(&str, Str
         launch.pin.as_ref().map(|pin| cores::chosen(pin, world_size, &cores::allowed()?)).transpose()?;
     let output = Output::new("launch");
     let signals = signals()?;
-    // Hosted here and not in a worker, so that it outlives whichever worker is lost.
+    // The launcher hosts the store, so that the store survives the loss of any worker.
     let store = Store::host(LOOPBACK, 0, STORE_TIMEOUT)?;
     let exposition = Exposition::start(launch, &output)?;
     let metrics = exposition.as_ref().map(|exposition| exposition.metrics.clone()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The worker processes of one machine: all are ended when one fails.
+//! The worker processes of one machine. All are ended when one fails.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
@@ -14,13 +14,13 @@ use signal_hook::iterator::Signals;
 use super::metrics::{Processes, RunMetrics};
 use crate::progress::Output;
 
-/// Set for processes that must not outlive the one that started them.
+/// Environment variable of processes that must end with their parent.
 pub const TIED: &str = "EVENSTEP_TIED_TO_PARENT";
-/// How often the workers are looked at.
+/// Interval between checks of the workers.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
-/// Time that the others get to say what they saw when one failed.
+/// Time for the other workers to print their errors after one has failed.
 const LAST_WORDS: Duration = Duration::from_secs(3);
-/// Time that workers get to finish their iteration when told to stop.
+/// Time for the workers to finish their iteration after a stop signal.
 pub const STOP_GRACE: Duration = Duration::from_secs(20);
 
 /// How a launch ended.
@@ -28,22 +28,22 @@ pub const STOP_GRACE: Duration = Duration::from_secs(20);
 pub enum Ended {
     /// Every worker finished.
     Finished,
-    /// A signal stopped it.
+    /// A signal stopped the run.
     Stopped(i32),
 }
 
-/// What this process is told by signals to stop.
+/// Returns the receiver of stop signals to this process.
 ///
 /// # Errors
-/// The system refuses.
+/// The operating system rejects a signal handler.
 pub fn signals() -> Result<Receiver<i32>> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("listening for signals")?;
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("installing the signal handlers")?;
     let (seen, received) = mpsc::channel();
     thread::spawn(move || signals.forever().try_for_each(|signal| seen.send(signal)));
     Ok(received)
 }
 
-/// Processes that are killed when this goes out of scope.
+/// Processes that are killed when this value is dropped.
 #[derive(Debug, Default)]
 pub struct WorkerProcesses(Vec<Member>);
 
@@ -54,7 +54,7 @@ struct Member {
 }
 
 impl WorkerProcesses {
-    /// Starts another worker: its rank is their number so far.
+    /// Starts another worker. Its rank is the number of workers so far.
     ///
     /// # Errors
     /// The process cannot be started.
@@ -64,7 +64,7 @@ impl WorkerProcesses {
         Ok(())
     }
 
-    /// Waits for all; when one fails the others get a moment for their last words.
+    /// Waits for all workers. When one fails, the others have a moment to print their errors.
     ///
     /// # Errors
     /// A worker failed.
@@ -77,16 +77,17 @@ impl WorkerProcesses {
                 Ok(signal) if stopped.is_none() => {
                     stopped = Some(signal);
                     deadline = Some(Instant::now() + STOP_GRACE);
-                    output
-                        .say("told to stop: the workers finish their iteration; once more ends them at once");
+                    output.say(
+                        "stopping: the workers finish their iteration; send the signal again to end them now",
+                    );
                     self.signal(Signal::TERM);
                 }
                 Ok(_) => deadline = Some(Instant::now()),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => bail!("the thread that listens for signals ended"),
+                Err(RecvTimeoutError::Disconnected) => bail!("the signal thread has ended"),
             }
             for (rank, member) in self.0.iter_mut().enumerate().filter(|(_, member)| member.ended.is_none()) {
-                member.ended = member.child.try_wait().with_context(|| format!("watching rank {rank}"))?;
+                member.ended = member.child.try_wait().with_context(|| format!("checking rank {rank}"))?;
                 if let Some(status) = member.ended.filter(|status| !status.success())
                     && failed.is_none()
                 {
@@ -118,7 +119,7 @@ impl WorkerProcesses {
 
     fn kill(&mut self) {
         for member in self.0.iter_mut().filter(|member| member.ended.is_none()) {
-            // Both fail only for a process that has ended already.
+            // Both calls fail only for a process that has already ended.
             let _ = member.child.kill();
             let _ = member.child.wait();
         }
@@ -131,18 +132,18 @@ impl Drop for WorkerProcesses {
     }
 }
 
-/// Sends a signal to a child that was not waited for.
+/// Sends a signal to a child that has not been reaped.
 pub fn send(child: &Child, signal: Signal) {
-    // Not reaped yet, so the number is still its own; one that just ended needs no signal.
+    // Not reaped yet, so the pid is still valid; a process that has just ended needs no signal.
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let _ = pid.map(|pid| kill_process(pid, signal));
 }
 
-/// How a process ended, in words.
+/// Describes how a process ended.
 pub fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("failed with exit code {code}"),
         (None, Some(signal)) => format!("was killed by signal {signal}"),
-        (None, None) => "ended in an unknown way".to_owned(),
+        (None, None) => "ended without exit code or signal".to_owned(),
     }
 }

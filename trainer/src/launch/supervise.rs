@@ -1,4 +1,4 @@
-//! Watching over the workers of an elastic run: whoever dies is started again, and the others are told at once.
+//! Supervision of the workers of an elastic run: restarts dead workers and notifies the others.
 
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -13,29 +13,29 @@ use super::processes::{Ended, STOP_GRACE, describe, send};
 use crate::elastic::{self, Ending};
 use crate::progress::Output;
 
-/// How often the workers are looked at: the others learn of a death no later.
+/// Interval between checks of the workers, and so the delay until the others learn of a death.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// A worker that dies sooner than this after it was started is started again later and later.
+/// A worker that dies sooner than this after its start is restarted with an increasing pause.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// The first wait before a worker with a short life is started again; doubled each time, up to the last.
+/// First pause before a restart after a short life. Each further one doubles it, up to the last.
 const RESTART_FIRST: Duration = Duration::from_millis(100);
 const RESTART_LAST: Duration = Duration::from_secs(5);
 
-/// What an elastic run may lose.
+/// Limits of an elastic run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Workers are started again so many times in the whole run.
+    /// Maximum number of worker restarts in the whole run.
     pub max_restarts: u32,
-    /// The run ends where fewer can ever live.
+    /// Minimum number of workers; the run ends if it can no longer be reached.
     pub min_workers: usize,
 }
 
-/// Worker processes by slot; killed when this goes out of scope.
+/// Worker processes by slot, killed when this value is dropped.
 pub struct Supervisor<'a> {
     slots: Vec<Slot>,
-    /// The command of a slot's next life.
+    /// Returns the command of a slot's next life.
     command: &'a dyn Fn(usize, u32) -> Result<Command>,
-    /// The store under the prefix of elastic runs.
+    /// The store with the prefix of elastic runs.
     store: Store,
     bounds: Bounds,
     restarts: u32,
@@ -83,7 +83,7 @@ impl<'a> Supervisor<'a> {
     /// Watches until the run is over.
     ///
     /// # Errors
-    /// It failed, or too few workers are left.
+    /// The run failed, or too few workers are left.
     pub fn watch(&mut self, signals: &Receiver<i32>) -> Result<Ended> {
         let mut deadline: Option<Instant> = None;
         let mut stopped = None;
@@ -92,13 +92,14 @@ impl<'a> Supervisor<'a> {
                 Ok(signal) if stopped.is_none() => {
                     stopped = Some(signal);
                     deadline = Some(Instant::now() + STOP_GRACE);
-                    self.output
-                        .say("told to stop: the workers finish their iteration; once more ends them at once");
+                    self.output.say(
+                        "stopping: the workers finish their iteration; send the signal again to end them now",
+                    );
                     self.stop_all();
                 }
                 Ok(_) => deadline = Some(Instant::now()),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => bail!("the thread that listens for signals ended"),
+                Err(RecvTimeoutError::Disconnected) => bail!("the signal thread has ended"),
             }
             let now = Instant::now();
             for slot in 0..self.slots.len() {
@@ -139,7 +140,7 @@ impl<'a> Supervisor<'a> {
             State::Waits { due } if now < *due => return Ok(()),
             State::Waits { .. } => return self.begin_life(slot),
             State::Lives { child, since } => {
-                let ended = child.try_wait().with_context(|| format!("watching rank {slot}"))?;
+                let ended = child.try_wait().with_context(|| format!("checking rank {slot}"))?;
                 let Some(status) = ended else { return Ok(()) };
                 (status, now.duration_since(*since), child.id())
             }
@@ -150,17 +151,17 @@ impl<'a> Supervisor<'a> {
             self.lose(slot, status, pid, lived)?;
         }
         if elastic::ending(&self.store)?.is_some() {
-            // The others have nothing more to do than to see that.
+            // The remaining workers only need to read the end of the run.
             deadline.get_or_insert(now + STOP_GRACE);
         }
         Ok(())
     }
 
-    /// A worker died: it gets another life, where one is left.
+    /// Handles the death of a worker: restarts it if a restart is left.
     fn lose(&mut self, slot: usize, status: ExitStatus, pid: u32, lived: Duration) -> Result<()> {
         let what = format!("rank {slot} (pid {pid}) {}", describe(status));
         if status.code().is_some() && !elastic::has_begun(&self.store)? {
-            // It said itself why it cannot take part, and will say so again.
+            // The worker printed why it cannot join, and would fail again.
             elastic::end(&self.store, &Ending::Failed(format!("{what} before training began")))?;
             return Ok(());
         }
@@ -176,7 +177,7 @@ impl<'a> Supervisor<'a> {
             again.life += 1;
             again.state = State::Waits { due: Instant::now() + wait };
             let (count, most) = (self.restarts, self.bounds.max_restarts);
-            self.output.say(&format!("{what}; starting it again ({count} of {most} restarts)"));
+            self.output.say(&format!("{what}; restarting it ({count} of {most} restarts)"));
             return Ok(());
         }
         let left = self.slots.iter().filter(|slot| !matches!(slot.state, State::Over)).count();
@@ -196,7 +197,8 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// SIGINT stops a run, where SIGTERM would only make single workers leave it; nobody is started any more.
+    /// Stops the run with SIGINT, because SIGTERM would only make single workers leave it. No worker is
+    /// restarted any more.
     fn stop_all(&mut self) {
         for slot in &mut self.slots {
             match &slot.state {

@@ -1,4 +1,4 @@
-//! A worker process: who it is, and its training.
+//! A worker process: its identity and its training.
 
 use std::process::{Command, Stdio};
 
@@ -8,26 +8,27 @@ use super::cores;
 use crate::training::{Hooks, Training, WORKER, WorkerProcess};
 use crate::{elastic, step};
 
-/// The command that starts a worker process: this executable with these arguments, told who it is.
+/// Returns the command that starts a worker process: this executable with the same arguments, and the
+/// worker's identity.
 ///
 /// # Errors
-/// The system does not name this executable.
+/// The path of this executable is unknown.
 pub fn command(process: &WorkerProcess) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    let mut command = Command::new(std::env::current_exe().context("finding the path of this program")?);
     command.args(std::env::args_os().skip(1)).env(WORKER, serde_json::to_string(process)?);
     command.stdin(Stdio::null());
-    // c10d's own log repeats, with C++ frames, what our errors say.
+    // c10d's own log repeats our errors, with C++ frames.
     if std::env::var_os("TORCH_CPP_LOG_LEVEL").is_none() {
         command.env("TORCH_CPP_LOG_LEVEL", "FATAL");
     }
     Ok(command)
 }
 
-/// Who this process is, if a launcher started it as a worker. The process then ends with the launcher and [enters](enter) its
-/// core.
+/// Returns the identity of this process, if a launcher started it as a worker. The process then ends with the
+/// launcher and is [pinned](enter) to its core.
 ///
 /// # Errors
-/// The variable holds something else, or the core cannot be had.
+/// The variable holds anything else, or this process may not run on the core.
 pub fn from_environment() -> Result<Option<WorkerProcess>> {
     let Some(process) = WorkerProcess::from_environment()? else { return Ok(None) };
     cores::end_with_parent()?;
@@ -35,11 +36,11 @@ pub fn from_environment() -> Result<Option<WorkerProcess>> {
     Ok(Some(process))
 }
 
-/// Pins this process to a core, and gives libtorch one thread. Call it before anything of libtorch runs, whose threads inherit the
-/// core.
+/// Pins this process to a core and limits libtorch to one thread. Call it before any use of libtorch, whose
+/// threads inherit the core.
 ///
 /// # Errors
-/// The core does not exist or is not ours.
+/// The core does not exist, or this process may not run on it.
 pub fn enter(core: Option<usize>) -> Result<()> {
     core.map_or(Ok(()), cores::pin)?;
     tch::set_num_threads(1);
@@ -50,8 +51,8 @@ pub fn enter(core: Option<usize>) -> Result<()> {
 /// Trains as one worker.
 ///
 /// # Errors
-/// Options that contradict each other, data that cannot be used, a gradient that is wrong; without
-/// [`Options::elastic`](crate::training::Options::elastic) also a worker that is gone.
+/// Options contradict each other, the data is unusable, or a gradient is wrong; without
+/// [`Options::elastic`](crate::training::Options::elastic) also the loss of a worker.
 pub fn train(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result<()> {
     if training.options.elastic {
         elastic::run(training, process, hooks)

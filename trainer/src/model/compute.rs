@@ -1,4 +1,4 @@
-//! Forward and backward over a worker's own samples, and how long that took.
+//! Forward and backward passes over a worker's samples, and their duration.
 
 use std::time::{Duration, Instant};
 
@@ -9,55 +9,57 @@ use crate::data::Batch;
 
 /// Slows a worker down on purpose, for experiments.
 pub trait Pace {
-    /// Waits until `samples` samples that were begun at `started` may be done. Returns how far behind the pace it is now.
+    /// Waits until `samples` samples that were started at `started` are due. Returns the current delay behind
+    /// the pace.
     fn hold(&mut self, started: Instant, samples: u64) -> Duration;
 
-    /// The number of micro-batches so far that took longer than the pace allows.
+    /// Returns the number of micro-batches so far that took longer than the pace allows.
     fn missed(&self) -> u64;
 }
 
-/// How gradients are computed.
+/// Computes gradients.
 pub struct Compute {
-    /// Samples in one forward and backward; gradients add up over them.
+    /// Samples per forward and backward pass; gradients accumulate over the passes.
     pub micro_batch: u64,
     /// The imposed speed, if any.
     pub pace: Option<Box<dyn Pace>>,
 }
 
-/// What computing the gradients gave so far in an iteration, beside the gradients.
+/// Results so far in an iteration, other than the gradients.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Computed {
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Forward and backward passes over them.
+    /// Number of forward and backward passes.
     pub micro_batches: u64,
-    /// The loss, summed over the samples.
+    /// Loss, summed over the samples.
     pub loss_sum: f64,
-    /// Forward and backward, in seconds, without any waiting but that of an imposed pace.
+    /// Time of forward and backward passes, in seconds, without any wait except for an imposed pace.
     pub compute_time_s: f64,
-    /// How far it is behind an imposed pace: the next samples make up for it.
+    /// Delay behind an imposed pace, which the next samples make up for.
     pub late: Duration,
 }
 
 impl Computed {
-    /// Seconds for a sample; none before the first.
+    /// Returns the seconds per sample, or `None` before the first sample.
     pub fn pace_s(&self) -> Option<f64> {
         (self.samples > 0).then(|| self.compute_time_s / self.samples as f64)
     }
 }
 
 impl Compute {
-    /// Begins an iteration: gradients are zero or undefined.
+    /// Starts an iteration: gradients are zero or undefined.
     pub fn begin(&self, parameters: &[Tensor]) -> Computed {
         parameters.iter().for_each(|parameter| parameter.shallow_clone().zero_grad());
         Computed::default()
     }
 
-    /// Adds the gradient of the summed loss of more samples to those in the model's parameters. `before_last` is called
-    /// before the last micro-batch, with what was computed until then and the samples in it.
+    /// Adds the gradient of the summed loss of more samples to the gradients of the model's parameters. Calls
+    /// `before_last` before the last micro-batch, with the results until then and the number of samples in
+    /// that micro-batch.
     ///
     /// # Errors
-    /// What `before_last` says.
+    /// `before_last` fails.
     pub fn add<E>(
         &mut self,
         model: &dyn Model,
@@ -67,7 +69,7 @@ impl Compute {
     ) -> Result<(), E> {
         let started = Instant::now();
         let before_s = computed.compute_time_s;
-        // Time between what was added before and this was no computing, and is none to catch up on.
+        // Time between two calls is not compute time, and must not be caught up.
         let pace_began = started.checked_sub(computed.late).unwrap_or(started);
         let device = batch.inputs.device();
         let (mut done, samples) = (0, batch.len());
@@ -92,7 +94,7 @@ impl Compute {
     }
 }
 
-/// A GPU runs asynchronously: without this the clock would time the queueing only.
+/// A GPU runs asynchronously: without this call the clock would measure only the queueing.
 fn synchronize(device: Device) {
     if let Device::Cuda(index) = device {
         Cuda::synchronize(index as i64);
@@ -107,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// A line through samples of one number.
+    /// A linear model through samples of one number.
     struct Line(Tensor);
 
     impl Model for Line {
@@ -120,7 +122,7 @@ mod tests {
         }
     }
 
-    /// One sample each 2 ms.
+    /// A pace of 2 ms per sample.
     struct Slow(u64);
 
     impl Pace for Slow {
@@ -146,7 +148,7 @@ mod tests {
         let batch = Batch { inputs: samples(), targets: samples() };
         let mut compute = Compute { micro_batch: 8, pace: None };
         let nothing = |_: &Computed, _| Ok::<(), Infallible>(());
-        // Libtorch takes its time the first time.
+        // The first call of libtorch is slow.
         let mut computed = compute.begin(&model.parameters());
         let Ok(()) = compute.add(&model, &batch, &mut computed, nothing);
         compute.pace = Some(Box::new(Slow(0)));
@@ -166,7 +168,8 @@ mod tests {
         }
         assert_eq!((computed.samples, computed.micro_batches), (60, 8));
         assert_eq!(asked, [(16, 4), (52, 8)], "before the last micro-batch of each part that has samples");
-        // Else the second part would have begun 60 ms ago, and not waited for these.
+        // Otherwise the second part would have started 60 ms ago, and would not have waited for these
+        // samples.
         assert!(computed.compute_time_s >= 0.12 - 1e-6, "{computed:?}");
     }
 }

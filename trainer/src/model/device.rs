@@ -1,40 +1,41 @@
-//! Where a rank computes, and where it meets the others.
+//! Devices for computing and for the all-reduce.
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use tch::{Cuda, Device};
 
-/// Devices.
+/// Choice of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DeviceChoice {
-    /// CUDA when present.
+    /// CUDA if available, else the CPU
     Auto,
-    /// The CPU.
+    /// The CPU
     Cpu,
-    /// CUDA, or an error.
+    /// CUDA; fails if it is not available
     Cuda,
 }
 
-/// The device of a rank: the CUDA devices in turn, where there are any.
+/// Returns the device of a rank. Ranks use the CUDA devices round-robin, if CUDA is available.
 ///
 /// # Errors
-/// CUDA is wanted and not there.
+/// CUDA is required but not available.
 pub fn choose(choice: DeviceChoice, rank: usize) -> Result<Device> {
     let wanted = choice != DeviceChoice::Cpu;
     let devices = if wanted && evenstep_c10d::load_cuda() { Cuda::device_count() } else { 0 };
     match (choice, devices) {
-        (DeviceChoice::Cuda, 0) => bail!("--device cuda: libtorch sees no CUDA device on this machine"),
+        (DeviceChoice::Cuda, 0) => bail!("--device cuda: libtorch finds no CUDA device; use --device auto"),
         (_, 0) => Ok(Device::Cpu),
         (_, devices) => Ok(Device::Cuda(rank % devices as usize)),
     }
 }
 
-/// What is sent and summed stays on the GPU with NCCL; with Gloo it passes through host memory.
+/// Returns the device of the all-reduce. With NCCL the data stay on the GPU; with Gloo they pass through host
+/// memory.
 pub fn reduce_device(device: Device) -> Device {
     if cfg!(feature = "nccl") { device } else { Device::Cpu }
 }
 
-/// The name of a device, such as `cuda:0`.
+/// Returns the name of a device, such as `cuda:0`.
 pub fn device_name(device: Device) -> String {
     match device {
         Device::Cuda(index) => format!("cuda:{index}"),

@@ -1,9 +1,9 @@
-//! Models: what is trained, its gradients, and the optimizer step.
+//! Models, their gradients, and the optimizer step.
 //!
-//! - [`Model`]: what you implement for your own model
-//! - [`Compute`]: forward and backward over a worker's samples, and how long that took
+//! - [`Model`]: the trait that your own model implements
+//! - [`Compute`]: forward and backward passes over a worker's samples, and their duration
 //! - [`Sgd`]: the optimizer step
-//! - `device`: where a rank computes
+//! - `device`: devices for computing and for the all-reduce
 
 mod compute;
 mod device;

@@ -6,23 +6,23 @@ use tch::{Tensor, no_grad};
 
 use super::network::{kind_of, size_of};
 
-/// Where the learning rate stands.
+/// Position of the learning rate in the velocity rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MomentumForm {
-    /// PyTorch's: v = mu v + g, w = w - eta v
+    /// As in PyTorch: v = mu v + g, w = w - eta v
     #[default]
     Outside,
-    /// In the velocity: v = mu v + eta g, w = w - v; the velocity is scaled along when eta changes
+    /// In the velocity: v = mu v + eta g, w = w - v; a changed eta rescales the velocity
     Inside,
 }
 
-/// Momentum over one flat velocity that a checkpoint can hold.
+/// SGD with momentum. One flat velocity, which a checkpoint can hold.
 ///
-/// Both forms take the same steps. With the learning rate outside, a changed one needs no correction of the velocity. With
-/// it inside, the velocity was filled at the rate of the step before, and is first multiplied by `eta_t / eta_{t-1}`: an
-/// allocation's `momentum_buffer_scale`, worked out from the rates that were really taken, as an iteration that nobody
-/// answered for has no other.
+/// Both forms take the same steps. With the learning rate outside, a change needs no correction of the
+/// velocity. With the learning rate inside, the velocity contains the previous learning rate, so it is first
+/// multiplied by `eta_t / eta_{t-1}`. This factor is an allocation's `momentum_buffer_scale`. It is computed
+/// from the learning rates of the steps, because an iteration without an allocation has no other source.
 #[derive(Debug)]
 pub struct Sgd {
     form: MomentumForm,
@@ -32,13 +32,13 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// At rest, for these parameters, all of one kind on one device.
+    /// Creates an optimizer with zero velocity for these parameters, which have one element type and device.
     pub fn new(parameters: &[Tensor], momentum: f64, form: MomentumForm) -> Self {
         let velocity = Tensor::zeros([size_of(parameters)], kind_of(parameters));
         Self { form, momentum, velocity, last_rate: None }
     }
 
-    /// One step of the same parameters down their flat mean gradient.
+    /// Takes one step of the same parameters along their flat mean gradient.
     pub fn step(&mut self, parameters: &[Tensor], gradient: &Tensor, learning_rate: f64) {
         let (kept, taken, moved) = match self.form {
             MomentumForm::Outside => (self.momentum, 1.0, learning_rate),
@@ -57,27 +57,28 @@ impl Sgd {
         self.last_rate = Some(learning_rate);
     }
 
-    /// What the velocity is multiplied by when the learning rate becomes this. At a rate of 0 it lost what it held.
+    /// Returns the factor of the velocity for a changed learning rate. If the last rate was 0, the velocity
+    /// has no previous values.
     fn buffer_scale(&self, learning_rate: f64) -> f64 {
         self.last_rate.filter(|&last| last > 0.0).map_or(1.0, |last| learning_rate / last)
     }
 
-    /// The learning rate of the last step.
+    /// Returns the learning rate of the last step.
     pub fn last_rate(&self) -> Option<f64> {
         self.last_rate
     }
 
-    /// Goes on after a step that another process, or a life before, took at this learning rate.
+    /// Sets the learning rate of the last step, taken by another process or before a restart.
     pub fn set_last_rate(&mut self, rate: Option<f64>) {
         self.last_rate = rate;
     }
 
-    /// The velocity, in the order of the parameters.
+    /// Returns the velocity, in the order of the parameters.
     pub fn velocity(&self) -> &Tensor {
         &self.velocity
     }
 
-    /// The velocity, to be filled from a checkpoint.
+    /// Returns the velocity, to be filled from a checkpoint.
     pub fn velocity_mut(&mut self) -> &mut Tensor {
         &mut self.velocity
     }
@@ -101,7 +102,7 @@ mod tests {
         Tensor::cat(&parameters.iter().map(|parameter| parameter.view(-1)).collect::<Vec<_>>(), 0)
     }
 
-    /// libtorch's own SGD is the reference: three steps with gradients of our making.
+    /// Compares three steps with libtorch's own SGD, on given gradients.
     #[test]
     fn steps_are_those_of_libtorch() {
         let ours = parameters();
@@ -123,7 +124,8 @@ mod tests {
         assert!(difference < 1e-15, "{difference}");
     }
 
-    /// On the quadratic `|w|^2 / 2`, whose gradient is `w`, with a learning rate that ramps up, jumps down and pauses.
+    /// The quadratic `|w|^2 / 2`, whose gradient is `w`, with a learning rate that ramps up, drops and is
+    /// zero for a time.
     #[test]
     fn both_forms_take_the_same_steps() {
         let rates = (0..40).map(|t: u32| match t {

@@ -1,4 +1,4 @@
-//! Plans out of the predictor's answers.
+//! Plans from the predictor's responses.
 
 use evenstep_client::{Mismatch, Requested, Share};
 use evenstep_protocol::{AllocateAnswer, Allocation};
@@ -7,40 +7,42 @@ use super::learning_rate::Rate;
 use super::split::Plan;
 use super::tail::{Claimant, Tail, chunks_max};
 
-/// An answer of the predictor that this run cannot follow.
+/// A response of the predictor that this run cannot follow.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// It is for other workers than those of this run.
+    /// The response is for other workers than this run's.
     #[error(transparent)]
     Workers(#[from] Mismatch),
-    /// Its shares do not cover the global batch exactly once.
+    /// The shares do not cover the global batch exactly once.
     #[error(
-        "the answer's shares do not cover the {expected} samples of the iteration exactly once: {shares:?}{}",
-        .tail.as_ref().map_or_else(String::new, |(offset, chunks)| format!(", then from {offset} on chunks of {chunks:?}"))
+        "the allocation does not cover the {expected} samples of the iteration exactly once: {shares:?}{}",
+        .tail.as_ref().map_or_else(String::new, |(offset, chunks)| format!(", then from sample {offset} on chunks of {chunks:?}"))
     )]
     Cover {
-        /// Samples to be covered.
+        /// Number of samples to be covered.
         expected: u64,
-        /// The shares in our rank order.
+        /// The shares in this run's rank order.
         shares: Vec<Share>,
-        /// Where a tail begins that must come after them, and its chunks.
+        /// Offset of a tail, which must follow the shares, and its chunks.
         tail: Option<(u64, Vec<u64>)>,
     },
-    /// Its tail cannot be claimed.
-    #[error("the answer's tail: {0}")]
+    /// The tail cannot be claimed.
+    #[error("the tail of the allocation is invalid: {0}")]
     Tail(String),
-    /// Its multiplier is no learning-rate multiplier.
-    #[error("the answer's learning-rate multiplier {0} must be finite and at least 0")]
+    /// The learning-rate multiplier is negative or not finite.
+    #[error("the allocation's learning-rate multiplier {0} must be finite and at least 0")]
     LearningRate(f64),
 }
 
 impl Plan {
-    /// Checks an allocation and puts it in rank order. A worker that it omits (see [`Requested::by_rank`]) computes and claims
-    /// nothing in that iteration.
+    /// Checks an allocation and puts it in rank order. An omitted worker (see [`Requested::by_rank`])
+    /// computes and claims nothing in that iteration.
     ///
     /// # Errors
-    /// It names other workers than ours, its shares and chunks do not cover the global batch exactly once, or its tail breaks
-    /// a rule.
+    /// - [`PlanError::Workers`]: the allocation names other workers than this run's.
+    /// - [`PlanError::Cover`]: its shares and chunks do not cover the global batch exactly once.
+    /// - [`PlanError::Tail`]: its tail breaks a rule.
+    /// - [`PlanError::LearningRate`]: its multiplier is negative or not finite.
     pub fn from_answer(answer: &AllocateAnswer, requested: &Requested<'_>) -> Result<Self, PlanError> {
         let told = requested.by_rank(answer)?;
         let share = |told: &Option<&Allocation>| match told {
@@ -66,24 +68,24 @@ impl Plan {
     }
 }
 
-/// The tail of an answer with what it told each of our ranks.
+/// Returns the tail of an allocation, with the instructions for each rank.
 fn tail(answer: &AllocateAnswer, told: &[Option<&Allocation>]) -> Result<Option<Tail>, PlanError> {
     let Some(tail) = &answer.tail else { return Ok(None) };
     let (count, most) = (tail.chunks.len(), chunks_max(told.len()));
     if count == 0 || count > most {
         return Err(PlanError::Tail(format!(
-            "{count} chunks: must be 1 to {most}, for {} workers",
+            "{count} chunks must be 1 to {most} for {} workers",
             told.len()
         )));
     }
     if tail.chunks.contains(&0) {
-        return Err(PlanError::Tail(format!("chunks of {:?}: none may be empty", tail.chunks)));
+        return Err(PlanError::Tail(format!("chunks of {:?} must not be empty", tail.chunks)));
     }
     let said: Vec<u64> = if tail.pools.is_empty() { vec![count as u64] } else { tail.pools.clone() };
     let whole = said.iter().try_fold(0_u64, |sum, pool| sum.checked_add(*pool));
     if whole != Some(count as u64) || said.contains(&0) {
         return Err(PlanError::Tail(format!(
-            "pools of {said:?} chunks: must each have some, and {count} together"
+            "pools of {said:?} chunks must not be empty and must have {count} chunks in total"
         )));
     }
     let claimant = |told: &Option<&Allocation>| Claimant {
@@ -99,10 +101,13 @@ fn tail(answer: &AllocateAnswer, told: &[Option<&Allocation>]) -> Result<Option<
         claimants: told.iter().map(claimant).collect(),
     };
     if let Some(pool) = tail.claimants.iter().filter_map(|own| own.pool).find(|pool| *pool >= said.len()) {
-        return Err(PlanError::Tail(format!("pool {pool} of a worker: there are {}", said.len())));
+        return Err(PlanError::Tail(format!(
+            "pool {pool} of a worker must be below the number of pools, {}",
+            said.len()
+        )));
     }
     match (0..said.len()).find(|pool| tail.members(*pool).next().is_none()) {
-        Some(pool) => Err(PlanError::Tail(format!("pool {pool} has {} chunks and no worker", said[pool]))),
+        Some(pool) => Err(PlanError::Tail(format!("pool {pool} has {} chunks but no worker", said[pool]))),
         None => Ok(Some(tail)),
     }
 }
@@ -120,7 +125,7 @@ mod tests {
         (0..count).map(|slot| WorkerId::new(format!("node/{slot}")).unwrap()).collect()
     }
 
-    /// An answer that hands out these (batch, offset) pairs to `node/<slot>`, in the order given.
+    /// Returns an allocation of these (batch, offset) pairs to `node/<slot>`, in the order given.
     fn answer(shares: &[(usize, u64, u64)]) -> AllocateAnswer {
         let global_batch = shares.iter().map(|share| share.1).sum();
         let allocations = shares
@@ -166,7 +171,7 @@ mod tests {
         }
     }
 
-    /// What two workers make of an answer to a request for 40 samples.
+    /// Returns the plan of two workers from a response to a request for 40 samples.
     fn followed(answer: &AllocateAnswer, generation: u64, follows_workers: bool) -> Result<Plan, PlanError> {
         let requested = Requested { workers: &workers(2), global_batch: 40, generation, follows_workers };
         Plan::from_answer(answer, &requested)
@@ -195,7 +200,11 @@ mod tests {
         let joined_since = followed(&answer(&[(0, 40, 0)]), 2, false).unwrap();
         assert_eq!(joined_since.shares(), [Share { local_batch: 40, offset: 0 }, Share::default()]);
         let outgrown = followed(&answer(&[(0, 40, 0)]), 2, true);
-        assert_eq!(outgrown, Err(PlanError::Workers(Mismatch::Outgrown)), "of one worker's global batch");
+        assert_eq!(
+            outgrown,
+            Err(PlanError::Workers(Mismatch::Outgrown)),
+            "the global batch is for one worker"
+        );
         assert!(followed(&answer(&[(0, 10, 0), (1, 30, 10)]), 2, true).is_ok());
         for shares in [[(0, 10, 0), (1, 29, 10)], [(0, 10, 0), (1, 30, 9)], [(0, 10, 0), (1, 30, 11)]] {
             let wrong = followed(&answer(&shares), 1, false);
@@ -213,10 +222,11 @@ mod tests {
         let plan = followed(&answer, 1, false).unwrap();
         assert_eq!((plan.budget_s(0), plan.budget_s(1), plan.budget_s(2)), (0.0, 0.5, 0.0));
         assert_eq!(plan.resized(40).budget_s(1), 0.5, "the same iteration again");
-        assert_eq!(plan.resized(20).budget_s(1), 0.0, "nobody said anything of such a one");
+        assert_eq!(plan.resized(20).budget_s(1), 0.0, "no budget is known for this size");
     }
 
-    /// An answer of these bases, of which worker `slot` claims from pool `pools[slot]`, and of a tail.
+    /// Returns an allocation of these base batches and of a tail; worker `slot` claims from pool
+    /// `pools[slot]`.
     fn hedged(
         bases: &[(usize, u64, u64)],
         claims: &[Option<u64>],
@@ -244,7 +254,7 @@ mod tests {
 
         let joined_since = hedged(&[(0, 30, 0)], &[Some(0)], (30, &[10], &[]));
         let plan = followed(&joined_since, 2, false).unwrap();
-        assert_eq!((plan.share(1), plan.pool(1)), (Share::default(), None), "it claims nothing");
+        assert_eq!((plan.share(1), plan.pool(1)), (Share::default(), None), "the worker claims nothing");
         assert!(matches!(
             followed(&joined_since, 1, false),
             Err(PlanError::Workers(Mismatch::Workers { .. }))
@@ -263,7 +273,7 @@ mod tests {
             assert!(matches!(error, PlanError::Cover { tail: Some(_), .. }), "{tail:?}: {error}");
         }
         let first = wrong(&[(0, 10, 10), (1, 20, 20)], &both, (0, &[10], &[]));
-        assert!(matches!(first, PlanError::Cover { .. }), "it is not the last part: {first}");
+        assert!(matches!(first, PlanError::Cover { .. }), "the tail is not the last part: {first}");
         for (claims, chunks, pools) in [
             (both, &[][..], &[][..]),
             (both, &[5, 0, 5], &[]),

@@ -1,4 +1,4 @@
-//! What a rank can claim, and even splits with a shared tail.
+//! The claimable chunks of a rank, and even splits with a shared tail.
 
 use evenstep_core::hedge::{Peer, chunks};
 
@@ -6,7 +6,8 @@ use super::split::Plan;
 use super::tail::{Claimant, Pool, SharedTail, Tail, chunks_max};
 
 impl Plan {
-    /// Even shares and an even chance: the last part of an iteration is left to whoever is free, in chunks that shrink.
+    /// Returns even shares and a shared tail: the last part of an iteration, in chunks of decreasing size
+    /// that any free worker claims.
     pub fn even_with_tail(global_batch: u64, world_size: usize, quantum: u64, shared: SharedTail) -> Self {
         let samples = (shared.share * global_batch as f64) as u64 / quantum * quantum;
         let plan = Self::even(global_batch - samples, world_size, quantum);
@@ -29,7 +30,7 @@ impl Plan {
         Self { tail: Some(tail), ..plan }
     }
 
-    /// The pool that a rank claims from; none if it claims nothing.
+    /// Returns the pool that a rank claims from, or `None` if it claims nothing.
     pub fn pool(&self, rank: usize) -> Option<Pool<'_>> {
         let tail = self.tail.as_ref()?;
         let own = tail.claimants.get(rank)?;

@@ -1,18 +1,18 @@
-//! What the learning rate is multiplied by, also in iterations that nobody answered for.
+//! The multiplier of the learning rate, also in iterations without an allocation.
 
 use evenstep_core::learning_rate as rule;
 use evenstep_protocol::OptimizerInstruction;
 use serde::{Deserialize, Serialize};
 
-/// A multiplier, and where it is on its way to another one, the rest of the way.
+/// A constant multiplier, or a ramp from one multiplier to another.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
-    /// The multiplier where there is no ramp.
+    /// The multiplier without a ramp.
     multiplier: f64,
     ramp: Option<Ramp>,
 }
 
-/// A straight line of multipliers over iterations, as the protocol has it.
+/// A linear ramp of multipliers over iterations, as in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Ramp {
     from: f64,
@@ -21,10 +21,11 @@ struct Ramp {
     iterations: u64,
 }
 
-/// Whole numbers up to here travel exactly as 32-bit floats; larger ones in two parts.
+/// The largest value below which every integer is exact as a 32-bit float. Larger integers are sent in two
+/// parts.
 const PART: u64 = 1 << 24;
 
-/// Slots of an encoded rate.
+/// Number of slots of an encoded rate.
 pub const SLOTS: usize = 8;
 
 impl From<f64> for Rate {
@@ -42,10 +43,10 @@ impl From<rule::Ramp> for Rate {
 }
 
 impl Rate {
-    /// What an answer says.
+    /// Returns the rate of an instruction.
     ///
     /// # Errors
-    /// The first multiplier that is no finite number of at least 0.
+    /// Returns the first multiplier that is negative or not finite.
     pub fn from_instruction(instruction: &OptimizerInstruction) -> Result<Self, f64> {
         let ramp = instruction.ramp.as_ref().map(|ramp| Ramp {
             from: ramp.from,
@@ -61,20 +62,22 @@ impl Rate {
         }
     }
 
-    /// Where it goes.
+    /// Returns the final multiplier.
     pub fn end(&self) -> f64 {
         self.ramp.map_or(self.multiplier, |ramp| ramp.to)
     }
 
-    /// What is in force once the predictor has said `said`. It hears of a changed group later than the group itself, so that
-    /// its ramp to the same end may begin later: of two such the one that began first goes on.
+    /// Returns the rate in force after the predictor sent `said`. The predictor learns of a changed group
+    /// later than the group itself, so its ramp to the same end may start later. Of two ramps to the same
+    /// end, the one that started first continues.
     #[must_use]
     pub fn with(self, said: Self) -> Self {
         let began = |rate: &Self| rate.ramp.map_or(0, |ramp| ramp.start_iteration);
         if self.end() == said.end() && began(&self) <= began(&said) { self } else { said }
     }
 
-    /// The multiplier in an iteration: `from + (to - from) min(1, (iteration - start) / iterations)` on a ramp.
+    /// Returns the multiplier of an iteration: `from + (to - from) min(1, (iteration - start) / iterations)`
+    /// on a ramp.
     pub fn at(&self, iteration: u64) -> f64 {
         let Some(ramp) = self.ramp else { return self.multiplier };
         let gone = iteration.saturating_sub(ramp.start_iteration);
@@ -84,7 +87,7 @@ impl Rate {
         ramp.from + (ramp.to - ramp.from) * (gone as f64 / ramp.iterations as f64)
     }
 
-    /// Writes it into its slots.
+    /// Encodes the rate into its slots.
     pub fn encode(&self) -> [f64; SLOTS] {
         let Some(ramp) = self.ramp else { return [self.multiplier, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0] };
         let [start, count] =
@@ -92,7 +95,7 @@ impl Rate {
         [self.multiplier, 1.0, ramp.from, ramp.to, start[0], start[1], count[0], count[1]]
     }
 
-    /// Reads what [`Rate::encode`] wrote.
+    /// Decodes the slots of [`Rate::encode`].
     pub fn decode(slots: [f64; SLOTS]) -> Self {
         let whole = |high: f64, low: f64| (high as u64) * PART + low as u64;
         let [multiplier, on_ramp, from, to, start_high, start_low, count_high, count_low] = slots;
@@ -131,7 +134,7 @@ mod tests {
         for (gone, multiplier) in
             [(0, 1.0), (1, 1.09375), (8, 1.75), (16, 2.5), (31, 3.90625), (32, 4.0), (99, 4.0)]
         {
-            assert_eq!(rate.at(start + gone), multiplier, "{gone} iterations on");
+            assert_eq!(rate.at(start + gone), multiplier, "after {gone} iterations");
         }
         let narrow = rate.encode().map(|slot| f64::from(slot as f32));
         assert_eq!(Rate::decode(narrow), rate);

@@ -1,10 +1,10 @@
-//! Who computes which samples of an iteration: the plan in force, the same on all ranks.
+//! The plan of an iteration: which rank computes which samples. It is the same on all ranks.
 //!
-//! - [`Plan`]: shares by rank (`split`), and a [`Tail`] if part of the iteration is left to whoever is free (`claimable`)
+//! - [`Plan`]: shares by rank (`split`), and a [`Tail`] if part of the iteration is claimed (`claimable`)
 //! - `answer`: plans from the predictor's responses
-//! - [`Planner`]: which plan is in force in an iteration
-//! - [`Rate`]: what a plan multiplies the learning rate by
-//! - `slots`: how a plan travels to the other ranks
+//! - [`Planner`]: the plan in force in an iteration
+//! - [`Rate`]: the plan's multiplier of the learning rate
+//! - `slots`: encoding of a plan for the other ranks
 
 mod answer;
 mod claimable;
@@ -23,5 +23,5 @@ pub use policy::{AskMode, Policy};
 pub use split::Plan;
 pub use tail::{Pool, SharedTail, Tail};
 
-/// The largest global batch: whole numbers up to here travel exactly among 32-bit gradients.
+/// The largest global batch: integers up to this value are exact as 32-bit floats, among the gradients.
 pub const GLOBAL_BATCH_MAX: u64 = 1 << 24;

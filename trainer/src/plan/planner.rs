@@ -1,4 +1,4 @@
-//! Which plan is in force in an iteration, on every rank alike.
+//! The plan in force in an iteration, the same on every rank.
 
 use std::time::Instant;
 
@@ -12,17 +12,17 @@ use super::policy::AskMode;
 use super::split::Plan;
 use super::tail::SharedTail;
 
-/// Decides the plan of each iteration.
+/// Chooses the plan of each iteration.
 #[derive(Debug)]
 pub struct Planner {
-    /// The latest allocation of a full global batch: what stays in force when there is no newer one.
+    /// The latest allocation of a full global batch; it stays in force until a newer one arrives.
     in_force: Plan,
     source: Source,
-    /// Where the group broadcasts.
+    /// The device on which the group broadcasts.
     device: Device,
 }
 
-/// Where plans come from. Only rank 0 has a line to the predictor.
+/// Source of plans. Only rank 0 is connected to the predictor.
 #[derive(Debug)]
 enum Source {
     Even { quantum: u64, tail: Option<SharedTail> },
@@ -33,29 +33,30 @@ enum Source {
 #[derive(Debug)]
 struct Ahead {
     prefetcher: Prefetcher<Plan>,
-    /// The allocation that rode on the last all-reduce.
+    /// The allocation that the last all-reduce carried.
     rode: Option<Allocated<Plan>>,
 }
 
-/// The plan of an iteration and what it cost.
+/// The plan of an iteration and its cost.
 #[derive(Debug)]
 pub struct Planned {
     /// The plan.
     pub plan: Plan,
-    /// Time for asking and handing out, on the critical path, in seconds.
+    /// Time to request and broadcast the plan, on the critical path, in seconds.
     pub ask_s: f64,
-    /// On rank 0: the allocation, if it was made for this very iteration.
+    /// On rank 0: the allocation, if it was made for this iteration.
     pub answered: Option<Allocated<Plan>>,
 }
 
 impl Planner {
-    /// Even splits, as `in_force` is one of a full global batch, or even shares and a tail; nobody is asked.
+    /// Returns a planner of even splits, with a shared tail if `tail` is set, that never queries the
+    /// predictor. `in_force` is an even split of a full global batch.
     pub fn even(in_force: Plan, quantum: u64, tail: Option<SharedTail>) -> Self {
         Self { in_force, source: Source::Even { quantum, tail }, device: Device::Cpu }
     }
 
-    /// What the predictor says, and until then what is in force; `connection` on rank 0 only, `device` is where the group
-    /// broadcasts.
+    /// Returns a planner that follows the predictor's allocations, and `in_force` until the first arrives.
+    /// Only rank 0 has a `connection`; the group broadcasts on `device`.
     pub fn asking(mode: AskMode, connection: Option<Connection>, in_force: Plan, device: Device) -> Self {
         let source = match mode {
             AskMode::Boundary => Source::Boundary { rank0: None },
@@ -68,22 +69,22 @@ impl Planner {
         planner
     }
 
-    /// The latest allocation of a full global batch.
+    /// Returns the latest allocation of a full global batch.
     pub fn in_force(&self) -> &Plan {
         &self.in_force
     }
 
-    /// Asking ahead only: wants the first iterations of the run, which no all-reduce came before.
+    /// When requesting ahead: requests the first iterations of the run, which no all-reduce precedes.
     pub fn begin(&self, iteration: u64, size: u64) {
         if let Source::Ahead { rank0: Some(ahead), .. } = &self.source {
             ahead.prefetcher.request(iteration, size);
         }
     }
 
-    /// The plan of an iteration of `size` samples: the same on all ranks.
+    /// Returns the plan of an iteration of `size` samples, the same on all ranks.
     ///
     /// # Errors
-    /// A rank is gone.
+    /// A rank has left the group.
     pub fn plan(&mut self, group: &Group, iteration: u64, size: u64) -> evenstep_c10d::Result<Planned> {
         let started = Instant::now();
         let (newest, answered) = match &mut self.source {
@@ -111,10 +112,10 @@ impl Planner {
         Ok(Planned { plan, ask_s: started.elapsed().as_secs_f64(), answered })
     }
 
-    /// Takes note of the newest plan: an allocation of a full batch stays in force until the next.
+    /// Records the newest plan. An allocation of a full batch stays in force until the next one.
     fn follow(&mut self, newest: Option<Plan>, size: u64) -> Plan {
         let Some(newest) = newest else { return self.in_force.resized(size) };
-        // Whatever it splits: the learning rate goes on from what it says.
+        // The learning rate follows every allocation, whatever its size.
         let rate = self.in_force.rate().with(newest.rate());
         let newest = newest.at_rate(rate);
         self.in_force = self.in_force.clone().at_rate(rate);
@@ -124,15 +125,16 @@ impl Planner {
         if newest.global_batch() == size { newest } else { self.in_force.resized(size) }
     }
 
-    /// Asking ahead, on rank 0: the newest answer, to ride on this iteration's all-reduce.
+    /// When requesting ahead, on rank 0: returns the newest allocation, which this iteration's all-reduce
+    /// carries.
     pub fn newest(&mut self) -> Option<Plan> {
         let Source::Ahead { rank0: Some(ahead), .. } = &mut self.source else { return None };
         ahead.rode = ahead.prefetcher.newest();
         ahead.rode.as_ref().map(|answered| answered.plan.clone())
     }
 
-    /// After the all-reduce of an iteration: takes the plan that it carried, and requests that of the iteration after the next,
-    /// which has `size` samples.
+    /// After the all-reduce of an iteration: records the plan that it carried, and requests the plan of the
+    /// iteration after the next, which has `size` samples.
     pub fn learn(&mut self, iteration: u64, newest: Option<Plan>, size: u64) {
         if let Source::Ahead { rank0, next } = &mut self.source {
             *next = newest;
@@ -142,7 +144,7 @@ impl Planner {
         }
     }
 
-    /// On rank 0: sends requests over this connection from now on. Even splits need none.
+    /// On rank 0: sends requests over this connection from now on. Has no effect for even splits.
     pub fn connect(&mut self, connection: Connection) {
         match &mut self.source {
             Source::Even { .. } => {}
@@ -153,7 +155,8 @@ impl Planner {
         }
     }
 
-    /// Delivers the last reports and leaves the job; `next_size` is the size of the iteration that would come next.
+    /// Delivers the last reports and leaves the job. `next_size` is the number of samples in the next
+    /// iteration, if the run continued.
     pub fn close(&mut self, next_size: u64) {
         let connection = match &mut self.source {
             Source::Even { .. } => None,
@@ -166,7 +169,7 @@ impl Planner {
     }
 }
 
-/// Makes a plan of an allocation. An allocation that was made for fewer workers is skipped: later ones fit.
+/// Converts an allocation into a plan. Skips an allocation for fewer workers: a later one fits.
 fn check(response: &AllocateAnswer, requested: &Requested<'_>) -> Result<Option<Plan>, String> {
     match Plan::from_answer(response, requested) {
         Ok(plan) => Ok(Some(plan)),
@@ -175,7 +178,7 @@ fn check(response: &AllocateAnswer, requested: &Requested<'_>) -> Result<Option<
     }
 }
 
-/// Rank 0's plan, if it has one, to everybody.
+/// Broadcasts rank 0's plan, if it has one.
 fn hand_out(group: &Group, own: Option<&Plan>, device: Device) -> evenstep_c10d::Result<Option<Plan>> {
     let mut slots = Plan::encode(own, group.world_size());
     let mut tensor = Tensor::from_slice(&slots).to_device(device);
@@ -205,7 +208,7 @@ mod tests {
         assert_eq!(planner.follow(Some(ragged.clone()), 3), ragged);
         assert_eq!(planner.follow(None, 60), full);
         assert_eq!(planner.follow(None, 6), Plan::in_rank_order(&[1, 2, 3], 0.5));
-        // A late answer for another size is kept for later, and does not decide this iteration's size.
+        // A late allocation for another size is kept for later and does not decide this iteration's size.
         let late = Plan::in_rank_order(&[30, 20, 10], 1.0);
         assert_eq!(planner.follow(Some(late.clone()), 6), Plan::in_rank_order(&[3, 2, 1], 1.0));
         assert_eq!(planner.follow(None, 60), late);

@@ -1,4 +1,4 @@
-//! How iterations are shared out, and when the predictor is asked.
+//! Policies that split iterations, and when the predictor is queried.
 
 use std::fmt;
 
@@ -6,25 +6,25 @@ use clap::ValueEnum;
 use evenstep_protocol::Hedge;
 use serde::{Deserialize, Serialize};
 
-/// How iterations are shared out.
+/// Policy that splits iterations over workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// The same share for every worker.
+    /// The same share for every worker
     Even,
-    /// What the predictor says, with every sample given to a worker: by forecast only.
+    /// The predictor's allocation, with all samples assigned in advance (forecast only)
     Base,
-    /// What the predictor says.
+    /// The predictor's allocation
     Evenstep,
 }
 
 impl Policy {
-    /// Whether the predictor is asked.
+    /// Returns whether the policy queries the predictor.
     pub fn asks(self) -> bool {
         self != Self::Even
     }
 
-    /// Whether part of a batch may be left to a shared tail.
+    /// Returns whether part of a batch may form a shared tail.
     pub fn hedge(self) -> Hedge {
         if self == Self::Evenstep { Hedge::Auto } else { Hedge::Off }
     }
@@ -40,12 +40,12 @@ impl fmt::Display for Policy {
     }
 }
 
-/// When rank 0 asks.
+/// When rank 0 requests an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AskMode {
-    /// Between iterations, with drivers just read.
+    /// Between iterations, with current drivers
     Boundary,
-    /// While the iteration before computes.
+    /// During the previous iteration
     Ahead,
 }

@@ -1,4 +1,4 @@
-//! How a plan travels: numbers in fixed slots. What is whole stays exact as a 32-bit float too.
+//! Encoding of a plan as numbers in fixed slots. Integers stay exact as 32-bit floats.
 
 use evenstep_client::Share;
 use evenstep_core::hedge::CHUNKS_PER_WORKER_MAX;
@@ -7,22 +7,22 @@ use super::learning_rate::{self, Rate};
 use super::split::Plan;
 use super::tail::{Claimant, Tail};
 
-/// "There is a plan", and the rate.
+/// Whether a plan is present, and the rate.
 const HEAD: usize = 1 + learning_rate::SLOTS;
-/// Where the tail begins, how many chunks it has, how many pools.
+/// Offset of the tail, number of chunks, number of pools.
 const TAIL_HEAD: usize = 3;
-/// Of one rank: batch and offset; pool, from 1, and speed. There are no more pools than ranks: the chunks of one. Then the budget
-/// of background work.
+/// Slots of one rank: batch and offset; pool, from 1, and speed; chunks of one pool; budget of background
+/// work. The number of pools never exceeds the number of ranks.
 const OF_RANK: usize = 6;
 const PER_RANK: usize = OF_RANK + CHUNKS_PER_WORKER_MAX;
 
 impl Plan {
-    /// Slots that a plan takes on its way to the other ranks.
+    /// Returns the number of slots of an encoded plan.
     pub fn slots(world_size: usize) -> usize {
         HEAD + TAIL_HEAD + PER_RANK * world_size
     }
 
-    /// Writes the plan into its slots; "no plan" is all zeros.
+    /// Encodes the plan into its slots. An absent plan is all zeros.
     pub fn encode(plan: Option<&Self>, world_size: usize) -> Vec<f64> {
         let mut slots = vec![0.0; Self::slots(world_size)];
         let Some(plan) = plan else { return slots };
@@ -54,7 +54,7 @@ impl Plan {
         slots
     }
 
-    /// Reads what [`Plan::encode`] wrote.
+    /// Decodes the slots of [`Plan::encode`].
     pub fn decode(slots: &[f64]) -> Option<Self> {
         if slots[0] != 1.0 {
             return None;
@@ -76,7 +76,7 @@ impl Plan {
             claimants: of_rank().map(claimant).collect(),
         });
         let rate = Rate::decode(head[1..].try_into().ok()?);
-        // Where nobody may spend anything, nobody needs to know.
+        // An empty list means that no rank has a budget.
         let mut budgets_s: Vec<f64> = of_rank().map(|own| own[5]).collect();
         budgets_s.truncate(if budgets_s.iter().any(|budget_s| *budget_s > 0.0) {
             budgets_s.len()

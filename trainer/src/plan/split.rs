@@ -5,20 +5,20 @@ use evenstep_client::Share;
 use super::learning_rate::Rate;
 use super::tail::Tail;
 
-/// What each rank computes in one iteration, and how the learning rate is scaled.
+/// The samples that each rank computes in one iteration, and the multiplier of the learning rate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     pub(super) shares: Vec<Share>,
-    /// What comes after all shares, and is claimed.
+    /// The claimed part, after all shares.
     pub(super) tail: Option<Tail>,
     pub(super) rate: Rate,
-    /// Seconds by rank that background work may delay it; empty where the answer says nothing of it.
+    /// Seconds by rank that background work may delay the rank; empty if the allocation has no budgets.
     pub(super) budgets_s: Vec<f64>,
 }
 
 impl Plan {
-    /// An even split: whole quanta as even as they go, the first ranks one more; what is left under a quantum goes to
-    /// the rank after the last larger one, so that nobody gets two extras.
+    /// Returns an even split in whole quanta; the first ranks get one quantum more. The remainder below one
+    /// quantum goes to the rank after the last larger one, so that no rank gets two extras.
     pub fn even(global_batch: u64, world_size: usize, quantum: u64) -> Self {
         let ranks = world_size as u64;
         let quanta = global_batch / quantum;
@@ -28,7 +28,7 @@ impl Plan {
         Self::in_rank_order(&batches, 1.0)
     }
 
-    /// Consecutive shares of these sizes.
+    /// Returns consecutive shares of these sizes.
     pub fn in_rank_order(batches: &[u64], rate: impl Into<Rate>) -> Self {
         let mut offset = 0;
         let shares = batches
@@ -42,8 +42,9 @@ impl Plan {
         Self { shares, tail: None, rate: rate.into(), budgets_s: Vec::new() }
     }
 
-    /// What a regrouped run begins with: the shares that the members had, as weights, and for those who had none the mean
-    /// of them; an even split where that breaks the cap or nobody had any.
+    /// Returns the first plan of a regrouped run. The members' previous shares are the weights; a member
+    /// without a share gets the mean. The plan is an even split if a share exceeds the cap or no member had a
+    /// share.
     pub fn regrouped(
         shares: &[Option<u64>],
         global_batch: u64,
@@ -67,8 +68,9 @@ impl Plan {
         Self::in_rank_order(&batches, rate)
     }
 
-    /// The same proportions over another number of samples, without a tail: what stays in force at the ragged end of an epoch
-    /// when the predictor is silent. Largest remainder; ties go to the lower rank.
+    /// Returns the same proportions over another number of samples, without a tail. This plan is in force at
+    /// the partial iteration that ends an epoch if the predictor is unreachable. Rounds by largest remainder;
+    /// ties go to the lower rank.
     pub fn resized(&self, global_batch: u64) -> Self {
         let current = self.global_batch();
         if current == global_batch {
@@ -87,8 +89,9 @@ impl Plan {
         Self::in_rank_order(&batches, self.rate)
     }
 
-    /// What each rank is expected to compute, by rank: its share, and of the tail a part in proportion to the speeds of those
-    /// who claim or, where some speed is unknown, to their shares. The sum is the global batch.
+    /// Returns the expected number of samples by rank: the rank's share plus its part of the tail. The parts
+    /// are in proportion to the speeds of the claiming ranks or, if a speed is unknown, to their shares. The
+    /// sum is the global batch.
     pub fn expected_batches(&self) -> Vec<u64> {
         let given = self.shares.iter().map(|share| share.local_batch);
         match &self.tail {
@@ -97,44 +100,45 @@ impl Plan {
         }
     }
 
-    /// The share of a rank; under a tail it is what the rank begins with.
+    /// Returns the share of a rank. With a tail, this is the part before the first claim.
     pub fn share(&self, rank: usize) -> Share {
         self.shares[rank]
     }
 
-    /// All shares, in rank order.
+    /// Returns all shares in rank order.
     pub fn shares(&self) -> &[Share] {
         &self.shares
     }
 
-    /// What is claimed.
+    /// Returns the tail, if the plan has one.
     pub fn tail(&self) -> Option<&Tail> {
         self.tail.as_ref()
     }
 
-    /// How long background work may delay a rank in this iteration, in seconds; 0 where nobody said.
+    /// Returns the time that background work may delay a rank in this iteration, in seconds; 0 if no budget
+    /// is set.
     pub fn budget_s(&self, rank: usize) -> f64 {
         self.budgets_s.get(rank).copied().unwrap_or(0.0)
     }
 
-    /// What the learning rate is multiplied by.
+    /// Returns the multiplier of the learning rate.
     pub fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// The same shares at another rate.
+    /// Returns the same shares with another rate.
     #[must_use]
     pub fn at_rate(self, rate: Rate) -> Self {
         Self { rate, ..self }
     }
 
-    /// Samples over all ranks and in the tail.
+    /// Returns the number of samples over all ranks and in the tail.
     pub fn global_batch(&self) -> u64 {
         let given: u64 = self.shares.iter().map(|share| share.local_batch).sum();
         given + self.tail.as_ref().map_or(0, Tail::samples)
     }
 
-    /// Whether every sample of an iteration comes exactly once, those of the tail last.
+    /// Returns whether the plan covers each sample of an iteration exactly once, the tail's samples last.
     pub(super) fn covers(&self, global_batch: u64) -> bool {
         let mut ordered: Vec<Share> =
             self.shares.iter().copied().filter(|share| share.local_batch > 0).collect();

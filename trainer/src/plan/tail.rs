@@ -1,73 +1,74 @@
-//! The tail of an iteration: samples that nobody was given, in chunks that whoever is free claims.
+//! The tail of an iteration: samples without a fixed worker, in chunks that free workers claim.
 
 use evenstep_client::Share;
 use evenstep_core::hedge::{CHUNKS_PER_WORKER_MAX, Peer};
 
-/// What is claimed, and by whom.
+/// The claimable chunks and the ranks that claim them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tail {
-    /// Where it begins within the iteration; it is the last part of it.
+    /// Offset of the first chunk within the iteration; the tail is the last part of the iteration.
     pub(super) offset: u64,
-    /// Samples of each chunk, in their order.
+    /// Samples of each chunk, in order.
     pub(super) chunks: Vec<u64>,
-    /// How many of the chunks each pool has, in their order.
+    /// Number of chunks of each pool, in order.
     pub(super) pools: Vec<usize>,
-    /// What each rank has to do with it.
+    /// Pool and speed of each rank.
     pub(super) claimants: Vec<Claimant>,
 }
 
-/// A rank at a tail.
+/// A rank's pool and predicted speed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Claimant {
-    /// The pool that it claims from; none: it claims nothing.
+    /// The pool that the rank claims from; `None` if it claims nothing.
     pub pool: Option<usize>,
-    /// Its predicted speed in samples per second, where there is one.
+    /// Predicted speed of the rank in samples per second, if known.
     pub speed: Option<f64>,
 }
 
 /// The pool of chunks that a rank claims from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pool<'a> {
-    /// Its number.
+    /// Index of the pool.
     pub number: usize,
-    /// Where its first chunk begins within the iteration.
+    /// Offset of the pool's first chunk within the iteration.
     pub offset: u64,
-    /// Samples of each of its chunks, in their order.
+    /// Samples of each of the pool's chunks, in order.
     pub chunks: &'a [u64],
-    /// How many ranks claim from it.
+    /// Number of ranks that claim from the pool.
     pub members: usize,
-    /// What is expected of the others; nobody where any member's speed is unknown, as then nobody can be judged by.
+    /// Forecasts of the other ranks; empty if any member's speed is unknown, because then no comparison is
+    /// possible.
     pub peers: Vec<Peer>,
-    /// The rank's own predicted speed in samples per second.
+    /// Predicted speed of this rank in samples per second.
     pub speed: Option<f64>,
 }
 
-/// How a tail is made without forecasts: `--tail`.
+/// Settings of a tail without forecasts: `--tail`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SharedTail {
-    /// Its share of the global batch, above 0 and up to 1.
+    /// Share of the global batch, above 0 and at most 1.
     pub share: f64,
-    /// No chunk is smaller, where the tail is not; a multiple of the quantum.
+    /// Minimum size of a chunk, unless the tail is smaller; a multiple of the quantum.
     pub min_chunk: u64,
 }
 
 impl Tail {
-    /// Samples of all chunks.
+    /// Returns the number of samples of all chunks.
     pub fn samples(&self) -> u64 {
         self.chunks.iter().sum()
     }
 
-    /// How many pools there are.
+    /// Returns the number of pools.
     pub fn pools(&self) -> usize {
         self.pools.len()
     }
 
-    /// The ranks that claim from a pool.
+    /// Returns the ranks that claim from a pool.
     pub fn members(&self, pool: usize) -> impl Iterator<Item = (usize, &Claimant)> {
         self.claimants.iter().enumerate().filter(move |(_, claimant)| claimant.pool == Some(pool))
     }
 
-    /// Its chunks, within the iteration.
+    /// Returns the chunks as shares of the iteration.
     pub(super) fn shares(&self) -> impl Iterator<Item = Share> {
         self.chunks.iter().scan(self.offset, |offset, &local_batch| {
             let share = Share { local_batch, offset: *offset };
@@ -76,7 +77,8 @@ impl Tail {
         })
     }
 
-    /// What each rank is expected to claim, by rank: exactly all samples, in proportion to weights.
+    /// Returns the samples that each rank is expected to claim, in proportion to the weights. The sum is
+    /// exact.
     pub(super) fn parts(&self, shares: &[Share]) -> Vec<u64> {
         let claims = |weight: &dyn Fn(usize, &Claimant) -> f64| -> Vec<f64> {
             let all = self.claimants.iter().enumerate();
@@ -90,7 +92,7 @@ impl Tail {
         if weights.iter().sum::<f64>() <= 0.0 {
             weights = claims(&|_, _| 1.0);
         }
-        // Rounded as they add up, so that nothing is lost.
+        // Cumulative rounding keeps the sum exact.
         let (samples, whole) = (self.samples(), weights.iter().sum::<f64>());
         let until = weights.iter().scan(0.0, |sum, weight| {
             *sum += weight;
@@ -105,7 +107,7 @@ impl Tail {
     }
 }
 
-/// The most chunks of a tail among so many workers.
+/// Returns the maximum number of chunks of a tail among `world_size` workers.
 pub fn chunks_max(world_size: usize) -> usize {
     CHUNKS_PER_WORKER_MAX * world_size
 }

@@ -1,11 +1,11 @@
-//! What rank 0 knows of each iteration, of each regrouping and of the end: for records, metrics and statistics.
+//! Lines of rank 0 for each iteration, each regrouping and the end: for records, metrics and statistics.
 
 use evenstep_protocol::{Decision, Readings, TailReport, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Policy;
 
-/// How one iteration went under one policy.
+/// One iteration under one policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IterationLine {
     /// The policy.
@@ -14,61 +14,61 @@ pub struct IterationLine {
     pub iteration: u64,
     /// The epoch, from 0.
     pub epoch: u64,
-    /// When it ended, in seconds since the begin of the run.
+    /// End of the iteration, in seconds since the start of the run.
     pub at_s: f64,
-    /// Samples in it.
+    /// Samples in the iteration.
     pub global_batch: u64,
-    /// What the learning rate was multiplied by; absent in records of older versions.
+    /// Multiplier of the learning rate; absent in records of older versions.
     #[serde(default)]
     pub lr_multiplier: Option<f64>,
-    /// Under adascale, how many iterations of the base batch the schedule has come, where it was answered for this very
-    /// iteration; the trainer's schedule is constant.
+    /// Under adascale: position of the schedule in iterations of the base batch, if the allocation was made
+    /// for this iteration. The trainer's own schedule is constant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule_iteration: Option<f64>,
-    /// From its begin, asking included, to the end of the optimizer step, on rank 0.
+    /// Time from the start of the iteration, request included, to the end of the optimizer step, on rank 0.
     pub step_time_s: f64,
-    /// Time that asking and handing out the answer took of it.
+    /// Time to request and broadcast the allocation, part of the step time.
     pub ask_s: f64,
-    /// Round trip of the request that brought this plan, on the critical path or not.
+    /// Round trip of the request for this plan, on the critical path or not.
     pub round_trip_s: Option<f64>,
-    /// Time that the predictor says it took for it.
+    /// Processing time of the request, as reported by the predictor.
     pub server_s: Option<f64>,
-    /// Time inside the all-reduce on rank 0, its own wait at the barrier included.
+    /// Time inside the all-reduce on rank 0, including its wait at the barrier.
     pub all_reduce_s: f64,
     /// Mean loss over the global batch.
     pub loss: f64,
-    /// The generation of the plan, where it was answered for this very iteration.
+    /// Generation of the plan, if the allocation was made for this iteration.
     pub generation: Option<u64>,
-    /// The decision behind the plan, where it was answered for this very iteration.
+    /// Decision behind the plan, if the allocation was made for this iteration.
     pub decision: Option<Decision>,
-    /// Largest relative difference to the one-process gradient, where it was verified.
+    /// Largest relative difference to the one-process gradient, if verified.
     pub gradient_difference: Option<f64>,
-    /// Each worker, in rank order.
+    /// Lines of the workers, in rank order.
     pub workers: Vec<WorkerLine>,
 }
 
-/// How one worker's part went.
+/// One worker's part of an iteration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkerLine {
     /// The worker.
     pub worker: WorkerId,
-    /// Samples it computed, those of the tail among them.
+    /// Samples that the worker computed, tail included.
     pub local_batch: u64,
-    /// Forward and backward, without waiting for claims.
+    /// Time of forward and backward passes, without waiting for claims.
     pub compute_time_s: f64,
-    /// Forward and backward passes; absent in records of older versions.
+    /// Number of forward and backward passes; absent in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro_batches: Option<u64>,
-    /// What of this it claimed from the iteration's tail, and its wait for claims; absent where there was nothing to claim.
+    /// Samples claimed from the tail, and the wait for claims; absent if the iteration has no tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<TailReport>,
-    /// Its wait for the last worker.
+    /// Wait for the slowest worker.
     pub barrier_wait_s: f64,
-    /// Its wait for data.
+    /// Wait for data.
     pub loader_wait_s: f64,
-    /// What the plan expected it to take.
+    /// Compute time predicted for the plan.
     pub predicted_compute_time_s: Option<f64>,
-    /// The speed expected of it.
+    /// Predicted speed.
     pub predicted_speed_samples_per_s: Option<f64>,
     /// Lower end of the 90 % interval.
     pub speed_lower_samples_per_s: Option<f64>,
@@ -78,40 +78,40 @@ pub struct WorkerLine {
     pub drivers: Readings,
 }
 
-/// How an elastic run went on with other workers.
+/// Continuation of an elastic run with other workers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RegroupLine {
-    /// The round that its group came from.
+    /// The round that formed the group.
     pub round: u64,
     /// The first iteration of the group.
     pub iteration: u64,
-    /// When that was done, in seconds since the begin of the run.
+    /// Time of that first iteration's end, in seconds since the start of the run.
     pub at_s: f64,
-    /// From the failure, or the end of the last iteration of the group before, to the end of the first of this one, as
-    /// rank 0 saw it.
+    /// Time on rank 0 from the failure, or from the end of the old group's last iteration, to the end of the
+    /// new group's first iteration.
     pub regroup_s: f64,
-    /// Workers of the group before that died or left; one that came back at once is in `joined` too.
+    /// Workers of the old group that died or left; a worker that returned at once is also in `joined`.
     pub gone: Vec<WorkerId>,
-    /// Workers that the group before did not have.
+    /// Workers that were not in the old group.
     pub joined: Vec<WorkerId>,
-    /// All of them, in rank order.
+    /// All workers of the group, in rank order.
     pub workers: Vec<WorkerId>,
 }
 
-/// How a policy's training ended.
+/// End of a policy's training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EndLine {
     /// The policy.
     pub policy: Policy,
-    /// Iterations that were run.
+    /// Number of iterations.
     pub iterations: u64,
     /// Mean loss on the fixed held-out batch.
     pub final_loss: f64,
-    /// What the final loss was measured on.
+    /// Description of the data for the final loss.
     pub evaluation: String,
-    /// Micro-batches of the whole run, by rank, that were slower than the imposed pace allows: more than a few, and the
-    /// imposed speeds were not held.
+    /// Micro-batches of the whole run, by rank, that were slower than the imposed pace. More than a few mean
+    /// that the imposed speeds were not held.
     pub pace_missed: Vec<u64>,
-    /// Reports that were never delivered: dropped from a full backlog, or refused.
+    /// Reports that were never delivered: dropped from a full backlog, or rejected.
     pub reports_lost: u64,
 }

@@ -1,4 +1,5 @@
-//! Rank 0's progress log: the line of each iteration, the reports for the predictor, metrics, and the closing summary.
+//! Rank 0's progress log: the line of each iteration, the reports for the predictor, metrics, and the final
+//! summary.
 
 use std::time::Instant;
 
@@ -13,41 +14,41 @@ use super::stream::{Event, MetricsStream};
 use crate::collective::Reduced;
 use crate::plan::{Planned, Policy};
 
-/// The job of a policy that asks the predictor.
+/// The job of a policy that queries the predictor.
 #[derive(Debug)]
 pub struct PolicyJob {
     /// The policy.
     pub policy: Policy,
     /// Its job.
     pub job_id: JobId,
-    /// Its reports on their way to the predictor.
+    /// Reports that wait for delivery to the predictor.
     pub backlog: Backlog,
 }
 
 /// The progress log.
 #[derive(Debug)]
 pub struct ProgressLog {
-    /// When the run began.
+    /// Start of the run.
     pub started: Instant,
     /// The workers in rank order.
     pub workers: Vec<WorkerId>,
-    /// The run's job, if the predictor is asked.
+    /// The run's job, if the predictor is used.
     pub job_id: Option<JobId>,
-    /// The jobs of the policies that ask.
+    /// The jobs of the policies that query the predictor.
     pub jobs: Vec<PolicyJob>,
     /// The progress bar.
     pub progress: Progress,
-    /// Lines for people.
+    /// Output of lines on the terminal.
     pub output: Output,
-    /// Micro-batches so far, by rank, that were slower than an imposed pace allows.
+    /// Micro-batches so far, by rank, that were slower than the imposed pace.
     pub pace_missed: Vec<u64>,
-    /// The metrics stream to the launcher, if it reads one.
+    /// The metrics stream to the launcher, if the launcher reads one.
     pub stream: Option<MetricsStream>,
-    /// The iterations of each policy, counted.
+    /// Statistics of each policy's iterations.
     pub tallies: Vec<(Policy, Tally)>,
 }
 
-/// How an iteration went.
+/// Result of an iteration.
 #[derive(Debug)]
 pub struct Step<'a> {
     /// The policy.
@@ -56,31 +57,31 @@ pub struct Step<'a> {
     pub iteration: u64,
     /// The epoch, from 0.
     pub epoch: u64,
-    /// Its plan.
+    /// Plan of the iteration.
     pub planned: &'a Planned,
-    /// What all ranks reported of it.
+    /// Reports of all ranks.
     pub reduced: &'a Reduced,
-    /// Samples in it.
+    /// Samples in the iteration.
     pub size: u64,
-    /// What the learning rate was multiplied by.
+    /// Multiplier of the learning rate.
     pub lr_multiplier: f64,
-    /// How long it took.
+    /// Duration of the iteration.
     pub step_time_s: f64,
-    /// The difference to the one-process gradient, if it was verified.
+    /// Difference to the one-process gradient, if verified.
     pub gradient_difference: Option<f64>,
 }
 
 impl ProgressLog {
-    /// The job of a policy that asks the predictor.
+    /// Returns the job of a policy that queries the predictor.
     ///
     /// # Errors
-    /// The policy does not ask.
+    /// The policy does not query the predictor.
     pub fn job(&self, policy: Policy) -> Result<&PolicyJob> {
         let found = self.jobs.iter().find(|job| job.policy == policy);
         found.with_context(|| format!("the policy {policy} has no job"))
     }
 
-    /// Logs an iteration: queues its reports, counts it, shows it. Returns its line.
+    /// Logs an iteration: queues its reports, updates the statistics and the progress bar. Returns its line.
     pub fn iteration(&mut self, step: &Step<'_>) -> IterationLine {
         let Step { policy, iteration, reduced, .. } = *step;
         self.pace_missed = reduced.reports.iter().map(|report| report.pace_missed).collect();
@@ -89,7 +90,7 @@ impl ProgressLog {
         }
         if let Some(difference) = step.gradient_difference {
             self.output.say(&format!(
-                "iteration {iteration} ({policy}): gradient within {difference:.1e} of that of one process"
+                "iteration {iteration} ({policy}): gradient within {difference:.1e} of the one-process gradient"
             ));
         }
         let line = line(step, &self.workers, self.started.elapsed().as_secs_f64());
@@ -110,7 +111,7 @@ impl ProgressLog {
         line
     }
 
-    /// Logs that an elastic run went on with other workers.
+    /// Logs that an elastic run continued with other workers.
     pub fn regrouped(&mut self, policy: Policy) {
         self.send(policy, Event::Regrouped);
     }
@@ -122,7 +123,7 @@ impl ProgressLog {
         }
     }
 
-    /// Logs how a policy's training ended, with the final loss and what that was measured on.
+    /// Logs the end of a policy's training, with the final loss and the data it was measured on.
     pub fn end(&self, policy: Policy, iterations: u64, final_loss: f64, evaluation: String) -> EndLine {
         let tally = self.tallies.iter().find(|(counted, _)| *counted == policy);
         if let Some(statistics) = tally.and_then(|(_, tally)| tally.statistics()) {
@@ -133,7 +134,7 @@ impl ProgressLog {
         EndLine { policy, iterations, final_loss, evaluation, pace_missed, reports_lost }
     }
 
-    /// Closes the progress bar; `stopped`: before the last iteration, as told.
+    /// Closes the progress bar. `stopped` means that a signal ended the run before the last iteration.
     pub fn finish(&self, stopped: bool) {
         self.progress.finish();
         if self.pace_missed.iter().any(|&missed| missed > 0) {
@@ -141,12 +142,12 @@ impl ProgressLog {
                 .say(&format!("micro-batches slower than their pace, by rank: {:?}", self.pace_missed));
         }
         if stopped {
-            self.output.say("stopped as told, before the last iteration");
+            self.output.say("stopped by a signal before the last iteration");
         }
     }
 }
 
-/// The reports of an iteration for the predictor.
+/// Returns the reports of an iteration for the predictor.
 fn worker_reports(workers: &[WorkerId], iteration: u64, reduced: &Reduced) -> Vec<WorkerReport> {
     let reports = workers.iter().zip(&reduced.reports).enumerate();
     let report =

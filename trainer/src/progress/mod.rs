@@ -1,7 +1,7 @@
-//! What a run says about itself while it trains.
+//! Progress output of a run.
 //!
-//! - `lines`: the iteration, regrouping and end lines that rank 0 knows
-//! - `statistics`: what the iterations of one policy come to
+//! - `lines`: the iteration, regrouping and end lines of rank 0
+//! - `statistics`: statistics of one policy's iterations
 //! - `output`: lines on the terminal and the progress bar
 //! - `stream`: the metrics stream from rank 0 to the launcher
 //! - `log`: rank 0's progress log, which writes to all of these

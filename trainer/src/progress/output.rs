@@ -1,14 +1,14 @@
-//! What a person sees: a progress bar on a terminal, plain lines elsewhere.
+//! Output for people: a progress bar on a terminal, plain lines elsewhere.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Where there is no terminal a line of progress comes this often, at most.
+/// Minimum time between progress lines without a terminal.
 const PLAIN_EVERY: Duration = Duration::from_secs(2);
 
-/// Says things on standard error, above the progress bar where there is one.
+/// Prints lines on standard error, above the progress bar if one is shown.
 #[derive(Debug, Clone)]
 pub struct Output {
     speaker: String,
@@ -16,17 +16,17 @@ pub struct Output {
 }
 
 impl Output {
-    /// Words of a speaker ("rank 0").
+    /// Creates an output whose lines start with this speaker ("rank 0").
     pub fn new(speaker: impl Into<String>) -> Self {
         Self { speaker: speaker.into(), bar: ProgressBar::hidden() }
     }
 
-    /// Says a line.
+    /// Prints a line.
     pub fn say(&self, words: &str) {
-        // One write, so that the lines of several workers on one terminal stay whole.
+        // A single write keeps the lines of several workers on one terminal whole.
         let line = format!("{}: {words}\n", self.speaker);
         self.bar.suspend(|| {
-            // Nobody can be told that standard error is closed.
+            // A closed standard error cannot be reported.
             let _ = io::stderr().write_all(line.as_bytes());
         });
     }
@@ -42,7 +42,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Progress through `total` iterations; the output it returns prints above the bar.
+    /// Creates the progress of `total` iterations. The returned output prints above the bar.
     pub fn new(speaker: &str, total: u64) -> (Self, Output) {
         let mut output = Output::new(speaker);
         if io::stderr().is_terminal() {
@@ -53,7 +53,7 @@ impl Progress {
         (Self { output: output.clone(), total, done: 0, last_line: None }, output)
     }
 
-    /// One iteration is done; `describe` is called only when it is shown.
+    /// Counts one finished iteration. `describe` is called only when it is shown.
     pub fn advance(&mut self, now: Instant, describe: impl FnOnce() -> String) {
         self.done += 1;
         if !self.output.bar.is_hidden() {
@@ -68,7 +68,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         self.output.bar.finish_and_clear();
     }

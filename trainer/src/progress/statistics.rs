@@ -1,4 +1,4 @@
-//! What the iterations of one policy come to.
+//! Statistics of one policy's iterations.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use evenstep_protocol::TailReport;
 
 use super::lines::{IterationLine, WorkerLine};
 
-/// Iterations at the begin that do not count, the same for every policy: caches are cold and workers unmeasured.
+/// Warm-up iterations, which are not counted, for every policy: caches are cold and workers unmeasured.
 pub const WARM_UP: usize = 5;
 
-/// Iterations kept for the quantiles; the earliest are overwritten after that.
+/// Number of iterations kept for the quantiles; later ones overwrite the earliest.
 const KEPT_MAX: usize = 100_000;
 
 /// Sums over iterations.
@@ -30,41 +30,42 @@ pub struct Tally {
     asks_s: Vec<f64>,
 }
 
-/// What they come to.
+/// Statistics of the counted iterations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Statistics {
-    /// Iterations that counted.
+    /// Number of counted iterations.
     pub iterations: usize,
-    /// Samples over step time.
+    /// Samples divided by step time.
     pub throughput_samples_per_s: f64,
-    /// The sum of the workers' measured speeds: what they would do together if none ever waited.
+    /// Sum of the workers' measured speeds: the throughput if no worker ever waited.
     pub ideal_throughput_samples_per_s: f64,
-    /// A step on average, in seconds.
+    /// Mean step time in seconds.
     pub step_mean_s: f64,
-    /// Time that a worker waited for the last one in a step, on average, in seconds.
+    /// Mean wait of a worker for the slowest one, per step, in seconds.
     pub barrier_wait_s: f64,
-    /// Of all the time that all workers had, the part that they waited for the last one.
+    /// Share of all workers' time that they waited for the slowest one.
     pub barrier_wait_share: f64,
-    /// Of the step time, the part that asking and handing out the answer took.
+    /// Share of the step time to request and broadcast the allocation.
     pub ask_share: f64,
-    /// Of all the time that all workers had, the part that they waited for the answers to their claims.
+    /// Share of all workers' time that they waited for responses to their claims.
     pub claim_share: f64,
-    /// Of all the time that all workers had, the part that chunks took beyond their samples at the pace of the same worker's base in
-    /// the same step. A speed that changes within the step shows here too, either way.
+    /// Share of all workers' time that chunks took beyond the time of the same number of samples at the
+    /// worker's base pace in the same step. A speed change within the step also shows here, as a positive or
+    /// negative value.
     pub chunk_overhead_share: f64,
-    /// Chunks that were claimed in a step, on average.
+    /// Mean number of claimed chunks per step.
     pub chunks: f64,
-    /// Of all samples, those that were claimed.
+    /// Share of all samples that were claimed.
     pub tail_share: f64,
-    /// Forward and backward passes of all workers in a step, on average; 0 in records of older versions.
+    /// Mean number of forward and backward passes per step over all workers; 0 in records of older versions.
     pub passes: f64,
-    /// Half of the asks took no longer, in seconds.
+    /// Median request time in seconds.
     pub ask_p50_s: f64,
     step_times_s: Vec<f64>,
 }
 
 impl Tally {
-    /// Counts an iteration in.
+    /// Adds an iteration.
     pub fn add(&mut self, line: &IterationLine) {
         self.iterations += 1;
         if self.iterations <= WARM_UP {
@@ -89,7 +90,7 @@ impl Tally {
         }
     }
 
-    /// What was counted; none when nothing but warm-up was seen.
+    /// Returns the statistics, or `None` if all iterations were warm-up.
     pub fn statistics(&self) -> Option<Statistics> {
         let ask_p50_s = quantile(&self.asks_s, 0.5)?;
         let steps = (self.iterations - WARM_UP) as f64;
@@ -113,12 +114,12 @@ impl Tally {
 }
 
 impl Statistics {
-    /// The step time that a share of the iterations do not pass, in seconds.
+    /// Returns this quantile of the step times, in seconds.
     pub fn step_time_s(&self, share: f64) -> f64 {
         quantile(&self.step_times_s, share).unwrap_or(f64::NAN)
     }
 
-    /// Throughput as a share of the ideal.
+    /// Returns the throughput as a share of the ideal throughput.
     pub fn share_of_ideal(&self) -> f64 {
         self.throughput_samples_per_s / self.ideal_throughput_samples_per_s
     }
@@ -144,7 +145,7 @@ impl fmt::Display for Statistics {
     }
 }
 
-/// What a worker's chunks took beyond their samples at the pace of its base; 0 without a base.
+/// Returns the time of a worker's chunks beyond the time of their samples at its base pace; 0 without a base.
 fn chunk_overhead_s(worker: &WorkerLine, tail: &TailReport) -> f64 {
     let base = worker.local_batch.saturating_sub(tail.samples);
     if base == 0 {
@@ -154,15 +155,15 @@ fn chunk_overhead_s(worker: &WorkerLine, tail: &TailReport) -> f64 {
     tail.compute_time_s - pace_s * tail.samples as f64
 }
 
-/// The time that an iteration would have taken with everybody busy to its end, at the speeds measured in it. A worker
-/// that computed nothing showed no speed, and adds none.
+/// Returns the step time if every worker had been busy to the end, at the measured speeds. A worker without
+/// samples has no measured speed and adds none.
 fn ideal_step_time_s(line: &IterationLine) -> f64 {
     let busy = line.workers.iter().filter(|worker| worker.local_batch > 0);
     let speed: f64 = busy.map(|worker| worker.local_batch as f64 / worker.compute_time_s).sum();
     line.global_batch as f64 / speed
 }
 
-/// The value that a share of the values do not pass; none without values.
+/// Returns the smallest value that this share of the values does not exceed, or `None` without values.
 pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
     let mut ordered = values.to_vec();
     ordered.sort_by(f64::total_cmp);
@@ -230,7 +231,7 @@ mod tests {
         close(statistics.throughput_samples_per_s, 1000.0);
         close(statistics.ideal_throughput_samples_per_s, 2250.0);
         close(statistics.share_of_ideal(), 4.0 / 9.0);
-        // (0 + .18 + .18 + .27) / 4 of .36
+        // (0 + 0.18 + 0.18 + 0.27) / 4 of 0.36
         close(statistics.barrier_wait_share, 0.4375);
         close(statistics.barrier_wait_s, 0.4375 * 0.36);
         close(statistics.step_mean_s, 0.36);

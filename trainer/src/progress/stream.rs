@@ -1,7 +1,8 @@
-//! The metrics stream from rank 0 to the launcher: a line of JSON for each iteration, on a socket that never blocks.
+//! The metrics stream from rank 0 to the launcher: one line of JSON per iteration, on a socket that never
+//! blocks.
 //!
-//! The socket is the worker's standard input, which it has no other use for: so nobody but the launcher hears it, and nothing of it
-//! has a name on the machine. What does not fit is dropped and counted.
+//! The socket is the worker's standard input, which is otherwise unused. Only the launcher can read it, and
+//! it has no name on the machine. Lines that do not fit are dropped and counted.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -13,60 +14,60 @@ use serde::{Deserialize, Serialize};
 use super::lines::IterationLine;
 use crate::plan::Policy;
 
-/// One line.
+/// One line of the stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Update {
     /// The policy.
     pub policy: Policy,
-    /// Its job, where it asks the predictor.
+    /// The policy's job, if the policy queries the predictor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<JobId>,
-    /// Lines that could not be told since the one before.
+    /// Number of lines dropped since the previous line.
     pub lost: u64,
-    /// What it tells.
+    /// The event.
     pub event: Event,
 }
 
-/// What a line tells.
+/// Events of the stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// An iteration was done.
+    /// An iteration is done.
     Iteration(Done),
-    /// The run went on with other workers.
+    /// The run continued with other workers.
     Regrouped,
 }
 
-/// An iteration that was done. Sums are over all workers; times in seconds.
+/// A finished iteration. Sums are over all workers; times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// Which, from 0.
+    /// The iteration, from 0.
     pub iteration: u64,
-    /// Its epoch, from 0.
+    /// The epoch, from 0.
     pub epoch: u64,
-    /// Samples in it.
+    /// Samples in the iteration.
     pub samples: u64,
-    /// Workers in it.
+    /// Workers in the iteration.
     pub workers: u64,
-    /// From its begin to the end of the optimizer step.
+    /// Time from the start to the end of the optimizer step.
     pub step_time_s: f64,
-    /// What asking took of that.
+    /// Time of the request, part of the step time.
     pub ask_s: f64,
-    /// Of the request that brought its plan.
+    /// Round trip of the request for the plan.
     pub round_trip_s: Option<f64>,
-    /// The generation of its plan; none where it ran with an older one.
+    /// Generation of the plan; absent if the plan was made for an earlier iteration.
     pub generation: Option<u64>,
-    /// Forward and backward.
+    /// Time of forward and backward passes.
     pub compute_s: f64,
-    /// Waits for the slowest.
+    /// Wait for the slowest worker.
     pub barrier_wait_s: f64,
-    /// Waits for data.
+    /// Wait for data.
     pub loader_wait_s: f64,
-    /// Inside the all-reduce, on rank 0.
+    /// Time inside the all-reduce, on rank 0.
     pub all_reduce_s: f64,
-    /// Mean over the global batch.
+    /// Mean loss over the global batch.
     pub loss: f64,
-    /// What the learning rate was multiplied by.
+    /// Multiplier of the learning rate.
     pub lr_multiplier: f64,
 }
 
@@ -95,16 +96,16 @@ impl From<&IterationLine> for Done {
 #[derive(Debug)]
 pub struct MetricsStream<W = UnixStream> {
     to: W,
-    /// The rest of a line that did not fit whole.
+    /// Remainder of a line that was not sent completely.
     rest: Vec<u8>,
     lost: u64,
 }
 
 impl MetricsStream {
-    /// The socket on standard input.
+    /// Opens the socket on standard input.
     ///
     /// # Errors
-    /// There is none.
+    /// Standard input is not a socket.
     pub fn open() -> io::Result<Self> {
         let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         socket.set_nonblocking(true)?;
@@ -113,7 +114,7 @@ impl MetricsStream {
 }
 
 impl<W: Write> MetricsStream<W> {
-    /// Tells something, or counts that it could not.
+    /// Sends an event, or counts it as dropped.
     pub fn send(&mut self, policy: Policy, job_id: Option<&JobId>, event: Event) {
         let update = Update { policy, job_id: job_id.cloned(), lost: self.lost, event };
         let told = self.flush() && serde_json::to_writer(&mut self.rest, &update).is_ok();
@@ -126,14 +127,14 @@ impl<W: Write> MetricsStream<W> {
         self.flush();
     }
 
-    /// Sends what is left of the last line; false where there is no room for all of it.
+    /// Sends the remainder of the last line. Returns false if the socket has no room for all of it.
     fn flush(&mut self) -> bool {
         while !self.rest.is_empty() {
             match self.to.write(&self.rest) {
                 Ok(0) => return false,
                 Ok(count) => drop(self.rest.drain(..count)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Full; or the launcher is gone, and this worker soon too.
+                // The socket is full, or the launcher has ended and will end this worker too.
                 Err(_) => return false,
             }
         }
@@ -145,7 +146,7 @@ impl<W: Write> MetricsStream<W> {
 mod tests {
     use super::*;
 
-    /// Takes so many bytes and then none.
+    /// Accepts this number of bytes and then no more.
     struct Narrow {
         took: Vec<u8>,
         room: usize,

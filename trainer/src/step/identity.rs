@@ -1,4 +1,4 @@
-//! Who we are: names of workers, jobs and devices.
+//! Names of workers, jobs and devices.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,40 +9,43 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::plan::Policy;
 
-/// `PREFIX/RANK`, by default with the host's name.
+/// Returns `PREFIX/RANK`; the prefix is the host name by default.
 ///
 /// # Errors
-/// The result breaks the rule for worker ids.
+/// The result is not a valid worker id.
 pub fn worker_id(prefix: Option<&str>, rank: usize) -> Result<WorkerId> {
     let prefix = prefix.map(str::to_owned).or_else(Host::name).unwrap_or_default();
-    WorkerId::new(format!("{prefix}/{rank}")).context("name the worker with --worker-id")
+    WorkerId::new(format!("{prefix}/{rank}"))
+        .context("no valid worker id; set a valid prefix with --worker-id")
 }
 
-/// A job id that no other run has.
+/// Returns a unique job id.
 ///
 /// # Errors
-/// The clock stands before 1970.
-#[expect(clippy::disallowed_methods, reason = "a run begins once, and its name tells when")]
+/// The system clock is before 1970.
+#[expect(clippy::disallowed_methods, reason = "a job id is made once per run and contains the time")]
 pub fn default_job_id() -> Result<JobId> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .context("the system clock is before 1970; set it, or set --job")?;
     Ok(JobId::new(format!("train-{}-{}", since.as_secs(), std::process::id()))?)
 }
 
-/// The job of a run under one policy that asks: a run is one job, but where it is forecast only, whose job is of its own, so
-/// that both can take turns.
+/// Returns the job id of a policy that queries the predictor. The policy `base` has a separate job, so that
+/// both policies can alternate in one run.
 ///
 /// # Errors
-/// The result breaks the rule for job ids.
+/// The result is not a valid job id.
 pub fn job_of(policy: Policy, run: &JobId) -> Result<JobId> {
     match policy {
         Policy::Even | Policy::Evenstep => Ok(run.clone()),
         Policy::Base => {
-            JobId::new(format!("{run}-base")).context("the job of the policy base; name a shorter --job")
+            JobId::new(format!("{run}-base")).context("job id of the policy base; set a shorter --job")
         }
     }
 }
 
-/// The name of one life of a worker process: one that the launcher started, or one that was started by hand.
+/// Returns the token of one life of a worker process, started by the launcher or by hand.
 pub fn life_token(own: &WorkerId, slot: usize, life: Option<u32>) -> String {
     match life {
         Some(life) => format!("{slot}.{life}"),

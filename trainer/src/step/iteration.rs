@@ -17,10 +17,10 @@ use crate::progress::Step;
 use crate::training::At;
 
 impl Worker<'_> {
-    /// One iteration of one replica; returns what ranks want when it is done.
+    /// Runs one iteration of one replica. Returns the requests of all ranks at its end.
     ///
     /// # Errors
-    /// A rank is gone, a gradient is wrong, something cannot be written.
+    /// A rank has left, a gradient is wrong, or a write failed.
     pub fn step(&mut self, group: &Group, replica: &mut Replica) -> Result<Wished> {
         let iteration = replica.iteration;
         self.iterate(group, replica).with_context(|| format!("iteration {iteration} ({})", replica.policy))
@@ -30,13 +30,13 @@ impl Worker<'_> {
         let (policy, iteration, epoch) = (replica.policy, replica.iteration, replica.cursor.epoch());
         let (at, size) = (At { policy, iteration, epoch }, replica.cursor.size(replica.global_batch, 0));
 
-        // Plan: who computes what, the same on all ranks.
+        // Plan: assigns samples to ranks, the same on all ranks.
         let started = Instant::now();
         let planned = replica.planner.plan(group, iteration, size)?;
         let (plan, begun) = (&planned.plan, Instant::now());
         self.observer.compute_started(started, plan.budget_s(group.rank()));
 
-        // Load and compute: this rank's share, then chunks of the shared tail, if there is one.
+        // Load and compute: this rank's share, then chunks of the shared tail.
         let pool = plan.pool(group.rank());
         let mut turn = self.claims.turn(policy, pool.as_ref(), begun)?;
         let mut computed = self.compute.begin(&replica.parameters);
@@ -63,13 +63,17 @@ impl Worker<'_> {
         self.observer.all_reduce_started(at)?;
         let reduced = replica.bucket.all_reduce(group, &replica.parameters, own)?;
         self.observer.all_reduce_finished(at)?;
-        ensure!(reduced.samples == size, "{} samples were computed, and not {size}", reduced.samples);
+        ensure!(
+            reduced.samples == size,
+            "all ranks together computed {} samples instead of {size}",
+            reduced.samples
+        );
         self.claims.settle(policy, plan, &reduced.reports, &computed);
         let verifying = Instant::now();
         let gradient_difference = self.verify(group, replica, size)?;
         let verified_s = verifying.elapsed().as_secs_f64();
 
-        // Step the parameters, with the learning rate that the plan gives.
+        // Optimizer step, at the learning rate of the plan.
         let lr_multiplier = plan.rate().at(iteration);
         let learning_rate = self.training.options.step.lr * lr_multiplier;
         replica.optimizer.step(&replica.parameters, &replica.bucket.gradient(self.device), learning_rate);
@@ -99,7 +103,7 @@ impl Worker<'_> {
         Ok(reduced.wished)
     }
 
-    /// How an iteration went for this rank, which began to compute at `begun`.
+    /// Returns this rank's report of the iteration; `begun` is the start of its compute.
     fn report(&mut self, begun: Instant, computed: &Computed, did: Did, loader_wait_s: f64) -> RankReport {
         RankReport {
             local_batch: computed.samples,
@@ -109,7 +113,7 @@ impl Worker<'_> {
             drivers: self.drivers.read(Instant::now()).readings,
             busy_s: begun.elapsed().as_secs_f64(),
             pace_missed: self.compute.pace.as_ref().map_or(0, |pace| pace.missed()),
-            // The allocator of a GPU is not read yet.
+            // The peak of a GPU's allocator is not available.
             peak_memory_bytes: (self.device == Device::Cpu).then(own_peak_bytes).flatten(),
             gradient_sqr: None,
             tail: did.tail,
@@ -117,13 +121,14 @@ impl Worker<'_> {
         }
     }
 
-    /// What this rank wants when the iteration is done.
+    /// Returns this rank's requests at the end of the iteration.
     fn wishes(&mut self) -> Wishes {
         self.leaving = self.flags.leave();
         Wishes { stop: self.flags.stop(), leave: self.leaving, regroup: self.called }
     }
 
-    /// On rank 0, in the iterations that were chosen: the gradient of uneven shares against that of one process.
+    /// On rank 0, in the selected iterations: compares the gradient of uneven shares with the one-process
+    /// gradient.
     fn verify(&self, group: &Group, replica: &Replica, size: u64) -> Result<Option<f64>> {
         let every = self.training.options.verify_gradient;
         let due = every.is_some_and(|every| replica.iteration.is_multiple_of(every));
@@ -136,7 +141,7 @@ impl Worker<'_> {
         let tolerance = if kind == Kind::Double { 1e-12 } else { 1e-5 };
         ensure!(
             difference <= tolerance,
-            "the gradient differs from that of one process by {difference:.2e} of its largest entry; {} allows \
+            "the gradient differs from the one-process gradient by {difference:.2e} of its largest entry; the tolerance of {} is \
              {tolerance:.0e}",
             Replica::dtype(kind)
         );

@@ -1,10 +1,11 @@
 //! The training loop of one worker.
 //!
-//! - `iteration`: one iteration, whole
+//! - `iteration`: one iteration
 //! - [`Replica`]: a model with its optimizer, position and plan, under one policy
-//! - [`Worker`]: what a worker has beside its replicas
-//! - `setup`, `registration`: what comes before the first iteration
-//! - [`run`]: all iterations of a run whose workers stay; [`crate::elastic`] is for workers that come and go
+//! - [`Worker`]: the state of a worker other than its replicas
+//! - `setup`, `registration`: preparation of the first iteration
+//! - [`run`]: all iterations of a run with fixed workers; [`crate::elastic`] is for workers that join and
+//!   leave
 
 mod flags;
 mod identity;

@@ -1,4 +1,4 @@
-//! How rank 0 makes the run known: to people, and to the predictor.
+//! Announcement of a run by rank 0: on the terminal and to the predictor.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use crate::progress::stream::MetricsStream;
 use crate::progress::{Output, PolicyJob, Progress, ProgressLog};
 use crate::training::{Options, RuleChoice, RunInfo};
 
-/// Starts rank 0's progress log, or continues that of a rank 0 that is gone.
+/// Starts rank 0's progress log, or continues the log of a failed rank 0.
 ///
 /// # Errors
-/// The observer refuses, or there is no socket for metrics.
+/// The observer fails, or the socket for metrics is missing.
 pub fn start_log(
     worker: &mut Worker<'_>,
     workers: &[WorkerId],
@@ -41,7 +41,7 @@ pub fn start_log(
         taken_over,
     };
     if taken_over {
-        output.say(&format!("{} is rank 0 now, from iteration {} on", workers[0], start.iteration));
+        output.say(&format!("{} is now rank 0, from iteration {} on", workers[0], start.iteration));
     } else {
         output.say(&format!(
             "{} workers, {}, {}, {}, {}{}",
@@ -50,7 +50,7 @@ pub fn start_log(
             run.data,
             batch_words(options, process.world_size),
             match (options.per_worker_batch, options.steps, options.epochs.unwrap_or(1)) {
-                // How many iterations that makes depends on who will take part.
+                // The number of iterations depends on the number of workers.
                 (Some(_), None, 1) => "1 epoch".to_owned(),
                 (Some(_), None, epochs) => format!("{epochs} epochs"),
                 _ => format!("{steps} iterations"),
@@ -60,7 +60,7 @@ pub fn start_log(
     }
     worker.observer.run_started(&run, &output)?;
     if start.iteration > 0 && !taken_over {
-        output.say(&format!("goes on with iteration {}", start.iteration));
+        output.say(&format!("resuming at iteration {}", start.iteration));
     }
     let job = |run: &JobId| -> Result<Vec<PolicyJob>> {
         let asking = options.policy.iter().filter(|policy| policy.asks());
@@ -80,22 +80,22 @@ pub fn start_log(
             .streams_metrics
             .then(MetricsStream::open)
             .transpose()
-            .context("the metrics stream")?,
+            .context("opening the metrics stream")?,
         tallies: options.policy.iter().map(|&policy| (policy, Tally::default())).collect(),
     })
 }
 
-/// What an iteration holds and how the learning rate follows, in words.
+/// Describes the batch of an iteration and the learning-rate rule.
 fn batch_words(options: &Options, begins_with: usize) -> String {
     let (base, rule) = (options.base_batch(begins_with), options.rule.to_string());
     match options.per_worker_batch {
-        Some(each) => format!("{each} samples a worker (--lr is for {base} in all, and follows by {rule})"),
+        Some(each) => format!("{each} samples per worker (--lr is for {base} in total, rule {rule})"),
         None if options.rule.rule == RuleChoice::Legw => format!("global batch {base}, {rule}"),
         None => format!("global batch {base}"),
     }
 }
 
-/// The registration of a run with the predictor under one policy.
+/// Returns the registration of a run with the predictor under one policy.
 pub fn registration(
     worker: &Worker<'_>,
     job: &PolicyJob,
@@ -127,7 +127,7 @@ pub fn registration(
     Registration::new(client, spec, joins.collect()).starting_at(start)
 }
 
-/// A connection of this registration that delivers the policy's reports and prints its events.
+/// Returns a builder of connections that deliver the policy's reports and print events.
 pub fn connection(registration: Registration, job: &PolicyJob, output: &Output) -> ConnectionBuilder {
     let output = output.clone();
     Connection::builder(registration)

@@ -1,4 +1,4 @@
-//! One policy's replica of the training: everything that differs between policies that take turns.
+//! One policy's replica of the training: everything that differs between alternating policies.
 
 use evenstep_c10d::Group;
 use tch::{Device, Kind, Tensor, no_grad};
@@ -10,31 +10,31 @@ use crate::plan::{Planner, Policy};
 
 /// A replica under one policy.
 pub struct Replica {
-    /// How its iterations are shared out.
+    /// The policy that splits the iterations.
     pub policy: Policy,
     /// The model.
     pub model: Box<dyn Model>,
     /// The model's parameters.
     pub parameters: Vec<Tensor>,
-    /// Its optimizer.
+    /// The model's optimizer.
     pub optimizer: Sgd,
-    /// The buffer of its all-reduce.
+    /// The buffer of the all-reduce.
     pub bucket: Bucket,
-    /// Its position in the data.
+    /// The position in the data.
     pub cursor: Cursor,
-    /// Its next iteration.
+    /// The next iteration.
     pub iteration: u64,
-    /// Samples of a whole iteration.
+    /// Samples of a full iteration.
     pub global_batch: u64,
-    /// Who computes what.
+    /// The planner of the iterations.
     pub planner: Planner,
 }
 
 impl Replica {
-    /// Gives every rank the numbers of rank `source`: all of them or, where that fails, none.
+    /// Copies parameters and velocity from rank `source` to every rank: all tensors or, on failure, none.
     ///
     /// # Errors
-    /// A rank is gone.
+    /// A rank has left the group.
     pub fn align(&mut self, group: &Group, source: usize, on: Device) -> evenstep_c10d::Result<()> {
         let parts: Vec<Tensor> = self.parts().map(|part| part.detach().view(-1)).collect();
         let mut flat = Tensor::cat(&parts, 0).to_device(on);
@@ -50,14 +50,14 @@ impl Replica {
         Ok(())
     }
 
-    /// Parameters and velocity.
+    /// Returns the parameters and the velocity.
     fn parts(&self) -> impl Iterator<Item = Tensor> {
         let parameters = self.parameters.iter().map(Tensor::shallow_clone);
         parameters.chain([self.optimizer.velocity().shallow_clone()])
     }
 
-    /// The largest difference between the all-reduced gradient and that of one process over the whole global batch,
-    /// relative to the largest entry of the latter.
+    /// Returns the largest difference between the all-reduced gradient and the one-process gradient over the
+    /// whole global batch, relative to the largest entry of the one-process gradient.
     pub fn gradient_difference(&self, whole: &Batch) -> f64 {
         let loss = self.model.loss_sum(whole) / whole.len() as f64;
         let alone = Tensor::run_backward(&[loss], &self.parameters, false, false);
@@ -66,7 +66,7 @@ impl Replica {
         largest(&(self.bucket.gradient(alone.device()) - &alone)) / largest(&alone)
     }
 
-    /// The name of an element type.
+    /// Returns the name of an element type.
     pub fn dtype(kind: Kind) -> String {
         match kind {
             Kind::Float => "float32".to_owned(),

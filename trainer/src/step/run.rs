@@ -1,4 +1,4 @@
-//! A run whose workers stay from the first iteration to the last.
+//! A run with fixed workers from the first iteration to the last.
 
 use anyhow::{Context, Result};
 use evenstep_c10d::Group;
@@ -8,21 +8,22 @@ use super::setup;
 use super::worker::Worker;
 use crate::training::{Hooks, Training, WorkerProcess};
 
-/// Trains as one worker, from joining the others to the last report.
+/// Trains as one worker, from joining the group to delivering the last report.
 ///
 /// # Errors
-/// Options that contradict each other, data that cannot be used, a worker that is gone, a gradient that is wrong.
+/// Options contradict each other, the data is unusable, a worker has left, or a gradient is wrong.
 pub fn run(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result<()> {
     let (mut worker, group, mut replicas) = setup::prepare(training, process, hooks)?;
     let trained = train(&mut worker, &group, &mut replicas);
-    // The others must see at once that this worker has left the group, whatever it still has to deliver.
+    // The other workers must notice at once that this worker has left the group, even if it still delivers
+    // reports.
     drop(group);
     worker.conclude(&replicas, trained?)?;
     worker.close(&mut replicas);
     Ok(())
 }
 
-/// Trains to the end of the run; true if it was told to stop before.
+/// Trains to the end of the run. Returns true if a signal stopped it before.
 fn train(worker: &mut Worker<'_>, group: &Group, replicas: &mut [Replica]) -> Result<bool> {
     let mut stopped = false;
     'rounds: while replicas.iter().any(|replica| !worker.is_done(replica)) {
@@ -41,6 +42,6 @@ fn train(worker: &mut Worker<'_>, group: &Group, replicas: &mut [Replica]) -> Re
     if stopped {
         worker.checkpoint(replicas)?;
     }
-    group.barrier().context("waiting for the others to finish")?;
+    group.barrier().context("waiting for the other workers to finish")?;
     Ok(stopped)
 }

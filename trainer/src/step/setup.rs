@@ -1,4 +1,4 @@
-//! What comes before the first iteration: the group, the replicas, and who the workers are.
+//! Preparation of the first iteration: the group, the replicas and the workers' names.
 
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,11 @@ use crate::model::{Compute, Sgd, choose, device_name, kind_of, reduce_device};
 use crate::plan::{Plan, Planner, Policy, RATE_SLOTS, Rate};
 use crate::training::{Hooks, Training, WorkerProcess};
 
-/// Finds the others and builds everything.
+/// Joins the other workers and builds the state of this worker.
 ///
 /// # Errors
-/// Options that contradict each other, data that cannot be used, others that do not come, a job that is not ours.
+/// Options contradict each other, the data is unusable, workers do not join in time, or the job belongs to
+/// another run.
 pub fn prepare<'a>(
     training: &'a Training,
     process: &'a WorkerProcess,
@@ -40,7 +41,7 @@ pub fn prepare<'a>(
     let store = Store::connect(&process.store.host, process.store.port, timeout)?;
     let group =
         connect(&process.interface, worker.device, &store.prefix("group")?, rank, world_size, timeout)
-            .with_context(|| format!("finding the other {} workers", world_size - 1))?;
+            .with_context(|| format!("waiting for the other {} workers to join", world_size - 1))?;
     let (workers, devices) = introduce(&worker, &store, timeout)?;
 
     let (start, mut replicas) = begin(&mut worker, &group)?;
@@ -65,16 +66,16 @@ pub fn prepare<'a>(
             Planner::asking(options.ask, connected.transpose()?, even, reduce_device(worker.device));
         replica.planner.begin(start.iteration + 1, replica.cursor.size(replica.global_batch, 1));
     }
-    // The first reading of a rate only opens its window; nobody begins before everybody is ready.
+    // The first reading of a rate driver only starts its window. No worker starts before all are ready.
     worker.drivers.read(Instant::now());
-    group.barrier().context("waiting for the others to be ready")?;
+    group.barrier().context("waiting for the other workers to be ready")?;
     Ok((worker, group, replicas))
 }
 
-/// Everything that a worker has by itself.
+/// Builds the state of a worker that needs no other worker.
 ///
 /// # Errors
-/// A device that cannot be used.
+/// The device is unusable.
 pub fn equip<'a>(training: &'a Training, process: &'a WorkerProcess, hooks: Hooks) -> Result<Worker<'a>> {
     let options = &training.options;
     let device = choose(options.step.device, process.rank)?;
@@ -96,10 +97,11 @@ pub fn equip<'a>(training: &'a Training, process: &'a WorkerProcess, hooks: Hook
     })
 }
 
-/// A replica at the begin of the run, in a group of this size.
+/// Returns a replica at the start of the run, in a group of this size.
 ///
 /// # Errors
-/// The model cannot be made, or its parameters are not all of one supported element type on one device.
+/// The model cannot be created, or its parameters differ in element type or device, or are neither float32
+/// nor float64.
 pub fn replica(worker: &mut Worker<'_>, policy: Policy, world_size: usize) -> Result<Replica> {
     let options = &worker.training.options;
     let global_batch = options.whole_batch(world_size);
@@ -110,7 +112,7 @@ pub fn replica(worker: &mut Worker<'_>, policy: Policy, world_size: usize) -> Re
     ensure!(
         [Kind::Float, Kind::Double].contains(&on.0)
             && parameters.iter().all(|parameter| (parameter.kind(), parameter.device()) == on),
-        "the model's parameters must all be float32, or all float64, on one device; the first is {} on {}",
+        "the model's parameters must be all float32 or all float64, and on one device; the first is {} on {}",
         worker.dtype,
         device_name(on.1)
     );
@@ -128,10 +130,10 @@ pub fn replica(worker: &mut Worker<'_>, policy: Policy, world_size: usize) -> Re
     })
 }
 
-/// Fills the replicas from the latest checkpoint; none if the run does not resume.
+/// Loads the replicas from the latest checkpoint. Returns `None` if the run does not resume.
 ///
 /// # Errors
-/// There is none, or it is of another run.
+/// The checkpoint is missing or belongs to another run.
 pub fn resume(worker: &Worker<'_>, replicas: &mut [Replica]) -> Result<Option<State>> {
     let options = &worker.training.options;
     let Some(folder) = options.checkpoint_dir.as_ref().filter(|_| options.resume) else { return Ok(None) };
@@ -142,7 +144,7 @@ pub fn resume(worker: &Worker<'_>, replicas: &mut [Replica]) -> Result<Option<St
     Ok(Some(state))
 }
 
-/// Each worker writes its id and device to the store and reads those of all.
+/// Writes this worker's id and device to the store. Returns the ids and devices of all workers.
 fn introduce(worker: &Worker<'_>, store: &Store, timeout: Duration) -> Result<(Vec<WorkerId>, Vec<String>)> {
     let rank = worker.process.rank;
     let own = worker_id(worker.training.options.worker_id.as_deref(), rank)?;
@@ -154,7 +156,7 @@ fn introduce(worker: &Worker<'_>, store: &Store, timeout: Duration) -> Result<(V
         let worker = WorkerId::new(worker)?;
         ensure!(
             !workers.contains(&worker),
-            "two workers call themselves {worker}: give each its own --worker-id"
+            "two workers have the id {worker}; set a different --worker-id for each"
         );
         workers.push(worker);
         devices.push(String::from_utf8(store.get(&format!("device/{rank}"), timeout)?)?);
@@ -162,7 +164,7 @@ fn introduce(worker: &Worker<'_>, store: &Store, timeout: Duration) -> Result<(V
     Ok((workers, devices))
 }
 
-/// The replicas, at the begin of the run or where a checkpoint left off; the same on all ranks.
+/// Returns the replicas at the start of the run or from the checkpoint, the same on all ranks.
 fn begin(worker: &mut Worker<'_>, group: &Group) -> Result<(StartPoint, Vec<Replica>)> {
     let (process, options) = (worker.process, &worker.training.options);
     let each = options.policy.iter().map(|&policy| replica(worker, policy, process.world_size));
@@ -181,7 +183,7 @@ fn begin(worker: &mut Worker<'_>, group: &Group) -> Result<(StartPoint, Vec<Repl
             job_id,
         };
     }
-    // Neither learning rates nor their multipliers are negative, so that their bits are no negative numbers.
+    // Learning rates and multipliers are never negative, so their bits are never a negative integer.
     let bits = |rate: f64| rate.to_bits() as i64;
     let mut whole = vec![start.iteration as i64, start.epoch as i64, start.position as i64];
     whole.push(start.learning_rate.map_or(-1, bits));

@@ -1,4 +1,4 @@
-//! What a worker works with, beside its replicas.
+//! State of a worker other than its replicas.
 
 use anyhow::Result;
 use evenstep_agent::Boundary;
@@ -14,56 +14,56 @@ use crate::plan::Rate;
 use crate::progress::ProgressLog;
 use crate::training::{Beginning, Observer, Training, WorkerProcess};
 
-/// The final loss is measured on at most this many samples.
+/// Maximum number of samples for the final loss.
 const EVALUATED_MAX: u64 = 1024;
 
-/// Where a run starts or resumes, as rank 0 knows it and tells the others.
+/// Start or resume point of a run, broadcast by rank 0.
 #[derive(Debug, Clone, Default)]
 pub struct StartPoint {
     /// The first iteration.
     pub iteration: u64,
-    /// The epoch it lies in.
+    /// The epoch of that iteration.
     pub epoch: u64,
     /// Samples of that epoch that are done.
     pub position: u64,
-    /// The learning rate of the step before it.
+    /// Learning rate of the previous step.
     pub learning_rate: Option<f64>,
-    /// What the learning rate was multiplied by, and how that goes on.
+    /// Multiplier of the learning rate and its ramp.
     pub rate: Option<Rate>,
-    /// The job, if it is given.
+    /// The job, if set.
     pub job_id: Option<JobId>,
 }
 
-/// Everything that a worker works with, beside its replicas.
+/// State of a worker other than its replicas.
 pub struct Worker<'a> {
-    /// What is trained.
+    /// The training: options, model and data.
     pub training: &'a Training,
-    /// Who it is.
+    /// Identity of the worker process.
     pub process: &'a WorkerProcess,
-    /// Where it computes.
+    /// Device for computing.
     pub device: Device,
-    /// The element type of its parameters, in words.
+    /// Element type of the parameters.
     pub dtype: String,
-    /// How it computes.
+    /// Forward and backward passes.
     pub compute: Compute,
-    /// How it takes part in an iteration's tail.
+    /// Claims from the tails of iterations.
     pub claims: Claims,
-    /// Reads the machine at the boundary of an iteration.
+    /// Reads drivers at the boundary of an iteration.
     pub drivers: Boundary,
-    /// What it was told from outside.
+    /// Signals that the worker received.
     pub flags: StopFlags,
-    /// Whether another worker waits to take part.
+    /// Whether another worker waits to join.
     pub called: bool,
-    /// Whether it told the others that it leaves.
+    /// Whether the worker has announced that it leaves.
     pub leaving: bool,
-    /// What observes it.
+    /// Observer of the worker.
     pub observer: Box<dyn Observer>,
     /// Rank 0's progress log.
     pub log: Option<ProgressLog>,
 }
 
 impl Worker<'_> {
-    /// Whether a replica has trained for as long as was asked for.
+    /// Returns whether a replica has finished its training.
     pub fn is_done(&self, replica: &Replica) -> bool {
         let options = &self.training.options;
         match options.steps {
@@ -72,14 +72,15 @@ impl Worker<'_> {
         }
     }
 
-    /// Iterations of each replica, as long as there are as many workers as the run began with.
+    /// Returns the iterations of each replica, for the number of workers at the start.
     pub fn iterations(&self) -> u64 {
         let options = &self.training.options;
         let in_epoch = self.training.data.len().div_ceil(options.whole_batch(self.process.world_size));
         options.steps.unwrap_or(options.epochs.unwrap_or(1) * in_epoch)
     }
 
-    /// The rate of a replica that begins an iteration among these workers; `before` is what was in force.
+    /// Returns the rate of a replica that begins an iteration with these workers; `before` is the rate in
+    /// force.
     pub fn rate(&self, replica: &Replica, before: Option<Rate>) -> Rate {
         let dataset_samples = self.training.data.len();
         let begin = Beginning {
@@ -92,7 +93,7 @@ impl Worker<'_> {
         self.training.options.rule.rate(before, begin)
     }
 
-    /// What makes this run this run.
+    /// Returns the identity of this run, for checkpoints.
     pub fn identity(&self) -> Identity {
         let options = &self.training.options;
         Identity {
@@ -107,10 +108,10 @@ impl Worker<'_> {
         }
     }
 
-    /// Writes a checkpoint where one is due after iteration `before`.
+    /// Writes a checkpoint if one is due after iteration `before`.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The checkpoint cannot be written.
     pub fn checkpoint_since(&mut self, before: u64, replicas: &[Replica]) -> Result<()> {
         let due = |every: u64| before / every < replicas[0].iteration / every;
         if self.training.options.checkpoint_every.is_some_and(due) {
@@ -120,10 +121,10 @@ impl Worker<'_> {
         }
     }
 
-    /// Rank 0 writes a checkpoint, if all replicas stand at the same iteration.
+    /// On rank 0: writes a checkpoint, if all replicas are at the same iteration.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The checkpoint cannot be written.
     pub fn checkpoint(&mut self, replicas: &[Replica]) -> Result<()> {
         let (Some(log), Some(folder)) = (&self.log, &self.training.options.checkpoint_dir) else {
             return Ok(());
@@ -151,10 +152,10 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Ends the observation; then rank 0 logs how the run ended.
+    /// Ends the observation; then rank 0 logs the end of the run.
     ///
     /// # Errors
-    /// What the observer says.
+    /// The observer fails.
     pub fn conclude(&mut self, replicas: &[Replica], stopped: bool) -> Result<()> {
         self.observer.run_finished()?;
         let Some(log) = self.log.take() else { return Ok(()) };
@@ -174,7 +175,7 @@ impl Worker<'_> {
         self.observer.flush()
     }
 
-    /// Rank 0 delivers the last reports and takes the workers out of the job.
+    /// On rank 0: delivers the last reports and removes the workers from the job.
     pub fn close(&self, replicas: &mut [Replica]) {
         for replica in replicas {
             let next_size = replica.cursor.size(replica.global_batch, 0);

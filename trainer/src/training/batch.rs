@@ -1,30 +1,31 @@
-//! Samples of an iteration: one number for the whole run, or so many for each worker.
+//! Batch size of an iteration: one value for the run, or one per worker.
 
 use super::options::Options;
 use crate::plan::{GLOBAL_BATCH_MAX, SharedTail};
 
-/// Samples per iteration where nobody says.
+/// Default number of samples per iteration.
 const GLOBAL_BATCH_DEFAULT: u64 = 512;
 
 impl Options {
-    /// Samples of a whole iteration of so many workers.
+    /// Returns the number of samples in a full iteration of `world_size` workers.
     pub fn whole_batch(&self, world_size: usize) -> u64 {
         let of_workers = self.per_worker_batch.map(|each| each.saturating_mul(world_size as u64));
         of_workers.or(self.global_batch).unwrap_or(GLOBAL_BATCH_DEFAULT)
     }
 
-    /// What the learning rate was chosen for, in a run that begins with so many workers.
+    /// Returns the batch that the learning rate was chosen for, in a run that starts with `begins_with`
+    /// workers.
     pub fn base_batch(&self, begins_with: usize) -> u64 {
         self.global_batch.unwrap_or_else(|| self.whole_batch(begins_with))
     }
 
-    /// The tail of even splits, where one is wanted.
+    /// Returns the tail settings of even splits, if `--tail` is set.
     pub fn even_tail(&self) -> Option<SharedTail> {
         let min_chunk = self.hedge.min_chunk.unwrap_or(self.quantum);
         self.hedge.tail.map(|share| SharedTail { share, min_chunk })
     }
 
-    /// The most workers that the global batch has room for.
+    /// Returns the largest number of workers that the global batch has room for.
     pub fn max_workers(&self) -> usize {
         let room = match self.per_worker_batch {
             Some(each) => GLOBAL_BATCH_MAX / each,

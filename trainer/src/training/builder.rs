@@ -1,4 +1,4 @@
-//! What is trained, and the builder of a run.
+//! The training that each worker runs, and the builder of a run.
 
 use anyhow::Result;
 use tch::Device;
@@ -10,24 +10,24 @@ use crate::data::Dataset;
 use crate::model::Model;
 use crate::plan::Policy;
 
-/// What each worker trains.
+/// Training of one worker: options, model and data.
 pub struct Training {
-    /// How it trains.
+    /// Options of the run.
     pub options: Options,
-    /// Makes the model on a device. Rank 0's parameters are the ones that the run starts with.
+    /// Creates the model on a device. The run starts with rank 0's parameters.
     pub model: Box<dyn Fn(Device) -> Result<Box<dyn Model>>>,
     /// A description of the model for logs and checkpoints. A run resumes only with a model of the same name.
     pub model_name: String,
     /// The training data.
     pub data: Box<dyn Dataset>,
-    /// The data on which the final loss is measured; without it, on the training data.
+    /// The data for the final loss. If absent, the training data is used.
     pub held_out: Option<Box<dyn Dataset>>,
 }
 
 type Hook = Box<dyn Fn(&WorkerProcess) -> Result<Hooks>>;
 type Data = Box<dyn Fn() -> Result<Box<dyn Dataset>>>;
 
-/// Builds a run of your own model: see [`Training::builder`].
+/// Builds a run of your own model; see [`Training::builder`].
 pub struct Builder {
     pub(crate) launch: LaunchOptions,
     pub(crate) hooks: Hook,
@@ -39,12 +39,14 @@ pub struct Builder {
 }
 
 impl Training {
-    /// A run that trains the model that `model` makes, on the data that `data` opens, with two workers.
+    /// Returns the builder of a run with two workers. `model` creates the model and `data` opens the data
+    /// set.
     ///
-    /// Both are called in every worker process. Options that are not set here come from `EVENSTEP_*` variables or are defaults.
+    /// Every worker process calls both functions. Options that are not set here come from `EVENSTEP_*`
+    /// variables or keep their defaults.
     ///
     /// # Errors
-    /// An `EVENSTEP_*` variable has a value that is not valid.
+    /// An `EVENSTEP_*` variable has an invalid value.
     pub fn builder<M: Model + 'static, D: Dataset + 'static>(
         model: impl Fn(Device) -> Result<M> + 'static,
         data: impl Fn() -> Result<D> + 'static,
@@ -62,35 +64,35 @@ impl Training {
 }
 
 impl Builder {
-    /// The number of worker processes on this machine. Default 2.
+    /// Number of worker processes on this machine. Default 2.
     #[must_use]
     pub fn workers(mut self, workers: u32) -> Self {
         self.launch.workers = workers;
         self
     }
 
-    /// How iterations are shared out. Default [`Policy::Evenstep`], which asks the predictor.
+    /// Policy that splits iterations over workers. Default [`Policy::Evenstep`], which queries the predictor.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.options.policy = vec![policy];
         self
     }
 
-    /// The number of samples per iteration, over all workers. Default 512.
+    /// Number of samples per iteration over all workers. Default 512.
     #[must_use]
     pub fn global_batch(mut self, samples: u64) -> Self {
         self.options.global_batch = Some(samples);
         self
     }
 
-    /// The number of epochs. Default 1.
+    /// Number of epochs. Default 1.
     #[must_use]
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.options.epochs = Some(epochs);
         self
     }
 
-    /// The learning rate of SGD with momentum 0.9. Default 0.05.
+    /// Learning rate of SGD with momentum 0.9. Default 0.05.
     #[must_use]
     pub fn learning_rate(mut self, learning_rate: f64) -> Self {
         self.options.step.lr = learning_rate;
@@ -104,14 +106,14 @@ impl Builder {
         self
     }
 
-    /// The name of the model in logs and checkpoints. Default: the name of its type.
+    /// Name of the model in logs and checkpoints. Default: the name of its type.
     #[must_use]
     pub fn model_name(mut self, name: impl Into<String>) -> Self {
         self.model_name = name.into();
         self
     }
 
-    /// The data on which the final loss is measured. Default: the training data.
+    /// Data for the final loss. Default: the training data.
     #[must_use]
     pub fn held_out<D: Dataset + 'static>(mut self, data: impl Fn() -> Result<D> + 'static) -> Self {
         self.held_out = Some(Box::new(move || Ok(Box::new(data()?))));
@@ -125,12 +127,12 @@ impl Builder {
         self
     }
 
-    /// The options so far.
+    /// Returns the current options.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// What a worker trains: opens the data.
+    /// Returns the training of a worker, with the data opened.
     ///
     /// # Errors
     /// The data cannot be opened.

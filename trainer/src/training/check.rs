@@ -1,25 +1,25 @@
-//! The rules that the values of options must keep together.
+//! Validation of option values that depend on each other.
 
 use super::hedge::HedgeOptions;
 use super::options::{Options, StepOptions};
 use crate::plan::{GLOBAL_BATCH_MAX, Policy};
 
-/// Values that do not go together; the message names them and the rule.
+/// Invalid combination of option values. The message names the values and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidArgs(pub String);
 
 impl Options {
-    /// Checks the rules between values for this number of workers.
+    /// Checks the option values for this number of workers.
     ///
     /// # Errors
-    /// The first rule that is broken, with the values.
+    /// Returns the first broken rule, with the values.
     pub fn check(&self, world_size: usize) -> Result<(), InvalidArgs> {
         let mut policies = self.policy.clone();
         policies.sort();
         policies.dedup();
         let wrong = if policies.len() != self.policy.len() {
-            format!("--policy {:?}: each may come once", self.policy)
+            format!("--policy {:?}: each policy may appear only once; remove the repetition", self.policy)
         } else if let Some(wrong) = self.wrong_batch(world_size as u64) {
             wrong
         } else if let Some(wrong) = self.rule.wrong() {
@@ -41,19 +41,16 @@ impl Options {
             if self.min_workers == 1 {
                 return Ok(());
             }
-            format!("--min-workers {fewest}: needs --elastic, without which every worker must live")
+            format!("--min-workers {fewest}: requires --elastic")
         } else if self.policy.len() > 1 {
-            format!(
-                "--elastic with --policy {:?}: policies take turns only among workers that stay",
-                self.policy
-            )
+            format!("--elastic with --policy {:?}: an elastic run has exactly one policy", self.policy)
         } else if fewest > world_size as u64 {
-            format!("--min-workers {fewest}: the run begins with {world_size} workers")
+            format!("--min-workers {fewest}: must be at most the number of workers, {world_size}")
         } else if self.per_worker_batch.is_none()
             && room.is_some_and(|room| room < self.whole_batch(world_size))
         {
             format!(
-                "--min-workers {fewest}: so few, with at most {} samples each, cannot hold --global-batch {}",
+                "--min-workers {fewest}: these workers, with at most {} samples each, cannot hold --global-batch {}",
                 self.max_local_batch.unwrap_or(0),
                 self.whole_batch(world_size)
             )
@@ -63,7 +60,7 @@ impl Options {
         Err(InvalidArgs(wrong))
     }
 
-    /// The rule for batches that is broken, with the values.
+    /// Returns the broken rule for batches, with the values.
     fn wrong_batch(&self, workers: u64) -> Option<String> {
         let (base, quantum) = (self.base_batch(workers as usize), self.quantum);
         let room = self.max_local_batch.map(|cap| (cap, cap / quantum * quantum));
@@ -73,13 +70,13 @@ impl Options {
         let Some(each) = self.per_worker_batch else {
             return if base / quantum < workers {
                 Some(format!(
-                    "--global-batch {base} must hold a --quantum of {quantum} for each of {workers} workers"
+                    "--global-batch {base} must be at least --quantum {quantum} for each of {workers} workers"
                 ))
             } else {
                 room.filter(|(_, room)| room.saturating_mul(workers) < base).map(|(cap, _)| {
                     format!(
-                        "--max-local-batch {cap}: {workers} workers with at most that many, in multiples of {quantum}, \
-                         cannot hold --global-batch {base}"
+                        "--max-local-batch {cap}: {workers} workers, each with a multiple of {quantum} up to this cap, cannot \
+                         hold --global-batch {base}; raise the cap or lower the batch"
                     )
                 })
             };
@@ -88,16 +85,18 @@ impl Options {
             Some(format!("--per-worker-batch {each} must be a multiple of --quantum {quantum}"))
         } else if each.saturating_mul(workers) > GLOBAL_BATCH_MAX {
             Some(format!(
-                "--per-worker-batch {each}: {workers} workers make a global batch of more than {GLOBAL_BATCH_MAX}"
+                "--per-worker-batch {each}: with {workers} workers the global batch exceeds {GLOBAL_BATCH_MAX}"
             ))
         } else {
             room.filter(|(_, room)| *room < each).map(|(cap, _)| {
-                format!("--max-local-batch {cap}: holds no --per-worker-batch of {each}, in multiples of {quantum}")
+                format!(
+                    "--max-local-batch {cap} is below --per-worker-batch {each}, in multiples of {quantum}"
+                )
             })
         }
     }
 
-    /// The rule for tails that is broken, with the values.
+    /// Returns the broken rule for tails, with the values.
     fn wrong_tail(&self) -> Option<String> {
         let HedgeOptions { min_chunk, tail, .. } = self.hedge;
         let broken = min_chunk.filter(|chunk| !chunk.is_multiple_of(self.quantum));
@@ -108,10 +107,12 @@ impl Options {
         if !(share > 0.0 && share <= 1.0) {
             Some(format!("--tail {share} must be above 0 and at most 1"))
         } else if !self.policy.contains(&Policy::Even) {
-            Some(format!("--tail {share}: only --policy even makes a tail of its own"))
+            Some(format!("--tail {share}: requires --policy even"))
         } else {
             let unbound = |cap| {
-                format!("--tail {share} with --max-local-batch {cap}: nothing bounds what a worker claims")
+                format!(
+                    "--tail {share} with --max-local-batch {cap}: the cap does not apply to claimed samples; remove one of the two"
+                )
             };
             self.max_local_batch.map(unbound)
         }
@@ -119,7 +120,7 @@ impl Options {
 }
 
 impl StepOptions {
-    /// The rule for the step that is broken, with the value.
+    /// Returns the broken rule for the optimizer step, with the value.
     pub fn wrong(&self) -> Option<String> {
         if !(self.lr.is_finite() && self.lr >= 0.0) {
             return Some(format!("--lr {} must be a finite number of at least 0", self.lr));

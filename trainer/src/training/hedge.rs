@@ -1,4 +1,4 @@
-//! Options of hedged steps: whether part of an iteration is left to a shared tail, and how it is claimed.
+//! Options of hedged steps: whether an iteration has a shared tail, and how workers claim chunks of it.
 
 use clap::{Args, ValueEnum};
 use evenstep_protocol::Hedge;
@@ -6,34 +6,34 @@ use evenstep_protocol::Hedge;
 use crate::claims::ClaimMode;
 use crate::plan::Policy;
 
-/// Options of the tail.
+/// Options of the shared tail.
 #[derive(Debug, Clone, Args)]
 pub struct HedgeOptions {
-    /// Whether the predictor may leave part of an iteration to a shared tail, which whoever is free claims chunk by chunk
+    /// Whether the predictor may leave part of an iteration to a shared tail, claimed chunk by chunk
     #[arg(long, value_enum, default_value_t = HedgeChoice::Auto, env = "EVENSTEP_HEDGE")]
     pub hedge: HedgeChoice,
-    /// No chunk of a tail has fewer samples; a multiple of --quantum [default: one quantum]
+    /// Minimum samples per chunk of a tail; a multiple of --quantum [default: one quantum]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..), env = "EVENSTEP_MIN_CHUNK")]
     pub min_chunk: Option<u64>,
-    /// When a worker asks for its next chunk
+    /// When a worker requests its next chunk
     #[arg(long, value_enum, default_value_t = ClaimMode::Ahead, env = "EVENSTEP_CLAIM")]
     pub claim: ClaimMode,
-    /// With the policy even: this share of each iteration is a tail, and nobody needs to be asked
+    /// With --policy even: share of each iteration that forms the tail, above 0 and at most 1
     #[arg(long, value_name = "SHARE")]
     pub tail: Option<f64>,
 }
 
-/// Whether the predictor may hedge.
+/// Whether the predictor may use hedged steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum HedgeChoice {
-    /// Where it expects the step to be shorter for it
+    /// If it expects a shorter step
     Auto,
     /// Never
     Off,
 }
 
 impl HedgeOptions {
-    /// Whether the predictor may hedge iterations of a policy.
+    /// Returns whether the predictor may hedge iterations of a policy.
     pub fn of(&self, policy: Policy) -> Hedge {
         match self.hedge {
             HedgeChoice::Auto => policy.hedge(),

@@ -1,7 +1,10 @@
-//! How the learning rate follows the global batch where this run knows it best: by the predictor's own formulas.
+//! The learning rate as a function of the global batch, computed locally with the predictor's formulas.
 //!
-//! What the predictor answers counts. Until it answers for a changed number of workers, and where it is not asked or away,
-//! all ranks work the course out alike from what they were at, the batch and the position in the data.
+//! The predictor's response has priority. All ranks compute the same course from the previous course, the
+//! batch and the position in the data:
+//!
+//! - until the predictor responds for a changed number of workers
+//! - if the predictor is not used or unreachable
 
 use std::fmt;
 
@@ -11,37 +14,37 @@ use evenstep_protocol::{LearningRateRule, LearningRateSettings};
 
 use crate::plan::Rate;
 
-/// The most epochs of warm-up, as the predictor takes them.
+/// Largest number of warm-up epochs that the predictor accepts.
 const WARMUP_EPOCHS_MAX: f64 = 1e6;
 
-/// Options of the rule.
+/// Options of the learning-rate rule.
 #[derive(Debug, Clone, Args)]
 pub struct LearningRateOptions {
-    /// How the learning rate follows when the global batch grows and shrinks; see --per-worker-batch
+    /// How the learning rate follows a changing global batch; see --per-worker-batch
     #[arg(long, value_enum, default_value_t = RuleChoice::DynamicSgd, env = "EVENSTEP_RULE")]
     pub rule: RuleChoice,
     /// With --rule dynamic-sgd: iterations of a ramp, 0 for none [default: 8 times the growth]
     #[arg(long)]
     pub ramp_iterations: Option<u64>,
-    /// With --rule legw: epochs of warm-up at the batch that the learning rate was chosen for
+    /// With --rule legw: epochs of warm-up at the batch that --lr was chosen for
     #[arg(long)]
     pub warmup_epochs: Option<f64>,
 }
 
-/// Rules by which the learning rate follows. With k the global batch over the one that it was chosen for:
+/// Learning-rate rules. k is the global batch divided by the batch that the learning rate was chosen for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RuleChoice {
-    /// It never changes
+    /// Constant
     None,
-    /// Times k, at once
+    /// Multiplied by k, without a ramp
     Linear,
-    /// Times the root of k, at once
+    /// Multiplied by the square root of k, without a ramp
     Sqrt,
-    /// Times k, ramped up, snapped down
+    /// Multiplied by k; increases as a ramp, decreases at once
     DynamicSgd,
-    /// Times the root of k, after a warm-up whose epochs grow with k
+    /// Multiplied by the square root of k, after a warm-up whose epochs grow with k
     Legw,
-    /// By the gain that the noise of the gradients allows, 1 to k: the predictor works it out
+    /// Multiplied by the gain that the gradient noise allows, 1 to k, as computed by the predictor
     Adascale,
 }
 
@@ -61,7 +64,7 @@ impl fmt::Display for LearningRateOptions {
 }
 
 impl LearningRateOptions {
-    /// The rule that is broken, with the values.
+    /// Returns the broken rule, with the values.
     pub fn wrong(&self) -> Option<String> {
         let Self { rule, ramp_iterations, warmup_epochs } = self;
         match (rule, ramp_iterations, warmup_epochs) {
@@ -70,18 +73,18 @@ impl LearningRateOptions {
             (RuleChoice::Legw, None, Some(epochs)) => {
                 Some(format!("--warmup-epochs {epochs} must be 0 to {WARMUP_EPOCHS_MAX}"))
             }
-            (RuleChoice::Legw, None, None) => Some("--rule legw needs --warmup-epochs".to_owned()),
+            (RuleChoice::Legw, None, None) => Some("--rule legw requires --warmup-epochs".to_owned()),
             (_, Some(iterations), _) => {
-                Some(format!("--ramp-iterations {iterations}: only --rule dynamic-sgd has a ramp"))
+                Some(format!("--ramp-iterations {iterations}: requires --rule dynamic-sgd"))
             }
             (_, None, Some(epochs)) => {
-                Some(format!("--warmup-epochs {epochs}: only --rule legw has a warm-up"))
+                Some(format!("--warmup-epochs {epochs}: allowed only with --rule legw"))
             }
             (_, None, None) => None,
         }
     }
 
-    /// As the predictor calls the rule.
+    /// Returns the rule's value in the protocol.
     pub fn named(&self) -> LearningRateRule {
         match self.rule {
             RuleChoice::None => LearningRateRule::None,
@@ -93,7 +96,7 @@ impl LearningRateOptions {
         }
     }
 
-    /// The settings for the predictor, in a run over so many samples an epoch.
+    /// Returns the settings for the predictor, in a run with `dataset_samples` samples per epoch.
     pub fn settings(&self, dataset_samples: u64) -> LearningRateSettings {
         LearningRateSettings {
             ramp_iterations: self.ramp_iterations,
@@ -102,12 +105,12 @@ impl LearningRateOptions {
         }
     }
 
-    /// Whether it needs the norms of gradients.
+    /// Returns whether the rule needs gradient norms.
     pub fn needs_norms(&self) -> bool {
         self.rule == RuleChoice::Adascale
     }
 
-    /// The rule in a run over so many samples an epoch.
+    /// Returns the rule in a run with `dataset_samples` samples per epoch.
     fn law(&self, dataset_samples: u64) -> Rule {
         match self.rule {
             RuleChoice::None => Rule::None,
@@ -123,36 +126,37 @@ impl LearningRateOptions {
         }
     }
 
-    /// The rate from an iteration on whose global batch may be another one than that before it. `before` is what was in
-    /// force; none at the begin of a run.
+    /// Returns the rate from an iteration on whose global batch may differ from the previous one. `before` is
+    /// the rate in force, absent at the start of a run.
     pub fn rate(&self, before: Option<Rate>, begin: Beginning) -> Rate {
         let Beginning { iteration, global_batch, base_global_batch, samples, dataset_samples } = begin;
         let law = self.law(dataset_samples);
         if let (Rule::AdaScale, Some(before)) = (law, before) {
-            // What the gradients allow at this batch is not known here, only that it lies between 1 and the scale.
+            // The gain that the gradients allow at this batch is unknown here; it lies between 1 and the
+            // scale.
             let scale = global_batch as f64 / base_global_batch as f64;
             return before.at(iteration).clamp(scale.min(1.0), scale.max(1.0)).into();
         }
         let multiplier = before.map(|before| before.at(iteration));
         let course: Rate =
             law.course(&Change { iteration, multiplier, global_batch, base_global_batch, samples }).into();
-        // Where a course ends depends on the batch alone: with the same end the batch has not changed.
+        // The end of a course depends only on the batch: the same end means the same batch.
         before.filter(|before| before.end() == course.end()).unwrap_or(course)
     }
 }
 
-/// An iteration with which workers begin to train together.
+/// First iteration that a set of workers trains together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beginning {
     /// The iteration.
     pub iteration: u64,
-    /// Samples of a whole iteration from then on.
+    /// Samples of a full iteration from then on.
     pub global_batch: u64,
-    /// What the learning rate was chosen for.
+    /// The batch that the learning rate was chosen for.
     pub base_global_batch: u64,
     /// Samples trained before it.
     pub samples: u64,
-    /// Samples of an epoch.
+    /// Samples per epoch.
     pub dataset_samples: u64,
 }
 
@@ -172,7 +176,8 @@ mod tests {
         Beginning { iteration, global_batch, base_global_batch: 100, samples: 0, dataset_samples: 1000 }
     }
 
-    /// The golden of Dynamic SGD, fourfold over 32 iterations: a ramp up, restarted inside, and a snap down.
+    /// Reference values of Dynamic SGD, growing fourfold over 32 iterations: a ramp up, a restart inside it,
+    /// and a drop.
     #[test]
     fn a_run_follows_dynamic_sgd_alone() {
         let rule = rule(RuleChoice::DynamicSgd);
@@ -180,9 +185,13 @@ mod tests {
         assert_eq!(first.at(7), 1.0);
         let grown = rule.rate(Some(first), begin(10, 400));
         for (gone, multiplier) in [(0, 1.0), (1, 1.09375), (8, 1.75), (16, 2.5), (31, 3.90625), (32, 4.0)] {
-            assert_eq!(grown.at(10 + gone), multiplier, "{gone} iterations on");
+            assert_eq!(grown.at(10 + gone), multiplier, "after {gone} iterations");
         }
-        assert_eq!(rule.rate(Some(grown), begin(18, 400)), grown, "others of the same number change nothing");
+        assert_eq!(
+            rule.rate(Some(grown), begin(18, 400)),
+            grown,
+            "the same number of other workers changes nothing"
+        );
         let further = rule.rate(Some(grown), begin(18, 700));
         assert_eq!((further.at(18), further.at(34), further.at(50)), (1.75, 4.375, 7.0));
         let shrunk = rule.rate(Some(grown), begin(18, 50));
@@ -197,10 +206,11 @@ mod tests {
         assert_eq!(grown(RuleChoice::None).at(10), 1.0);
         assert_eq!(grown(RuleChoice::Linear).at(10), 4.0);
         assert_eq!(grown(RuleChoice::Sqrt).at(10), 2.0);
-        assert_eq!(grown(RuleChoice::Adascale).at(10), 1.0, "a gain of 1 is what is known");
+        assert_eq!(grown(RuleChoice::Adascale).at(10), 1.0, "only a gain of 1 is known");
         let shrunk = rule(RuleChoice::Adascale).rate(Some(3.5.into()), begin(10, 200));
         assert_eq!(shrunk.at(10), 2.0, "no gain is above the scale");
-        // 10 epochs of 1000 samples at a batch of 100: the warm-up takes 100 iterations, the first is one step in.
+        // 10 epochs of 1000 samples at a batch of 100: the warm-up takes 100 iterations; the first is one
+        // step into it.
         let legw = rule(RuleChoice::Legw).rate(None, begin(0, 100));
         assert_eq!((legw.at(0), legw.at(99), legw.at(500)), (0.01, 1.0, 1.0));
     }

@@ -1,10 +1,10 @@
-//! A run: its model, its data, its options and its hooks.
+//! A run: its model, data, options and hooks.
 //!
-//! - [`Training`]: what each worker trains
+//! - [`Training`]: training of one worker
 //! - [`Builder`]: a run of your own model, started with one call
-//! - [`Options`]: how it trains; `batch`, `check`, `hedge`, `learning_rate`: parts of it
-//! - [`Observer`], [`Hooks`]: what an experiment adds
-//! - [`WorkerProcess`]: who a worker process is
+//! - [`Options`]: options of the training; `batch`, `check`, `hedge` and `learning_rate` are parts of it
+//! - [`Observer`], [`Hooks`]: extension points for experiments
+//! - [`WorkerProcess`]: identity of a worker process
 
 mod batch;
 mod builder;

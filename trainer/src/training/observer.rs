@@ -1,4 +1,4 @@
-//! Hooks for experiments: what observes a run, and what slows it down.
+//! Hooks for experiments: observe a run, or slow its workers down.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::progress::{EndLine, IterationLine, Output, RegroupLine};
 /// The run as rank 0 knows it when it starts or takes over the progress log.
 #[derive(Debug)]
 pub struct RunInfo<'a> {
-    /// The job, if the predictor is asked.
+    /// The job, if the predictor is used.
     pub job_id: Option<&'a JobId>,
     /// The workers in rank order.
     pub workers: &'a [WorkerId],
@@ -20,15 +20,15 @@ pub struct RunInfo<'a> {
     pub model: String,
     /// The data set.
     pub data: String,
-    /// Iterations of each policy, with the number of workers that the run started with.
+    /// Iterations of each policy, for the number of workers at the start.
     pub steps: u64,
-    /// Time 0 of the run.
+    /// Start of the run.
     pub started: Instant,
-    /// Whether another worker was rank 0 before.
+    /// Whether this worker replaced an earlier rank 0.
     pub taken_over: bool,
 }
 
-/// The iteration that an event belongs to.
+/// Policy, iteration and epoch of an event.
 #[derive(Debug, Clone, Copy)]
 pub struct At {
     /// The policy.
@@ -44,7 +44,7 @@ pub trait Observer {
     /// Rank 0 opens its progress log.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn run_started(&mut self, _run: &RunInfo<'_>, _output: &Output) -> Result<()> {
         Ok(())
     }
@@ -52,19 +52,20 @@ pub trait Observer {
     /// An elastic run continues with the group of this round.
     fn round_started(&mut self, _round: u64) {}
 
-    /// The plan of an iteration that began at `began` is known. Background work may delay it by `budget_s` seconds.
+    /// The plan of an iteration that began at `began` is known. Background work may delay the iteration by
+    /// `budget_s` seconds.
     fn compute_started(&mut self, _began: Instant, _budget_s: f64) {}
 
-    /// This worker computed the samples of a share, which have these indices.
+    /// This worker computed the samples of a share; `indices` are the numbers of these samples.
     fn share_computed(&mut self, _share: Share, _indices: &[i64]) {}
 
-    /// This worker has the answer to a claim.
+    /// This worker received the response to a claim.
     fn claim_answered(&mut self) {}
 
     /// The all-reduce begins.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn all_reduce_started(&mut self, _at: At) -> Result<()> {
         Ok(())
     }
@@ -72,7 +73,7 @@ pub trait Observer {
     /// The all-reduce is done.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn all_reduce_finished(&mut self, _at: At) -> Result<()> {
         Ok(())
     }
@@ -80,39 +81,40 @@ pub trait Observer {
     /// The optimizer step is done.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn step_finished(&mut self, _at: At) -> Result<()> {
         Ok(())
     }
 
-    /// On rank 0: how the iteration went.
+    /// On rank 0: an iteration is done.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn iteration_logged(&mut self, _line: IterationLine) -> Result<()> {
         Ok(())
     }
 
-    /// On rank 0: an elastic run went on with other workers.
+    /// On rank 0: an elastic run continued with other workers.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn regrouped(&mut self, _line: RegroupLine) -> Result<()> {
         Ok(())
     }
 
-    /// On rank 0: how the training of a policy ended.
+    /// On rank 0: the training of a policy is done.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn policy_finished(&mut self, _line: EndLine) -> Result<()> {
         Ok(())
     }
 
-    /// Before a checkpoint, and whenever another worker may become rank 0: what was observed must be on disk.
+    /// Writes all observations to disk. Called before a checkpoint, and whenever another worker may become
+    /// rank 0.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn flush(&mut self) -> Result<()> {
         Ok(())
     }
@@ -120,7 +122,7 @@ pub trait Observer {
     /// This worker's run is over.
     ///
     /// # Errors
-    /// Whatever makes the run a failure.
+    /// An error makes the run a failure.
     fn run_finished(&mut self) -> Result<()> {
         Ok(())
     }
@@ -129,11 +131,11 @@ pub trait Observer {
 /// No observer.
 impl Observer for () {}
 
-/// What an experiment adds to a worker.
+/// Extensions of a worker for an experiment.
 pub struct Hooks {
-    /// Observes its iterations.
+    /// Observer of its iterations.
     pub observer: Box<dyn Observer>,
-    /// Slows it down.
+    /// Imposed pace that slows it down.
     pub pace: Option<Box<dyn Pace>>,
 }
 

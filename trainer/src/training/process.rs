@@ -1,22 +1,22 @@
-//! Who a worker process is: its rank, and where it finds the other workers.
+//! Identity of a worker process: its rank, and how it reaches the other workers.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::collective::HostPort;
 
-/// The environment variable in which the launcher tells a worker process who it is, as JSON.
+/// The environment variable that holds the identity of a worker process as JSON. The launcher sets it.
 pub const WORKER: &str = "EVENSTEP_TRAINER_WORKER";
 
-/// Where the workers of one machine meet.
+/// Address at which the workers of one machine meet.
 pub const LOOPBACK: &str = "127.0.0.1";
 
-/// One worker process.
+/// Identity of one worker process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkerProcess {
-    /// Its position, from 0.
+    /// Rank, from 0.
     pub rank: usize,
-    /// The number of workers that the run starts with.
+    /// Number of workers at the start of the run.
     pub world_size: usize,
     /// The store through which workers find each other.
     pub store: HostPort,
@@ -24,24 +24,24 @@ pub struct WorkerProcess {
     pub interface: String,
     /// The core that the worker is pinned to.
     pub core: Option<usize>,
-    /// How often an elastic launcher started this worker before.
+    /// Number of times that an elastic launcher started this worker before.
     pub life: Option<u32>,
-    /// Whether standard input is a socket of the launcher's that takes the metrics stream.
+    /// Whether standard input is a socket of the launcher for the metrics stream.
     pub streams_metrics: bool,
 }
 
 impl WorkerProcess {
-    /// A worker on the machine that hosts the store at this port.
+    /// Returns a worker on the machine that hosts the store at this port.
     pub fn local(rank: usize, world_size: usize, port: u16, core: Option<usize>) -> Self {
         let store = HostPort { host: LOOPBACK.to_owned(), port };
         let interface = LOOPBACK.to_owned();
         Self { rank, world_size, store, interface, core, life: None, streams_metrics: false }
     }
 
-    /// Who this process is, if a launcher started it as a worker.
+    /// Returns the identity of this process, if a launcher started it as a worker.
     ///
     /// # Errors
-    /// The variable holds something else.
+    /// The variable holds anything else.
     pub fn from_environment() -> Result<Option<Self>> {
         let Some(text) = std::env::var_os(WORKER) else { return Ok(None) };
         let text = text.to_string_lossy();

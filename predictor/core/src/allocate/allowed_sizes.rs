@@ -3,45 +3,50 @@
 use super::exact_split::allocate;
 use super::worker::Share;
 
-/// The most steps, of 64 sums each, that a search may take: some tens of milliseconds.
+/// Maximum number of steps of a search, each on 64 sums: some tens of milliseconds.
 const MAX_STEPS: u64 = 1 << 26;
 
-/// No batches of the allowed sizes make the total.
+/// The total cannot be split into allowed sizes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoSplit {
-    /// No sum of allowed sizes within the bounds is the total.
-    #[error("no {workers} batches of the sizes {sizes:?}, within the workers' bounds, make {total} samples")]
+    /// No combination of allowed sizes within the bounds adds up to the total.
+    #[error(
+        "cannot split {total} samples over {workers} workers in sizes {sizes:?} within their bounds; allow more sizes"
+    )]
     NoSum {
-        /// What was to be split.
+        /// Number of samples to split.
         total: u64,
-        /// Over how many workers.
+        /// Number of workers.
         workers: usize,
         /// The allowed sizes.
         sizes: Vec<u64>,
     },
     /// The search would take too long.
     #[error(
-        "{total} samples over {workers} workers in {sizes} sizes is too large a search: \
+        "the search to split {total} samples over {workers} workers in {sizes} sizes is too large; \
          allow fewer sizes, or sizes with a larger common divisor"
     )]
     TooLarge {
-        /// What was to be split.
+        /// Number of samples to split.
         total: u64,
-        /// Over how many workers.
+        /// Number of workers.
         workers: usize,
-        /// How many sizes are allowed.
+        /// Number of allowed sizes.
         sizes: usize,
     },
 }
 
-/// Splits `total` samples into batches that are each one of `sizes` (0 among them, or not), such that the last worker
-/// finishes first: the exact optimum. Of the splits that finish then, one near the unrestricted one is taken.
+/// Splits `total` samples into batches that are each one of `sizes`, so that the slowest worker finishes as
+/// early as possible. The result is the exact optimum. `sizes` may include 0. If several splits finish at
+/// that time, one near the unrestricted split is returned.
 ///
-/// The finish time is one of those of a worker with an allowed size; for each that is tried, the sums that the first i
-/// workers can make by then are a set of bits (a subset sum, shifted and joined in words).
+/// The optimal finish time is the finish time of some worker with an allowed size. The function searches
+/// these times. For each time it computes the sums that the first i workers can reach by then, as a bit set
+/// (a subset-sum computation by shift and OR on words).
 ///
 /// # Errors
-/// [`NoSplit`].
+/// - [`NoSplit::NoSum`] if no combination of allowed sizes within the bounds adds up to `total`.
+/// - [`NoSplit::TooLarge`] if the search would take too long.
 pub fn allocate_sizes(shares: &[Share], total: u64, sizes: &[u64]) -> Result<Vec<u64>, NoSplit> {
     let none = || NoSplit::NoSum { total, workers: shares.len(), sizes: sizes.to_vec() };
     let mut usable: Vec<u64> = sizes.iter().copied().filter(|size| *size <= total).collect();
@@ -90,18 +95,19 @@ pub fn allocate_sizes(shares: &[Share], total: u64, sizes: &[u64]) -> Result<Vec
     Ok(batches)
 }
 
-/// A size that a worker may take.
+/// A size that a worker can get.
 struct Choice {
     size: u64,
-    /// The size in units of the common divisor.
+    /// The size divided by the common divisor of all sizes.
     units: u64,
     finish_s: f64,
 }
 
-/// A set of sums, a bit each.
+/// A set of sums, one bit each.
 type Sums = Vec<u64>;
 
-/// The sums that the first 0, 1, 2, .. workers can make by `time_s`; `None` where all together do not make `units`.
+/// Returns the sums that the first 0, 1, 2, ... workers can reach by `time_s`; `None` if all workers together
+/// cannot reach `units`.
 fn sums(options: &[Vec<Choice>], time_s: f64, units: u64) -> Option<Vec<Sums>> {
     let words = (units / 64 + 1) as usize;
     let mut empty = vec![0; words];
@@ -118,7 +124,8 @@ fn sums(options: &[Vec<Choice>], time_s: f64, units: u64) -> Option<Vec<Sums>> {
     has(reached.last()?, units).then_some(reached)
 }
 
-/// Adds to `sums` every sum of `before` plus `units`; what passes the end is dropped.
+/// Adds `units` to every sum in `before` and inserts the results into `sums`. Sums beyond the end are
+/// dropped.
 fn join_shifted(sums: &mut [u64], before: &[u64], units: u64) {
     let (words, bits) = ((units / 64) as usize, units % 64);
     for (i, word) in before.iter().enumerate().take(sums.len().saturating_sub(words)) {

@@ -1,10 +1,13 @@
-//! The split under uncertainty on real-valued batches: rounds of blame.
+//! Split under uncertainty on real-valued batches, by a fixed-point iteration on a smoothed maximum.
 //!
-//! Of a scenario's time the workers bear the blame by how late they are: `finish_i^p / sum finish^p`, which is the
-//! last one's alone as p grows. The blame of a worker over all scenarios, in seconds for a sample more on it, is the
-//! slope of the expected time along its batch; where all slopes are the same that time is the smallest. Until then
-//! each batch is divided by the p-th root of its slope: one step of a fixed-point iteration that is exact where only
-//! one worker moves and compute is proportional. p doubles now and then: while it is low all scenarios speak up.
+//! In each scenario a worker has a weight, called its blame: `finish_i^p / sum finish^p`. As p grows, the
+//! slowest worker gets all of it. The blame of a worker over all scenarios, times the seconds that one more
+//! sample takes on it, is the slope of the expected time along its batch. The expected time is smallest when
+//! all slopes are equal.
+//!
+//! Each step divides every batch by the p-th root of its slope. The step is exact if only one worker changes
+//! and compute time is proportional to the batch. p doubles after every few rounds: with a low p all
+//! scenarios contribute to the slopes.
 
 use std::ops::RangeInclusive;
 
@@ -12,23 +15,24 @@ use super::quantum::Problem;
 use super::scenarios::Scenarios;
 use super::worker::{Communication, Share};
 
-/// p is 2 to the power of these, one after the other.
+/// Exponents of 2 that give the successive values of p.
 const SHARPNESS: RangeInclusive<u32> = 2..=6;
 
-/// Rounds with each of them.
+/// Rounds with each value of p.
 const ROUNDS: u32 = 3;
 
-/// A round changes no batch by more than this factor, before all are scaled to the total.
+/// Largest factor by which a round changes a batch, before all batches are scaled to the total.
 const LARGEST_STEP: f64 = 2.0;
 
-/// Slopes are taken over this share of an even batch, or a quantum where that is more.
+/// Width over which a slope is measured, as a share of an even batch; at least one quantum.
 const SLOPE_SHARE: f64 = 0.02;
 
-/// Steps to scale batches to the total at most; without bounds the first is exact.
+/// Maximum number of steps to scale batches to the total. Without bounds the first step is exact.
 const SCALING_STEPS: usize = 32;
 
-/// The batches of the best round: by the mean over scenarios of when the last finishes, from `start` on. They are
-/// within the bounds and sum up to the whole, to rounding.
+/// Returns the batches of the best round from `start` on: those with the smallest mean finish time of the
+/// slowest worker over the scenarios. They are within the bounds and add up to the multiples of the quantum
+/// in the total, up to rounding.
 pub(super) fn blame(problem: &Problem<'_>, scenarios: &Scenarios, start: &[u64]) -> Vec<f64> {
     let mut batches: Vec<f64> = start.iter().map(|batch| *batch as f64).collect();
     let mut best = (f64::INFINITY, batches.clone());
@@ -47,13 +51,13 @@ pub(super) fn blame(problem: &Problem<'_>, scenarios: &Scenarios, start: &[u64])
     if sum_s < best.0 { batches } else { best.1 }
 }
 
-/// Columns over the workers, so that what is done for each scenario are plain loops.
+/// Data by column, one entry per worker, so that the work for each scenario is a plain loop.
 struct Rounds<'a> {
     shares: &'a [Share],
     communication: Vec<Communication>,
     compute_s: Vec<f64>,
     powers: Vec<f64>,
-    /// Sums over scenarios of a worker's part in the blame times its factor.
+    /// Sums over scenarios of a worker's blame times its factor.
     blames: Vec<f64>,
 }
 
@@ -64,7 +68,8 @@ impl<'a> Rounds<'a> {
         Self { shares, communication, compute_s: zeros.clone(), powers: zeros.clone(), blames: zeros }
     }
 
-    /// Lays the blame for these batches; the sum over scenarios of when the last finishes.
+    /// Computes the blame for these batches. Returns the sum over scenarios of the time of the slowest
+    /// worker.
     fn lay(&mut self, scenarios: &Scenarios, batches: &[f64], sharpness: u32) -> f64 {
         for ((compute_s, share), batch) in self.compute_s.iter_mut().zip(self.shares).zip(batches) {
             *compute_s = share.curve.time_of(*batch);
@@ -88,7 +93,8 @@ impl<'a> Rounds<'a> {
     }
 }
 
-/// The largest of positive values; in lanes, as `f64::max` one after the other waits for itself.
+/// Returns the largest of positive values. It runs in four lanes because each call of `f64::max` in a row
+/// depends on the one before.
 fn largest(values: &[f64]) -> f64 {
     let (lanes, rest) = values.as_chunks::<4>();
     let larger = |a: f64, b: f64| if a > b { a } else { b };
@@ -101,7 +107,7 @@ fn largest(values: &[f64]) -> f64 {
     tops.iter().chain(rest).fold(0.0, |top, value| larger(top, *value))
 }
 
-/// Raises values, times `scale`, to the power of 2 to the `sharpness`; their sum.
+/// Replaces each value by the value times `scale`, raised to the power 2^`sharpness`. Returns their sum.
 fn raise(values: &mut [f64], scale: f64, sharpness: u32) -> f64 {
     let power = |value: f64| (0..sharpness).fold(value * scale, |power, _| power * power);
     let (lanes, rest) = values.as_chunks_mut::<4>();
@@ -123,7 +129,7 @@ fn raise(values: &mut [f64], scale: f64, sharpness: u32) -> f64 {
     })
 }
 
-/// Divides each batch by the root of its slope over the mean slope.
+/// Divides each batch by the p-th root of the ratio of its slope to the mean slope.
 fn step(problem: &Problem<'_>, batches: &mut [f64], blames: &[f64], sharpness: u32) {
     let even = problem.whole as f64 / batches.len() as f64;
     let width = (SLOPE_SHARE * even).max(problem.quantum as f64);
@@ -135,7 +141,8 @@ fn step(problem: &Problem<'_>, batches: &mut [f64], blames: &[f64], sharpness: u
     let weighted: f64 = slopes.iter().zip(batches.iter()).map(|(slope, batch)| slope * batch).sum();
     let mean = (weighted / problem.whole.max(1) as f64).max(f64::MIN_POSITIVE);
     let root = 0.5f64.powi(sharpness as i32);
-    // From nothing no factor leads back: it counts as half a quantum, which rounds to either.
+    // No factor can increase a batch of 0, so it counts as half a quantum. Rounding can take that to 0 or to
+    // one quantum.
     let least = 0.5 * problem.quantum as f64;
     for (batch, slope) in batches.iter_mut().zip(slopes) {
         let factor = (slope / mean).powf(-root).clamp(1.0 / LARGEST_STEP, LARGEST_STEP);
@@ -143,14 +150,15 @@ fn step(problem: &Problem<'_>, batches: &mut [f64], blames: &[f64], sharpness: u
     }
 }
 
-/// Scales batches such that, cut to the bounds, they sum up to the whole.
+/// Scales the batches so that, clamped to their bounds, they add up to the multiples of the quantum in the
+/// total.
 fn scale(problem: &Problem<'_>, batches: &mut [f64]) {
     let whole = problem.whole as f64;
     let bounds = || problem.floors.iter().zip(&problem.caps).map(|(floor, cap)| (*floor as f64, *cap as f64));
     let (mut low, mut high) = (0.0f64, f64::INFINITY);
     let mut scale = whole / batches.iter().sum::<f64>();
     for _ in 0..SCALING_STEPS {
-        // What the bounds fix, and what scales.
+        // The sum of the batches at a bound, and the sum of the others before scaling.
         let (mut fixed, mut free) = (0.0, 0.0);
         for (batch, (floor, cap)) in batches.iter().zip(bounds()) {
             let scaled = batch * scale;

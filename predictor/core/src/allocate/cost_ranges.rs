@@ -1,19 +1,22 @@
-//! Samples of unequal cost, in their order: each worker takes the next stretch of them.
+//! Contiguous ranges of samples of different cost, in sample order, one range per worker.
 
 use std::collections::BTreeMap;
 
 use super::quantum::{Infeasible, Problem};
 use super::worker::Share;
 
-/// Splits samples of the given costs (tokens, say; finite, >= 0) into contiguous ranges by rank and answers how many
-/// samples each worker takes, such that the last finishes first: the exact optimum over all ways to cut them. A
-/// worker's curve is in units of cost; floors and caps are in samples.
+/// Splits samples into contiguous ranges by rank, so that the slowest worker finishes as early as possible.
 ///
-/// A search on the finish time, as in [`allocate`](super::allocate): at T the ends that the first i workers can reach
-/// are a few ranges of positions, and T is long enough where the last worker can reach the end.
+/// `costs` is the cost of each sample, for example its number of tokens; costs are finite and not negative.
+/// The result is the number of samples of each worker. It is the exact optimum over all ways to cut the
+/// sequence. A worker's curve is in units of cost; floors and caps are in samples.
+///
+/// The function searches the finish time T, as [`allocate`](super::allocate) does. The positions at which the
+/// first i workers can end by T form a few ranges. T is long enough if the last worker can reach the end of
+/// the sequence.
 ///
 /// # Errors
-/// [`Infeasible`] where the floors take more, or the caps hold less, than there are samples.
+/// [`Infeasible`] if the floors add up to more, or the caps to less, than the number of samples.
 pub fn partition(shares: &[Share], costs: &[f64]) -> Result<Vec<u64>, Infeasible> {
     debug_assert!(costs.iter().all(|cost| cost.is_finite() && *cost >= 0.0));
     let problem = Problem::new(shares, costs.len() as u64, 1)?;
@@ -32,7 +35,8 @@ pub fn partition(shares: &[Share], costs: &[f64]) -> Result<Vec<u64>, Infeasible
         Stretch { share, sums: &sums, floor, cap, dearest_floor: dearest[&floor] }
     };
     let stretches: Vec<Stretch<'_>> = shares.iter().enumerate().map(stretch).collect();
-    // Positive floats order as their bits. `high` always reaches the end: by then any stretch is done.
+    // The bits of positive floats have the same order as their values. `high` always reaches the end: any
+    // single range is finished by then.
     let longest = stretches.iter().map(|stretch| stretch.finish_s(0, end)).fold(0.0, f64::max);
     let (mut low, mut high) = (0.0f64.to_bits(), longest.to_bits());
     while low < high {
@@ -48,22 +52,22 @@ pub fn partition(shares: &[Share], costs: &[f64]) -> Result<Vec<u64>, Infeasible
     Ok(cut(&stretches, &reached, end, time_s))
 }
 
-/// A worker, and what it may take of the samples in a row.
+/// A worker, with the data needed to extend its range of samples.
 struct Stretch<'a> {
     share: &'a Share,
-    /// Costs of the first so many samples.
+    /// Prefix sums of the costs: entry n is the cost of the first n samples.
     sums: &'a [f64],
     floor: usize,
     cap: usize,
-    /// What as many samples as the floor cost at most, wherever they begin.
+    /// Maximum cost of `floor` consecutive samples.
     dearest_floor: f64,
 }
 
-/// Positions that can be reached: ranges, both ends included, in rising order and apart.
+/// Reachable positions: disjoint ranges in ascending order, both ends included.
 type Reached = Vec<(usize, usize)>;
 
 impl Stretch<'_> {
-    /// When the samples from `begin` to `end` are done.
+    /// Returns the time at which the worker finishes the samples from `begin` to `end`.
     fn finish_s(&self, begin: usize, end: usize) -> f64 {
         self.finish_cost_s(self.sums[end] - self.sums[begin])
     }
@@ -72,7 +76,8 @@ impl Stretch<'_> {
         self.share.communication.finish_s(self.share.curve.time_of(cost))
     }
 
-    /// The last end that is in time for a stretch from `begin`, where an empty one is.
+    /// Returns the last end of a range from `begin` that finishes by `time_s`. An empty range must finish by
+    /// then.
     fn last_end(&self, begin: usize, time_s: f64) -> usize {
         let most = (self.sums.len() - 1).min(begin.saturating_add(self.cap));
         let more = &self.sums[begin..=most];
@@ -80,7 +85,7 @@ impl Stretch<'_> {
         begin + within.max(1) - 1
     }
 
-    /// The ends that are in time from any of these beginnings.
+    /// Returns the ends of ranges that start at any of these positions and finish by `time_s`.
     fn reach(&self, from: &Reached, time_s: f64) -> Reached {
         let mut ends = Reached::new();
         if self.finish_cost_s(0.0) > time_s {
@@ -106,7 +111,7 @@ impl Stretch<'_> {
     }
 }
 
-/// Adds a range that begins no earlier than those before.
+/// Adds a range whose start is not before the starts of the others.
 fn push(ranges: &mut Reached, range: (usize, usize)) {
     match ranges.last_mut() {
         Some(last) if range.0 <= last.1 + 1 => last.1 = last.1.max(range.1),
@@ -114,7 +119,8 @@ fn push(ranges: &mut Reached, range: (usize, usize)) {
     }
 }
 
-/// What the first 0, 1, 2, .. workers can reach in time; `None` where all together do not reach the end.
+/// Returns the positions that the first 0, 1, 2, ... workers can reach by `time_s`; `None` if all together do
+/// not reach the end.
 fn reach(stretches: &[Stretch<'_>], end: usize, time_s: f64) -> Option<Vec<Reached>> {
     let mut reached = vec![vec![(0, 0)]];
     for stretch in stretches {
@@ -125,14 +131,16 @@ fn reach(stretches: &[Stretch<'_>], end: usize, time_s: f64) -> Option<Vec<Reach
     at_end.then_some(reached)
 }
 
-/// Cuts from the end: each worker takes as few as the ones before it leave.
+/// Cuts the sequence, starting at the end. Each worker gets the smallest range that the workers before it
+/// allow.
 fn cut(stretches: &[Stretch<'_>], reached: &[Reached], end: usize, time_s: f64) -> Vec<u64> {
     let mut end = end;
     let mut batches: Vec<u64> = Vec::with_capacity(stretches.len());
     for (stretch, reached) in stretches.iter().zip(reached).rev() {
         let fits = |begin: &usize| begin + stretch.floor <= end && stretch.last_end(*begin, time_s) >= end;
         let begins = reached.iter().rev().flat_map(|(first, last)| (*first..=*last).rev());
-        // The first beginning that fits is near: the others are only passed to leave room for the floor.
+        // A start that fits is found after a few steps; the positions skipped before it are too close to
+        // `end` for the floor.
         let begin = begins.skip_while(|begin| begin + stretch.floor > end).find(fits).unwrap_or(end);
         batches.push((end - begin) as u64);
         end = begin;

@@ -1,4 +1,4 @@
-//! Splits into few different sizes.
+//! Splits into a limited number of different sizes.
 
 use std::collections::BTreeSet;
 
@@ -6,16 +6,19 @@ use super::exact_split::{allocate, even, finish_s};
 use super::quantum::Infeasible;
 use super::worker::Share;
 
-/// Splits `total` samples into batches of at most `distinct` different sizes where the bounds allow it, and as few as
-/// were found where they do not: for compilers and kernel tuners, that take each new size as a new program.
+/// Splits `total` samples into batches of at most `distinct` different sizes. If the bounds do not allow
+/// that, the result has the smallest number of sizes that was found.
 ///
-/// The plain split is made on ever coarser grids, the quantum doubled each time. Sizes of a coarse grid are among
-/// those of the fine ones, so that few come up over time, too. Of the grids that give few enough sizes the one whose
-/// split finishes first is taken; the even split is in the choice. Not the optimum over all sets of sizes, but never
-/// worse than even.
+/// Compilers and kernel tuners process each new size as a new program, so fewer sizes cost less.
+///
+/// The function computes the exact split with the given quantum, then with the quantum doubled repeatedly. A
+/// multiple of a larger quantum is also a multiple of the smaller ones, so few different sizes appear over
+/// time, too. The even split is also a candidate. Of the candidates with few enough sizes, the one that
+/// finishes first is returned. This is not the optimum over all sets of sizes, but it is never slower than
+/// the even split.
 ///
 /// # Errors
-/// As [`allocate`].
+/// [`Infeasible`] if the floors add up to more, or the caps to less, than the total.
 pub fn few_sizes(
     shares: &[Share],
     total: u64,
@@ -44,7 +47,8 @@ mod tests {
     use super::*;
     use crate::curve::Curve;
 
-    /// By hand: 96 samples at speeds 1, 1.1, 2, 2.1 are 15.5, 17, 31, 32.5; on a grid of 16 they are two sizes.
+    /// Computed by hand: 96 samples at speeds 1, 1.1, 2, 2.1 give 15.5, 17, 31, 32.5. A quantum of 16 gives
+    /// two sizes.
     #[test]
     fn coarser_until_few() {
         let shares = [1.0, 1.1, 2.0, 2.1].map(|speed| Share::new(Curve::at_speed(speed)));

@@ -1,17 +1,23 @@
-//! The exact min-max split: integers `x_i` that minimise `max_i finish_i(x_i)` with `sum x_i = total` exactly, floors,
-//! caps, and every `x_i` a multiple of the quantum (LB-BSP, arXiv 1806.02508 and SoCC 2020).
+//! The exact min-max split: integers `x_i` that minimise `max_i finish_i(x_i)` (LB-BSP, arXiv 1806.02508 and
+//! SoCC 2020).
 //!
-//! A search over the finish time T: at T worker i can do at most `u_i(T)` samples, a non-decreasing step function, so
-//! the smallest T with `sum u_i(T) >= total` is the optimum. Samples that T allows beyond the total (workers that tie)
-//! are not handed out: what would finish last, then the larger batch, then the higher rank goes without.
+//! The batches satisfy:
+//! - their sum is exactly the total,
+//! - each lies between its floor and its cap,
+//! - each is a multiple of the quantum.
 //!
-//! Where the total is no multiple of the quantum (the ragged end of an epoch), one worker takes the remainder on top
-//! of its multiples: the one that finishes it first.
+//! The function searches the finish time T. At T, worker i can do at most `u_i(T)` samples, a non-decreasing
+//! step function. The smallest T with `sum u_i(T) >= total` is the optimum. If workers tie, T allows more
+//! samples than the total. Surplus samples are taken from the worker that would finish last, then from the
+//! larger batch, then from the higher rank.
 //!
-//! The work is put in one order: by the time at which a quantum is done, then by the batch that it completes, then by
-//! rank. The optimal split is the first so many quanta of that order. A few secant steps on real-valued batches land
-//! near it; from there the exact counts decide: the quanta that are missing, or too many, are found by a heap where
-//! they are few and by halving between floating-point numbers where they are not.
+//! If the total is not a multiple of the quantum, as at the ragged end of an epoch, one worker gets the
+//! remainder on top of its multiples: the worker that finishes it first.
+//!
+//! The quanta are ordered by the time at which each is done, then by the batch that it completes, then by
+//! rank. The optimal split is the first `total / quantum` quanta in this order. A few secant steps on
+//! real-valued batches give a T close to the optimum. From there exact counts are used. If few quanta are
+//! missing or surplus, a heap finds them; otherwise a bisection over floating-point numbers does.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,13 +26,13 @@ use super::quantum::{Infeasible, Problem};
 use super::worker::Share;
 use crate::curve::Curve;
 
-/// Secant steps at most; more do not help where many workers end at the very same moment.
+/// Maximum number of secant steps. More do not help if many workers finish at exactly the same time.
 const SECANT_STEPS: usize = 6;
 
-/// Splits `total` samples.
+/// Returns the batches by rank that split `total` samples with the smallest maximum finish time.
 ///
 /// # Errors
-/// [`Infeasible`] where the floors take more, or the caps hold less, than the total.
+/// [`Infeasible`] if the floors add up to more, or the caps to less, than the total.
 pub fn allocate(shares: &[Share], total: u64, quantum: u64) -> Result<Vec<u64>, Infeasible> {
     let problem = Problem::new(shares, total, quantum)?;
     let mut batches = split(&problem);
@@ -34,10 +40,10 @@ pub fn allocate(shares: &[Share], total: u64, quantum: u64) -> Result<Vec<u64>, 
     Ok(batches)
 }
 
-/// The even split within bounds: equal speeds, whatever they are.
+/// Returns the even split within bounds: the exact split for workers of equal speed.
 ///
 /// # Errors
-/// As [`allocate`].
+/// [`Infeasible`] if the floors add up to more, or the caps to less, than the total.
 pub fn even(bounds: &[(u64, Option<u64>)], total: u64, quantum: u64) -> Result<Vec<u64>, Infeasible> {
     let share = |(floor, cap): &(u64, Option<u64>)| Share {
         floor: *floor,
@@ -48,16 +54,16 @@ pub fn even(bounds: &[(u64, Option<u64>)], total: u64, quantum: u64) -> Result<V
     allocate(&shares, total, quantum)
 }
 
-/// When the last worker finishes: the time of the step.
+/// Returns the finish time of the slowest worker in seconds: the step time.
 pub fn finish_s(shares: &[Share], batches: &[u64]) -> f64 {
     shares.iter().zip(batches).map(|(share, batch)| share.finish_s(*batch)).fold(0.0, f64::max)
 }
 
-/// The optimal split of the whole quanta.
+/// Returns the optimal split of the multiples of the quantum in the total.
 pub(super) fn split(problem: &Problem<'_>) -> Vec<u64> {
     let workers = problem.shares.len();
     let few = problem.quantum.saturating_mul(workers as u64);
-    // `high` always holds the total, as the caps do; what is under `low` never does.
+    // The workers can always finish the total by `high`, and never before `low`.
     let (mut low, mut high) = (0.0, f64::MAX);
     let mut time_s = near(problem).clamp(low, high);
     let mut batches = vec![0; workers];
@@ -69,8 +75,9 @@ pub(super) fn split(problem: &Problem<'_>) -> Vec<u64> {
             take_back(problem, &mut batches, sum.saturating_sub(problem.whole));
             return batches;
         }
-        // Where many workers end at the same moment, that moment is what is looked for: every other try is at the edge
-        // of the latest, or the next, finish. The others halve, and end at the smallest time that there is.
+        // If many workers end at the same time, the optimum is that time. So every other attempt is exactly
+        // at the latest or at the next finish time. The attempts in between bisect, so the search ends at the
+        // smallest time.
         time_s = if sum > problem.whole {
             high = problem.latest(&batches).min(time_s);
             high.next_down()
@@ -89,13 +96,15 @@ pub(super) fn split(problem: &Problem<'_>) -> Vec<u64> {
     level(&least, &batches, problem.whole, problem.quantum)
 }
 
-/// Half-way between two times, neither negative, in representable steps: positive floats order as their bits.
+/// Returns the midpoint of two non-negative times, counted in representable numbers: the bits of positive
+/// floats have the same order as their values.
 fn middle(low: f64, high: f64) -> f64 {
     let (low, high) = (low.to_bits(), high.to_bits());
     f64::from_bits(low + high.saturating_sub(low) / 2)
 }
 
-/// A time near the optimum: the root, on real-valued batches, of what all workers do by then less the total.
+/// Returns a time near the optimum: the root, for real-valued batches, of the samples that all workers finish
+/// minus the total.
 fn near(problem: &Problem<'_>) -> f64 {
     let target = problem.whole as f64;
     let even = (problem.whole / problem.shares.len() as u64).max(1);
@@ -123,7 +132,7 @@ fn near(problem: &Problem<'_>) -> f64 {
             (false, true) => low + (high - low) / 2.0,
             (false, false) => 2.0 * low,
         };
-        // From so near the step itself lands near enough.
+        // This close to the root, the step itself is accurate enough.
         if missing.abs() <= close {
             break;
         }
@@ -132,7 +141,8 @@ fn near(problem: &Problem<'_>) -> f64 {
 }
 
 impl Problem<'_> {
-    /// The most whole quanta of every worker by `time_s`, and their sum.
+    /// Stores the largest multiple of the quantum that each worker finishes by `time_s`, and returns their
+    /// sum.
     fn most_of_all(&self, time_s: f64, batches: &mut [u64]) -> u64 {
         let mut sum = 0u64;
         for (i, batch) in batches.iter_mut().enumerate() {
@@ -142,20 +152,21 @@ impl Problem<'_> {
         sum
     }
 
-    /// When the last of the batches is done, of those that could be smaller.
+    /// Returns the latest finish time of the batches that are above their floors.
     fn latest(&self, batches: &[u64]) -> f64 {
         let workers = (0..batches.len()).filter(|i| batches[*i] > self.floors[*i]);
         workers.map(|i| self.shares[i].finish_s(batches[i])).fold(0.0, f64::max)
     }
 
-    /// When the first worker could be done with a quantum more.
+    /// Returns the earliest time at which any worker could finish one more quantum.
     fn next(&self, batches: &[u64]) -> f64 {
         let workers = (0..batches.len()).filter(|i| batches[*i] + self.quantum <= self.caps[*i]);
         workers.map(|i| self.shares[i].finish_s(batches[i] + self.quantum)).fold(f64::INFINITY, f64::min)
     }
 
-    /// What all workers do by `time_s`, to rounding and for real-valued batches; of each whose bounds leave it free
-    /// half a quantum less, which is what whole quanta lose on average.
+    /// Returns the samples that all workers finish by `time_s`, for real-valued batches and up to rounding.
+    /// Half a quantum is subtracted for each worker that is not at a bound: rounding down loses that much on
+    /// average.
     fn nearly_all(&self, time_s: f64) -> f64 {
         let half = 0.5 * self.quantum as f64;
         let bounds = self.floors.iter().zip(&self.caps);
@@ -167,7 +178,7 @@ impl Problem<'_> {
     }
 }
 
-/// Hands out `missing` samples more, the earliest quanta first.
+/// Adds `missing` samples, in the order of the time at which each quantum is done.
 fn top_up(problem: &Problem<'_>, batches: &mut [u64], mut missing: u64) {
     if missing == 0 {
         return;
@@ -185,7 +196,7 @@ fn top_up(problem: &Problem<'_>, batches: &mut [u64], mut missing: u64) {
     }
 }
 
-/// Takes `surplus` samples back, the latest quanta first.
+/// Removes `surplus` samples, the latest quanta first.
 fn take_back(problem: &Problem<'_>, batches: &mut [u64], mut surplus: u64) {
     if surplus == 0 {
         return;
@@ -202,8 +213,11 @@ fn take_back(problem: &Problem<'_>, batches: &mut [u64], mut surplus: u64) {
     }
 }
 
-/// Batches between `least` and `most`, of the given sum, whose largest is as small as can be: they are filled up to a
-/// level, and of those that could pass it by a quantum the lower ranks do. All are multiples of the quantum.
+/// Returns batches between `least` and `most` that add up to `total`, with the largest batch as small as
+/// possible.
+///
+/// The batches are filled up to a common level. Of those that could exceed it by one quantum, the lower ranks
+/// do. All inputs are multiples of the quantum.
 fn level(least: &[u64], most: &[u64], total: u64, quantum: u64) -> Vec<u64> {
     let filled = |level: u64| least.iter().zip(most).map(move |(least, most)| level.clamp(*least, *most));
     let (mut low, mut high) = (0, most.iter().copied().max().unwrap_or(0) / quantum);

@@ -1,24 +1,28 @@
-//! Exchanges of whole quanta between two workers: how the split under uncertainty ends where batches are few quanta.
+//! Exchanges of whole quanta between two workers: the last phase of the split under uncertainty when batches
+//! have few quanta.
 //!
-//! A worker that is often last gives to one that seldom would be, the best of a few pairs at a time, in halving steps.
+//! Samples move from a worker that is often the slowest to one that rarely is. Each time the best of a few
+//! pairs is chosen, and the number of samples is halved step by step.
 
 use super::quantum::Problem;
 use super::scenarios::Scenarios;
 use super::worker::Share;
 
-/// So many givers are tried with so many takers at a time.
+/// Number of giving workers, and of receiving workers, that are tried in one round.
 const PAIRS: usize = 4;
 
-/// A smaller gain is rounding.
+/// Smaller relative gains are rounding errors.
 const MIN_GAIN: f64 = 1e-12;
 
-/// The three last workers of a scenario and when they finish: enough to know who is last without any two.
+/// The three slowest workers of a scenario with their finish times. Three are enough to know the slowest
+/// after any two workers are excluded.
 type Last = [(f64, usize); 3];
 
-/// The most exchanges, tried or made.
+/// Maximum number of rounds, whether an exchange is made or not.
 const MAX_EXCHANGES: usize = 64;
 
-/// Exchanges, from these batches on, while that shortens the mean over scenarios of the time of the step.
+/// Exchanges samples between workers, starting from these batches, as long as the mean step time over the
+/// scenarios decreases.
 pub(super) fn exchange(problem: &Problem<'_>, scenarios: &Scenarios, batches: Vec<u64>) -> Vec<u64> {
     let largest = batches.iter().copied().max().unwrap_or(0);
     let mut steps = (largest / problem.quantum / 4).max(1).next_power_of_two();
@@ -35,7 +39,7 @@ pub(super) fn exchange(problem: &Problem<'_>, scenarios: &Scenarios, batches: Ve
     exchange.batches
 }
 
-/// Batches and who is last with them.
+/// The current batches and the slowest workers of each scenario.
 struct Exchange<'a> {
     problem: &'a Problem<'a>,
     scenarios: &'a Scenarios,
@@ -44,7 +48,7 @@ struct Exchange<'a> {
     last: Vec<Last>,
 }
 
-/// A change of one worker's batch: when it would finish in each scenario.
+/// A change of one worker's batch, with its new finish time in each scenario.
 struct Change {
     worker: usize,
     finishes_s: Vec<f64>,
@@ -58,12 +62,13 @@ impl<'a> Exchange<'a> {
         Self { problem, scenarios, batches, compute_s, last }
     }
 
-    /// The sum over scenarios of the time of the step.
+    /// Returns the sum over scenarios of the step time.
     fn sum_s(&self) -> f64 {
         self.last.iter().map(|last| last[0].0).sum()
     }
 
-    /// Moves so many samples from one worker to another, the best of a few pairs, if that helps.
+    /// Moves `samples` samples from one worker to another, the best of a few pairs. Returns whether that
+    /// reduced the time.
     fn improve(&mut self, samples: u64) -> bool {
         let givers = first_few(self.relief(samples));
         let takers = first_few(self.burden(samples));
@@ -93,7 +98,7 @@ impl<'a> Exchange<'a> {
         self.compute_s[worker] = self.problem.shares[worker].curve.time(batch);
     }
 
-    /// Who is last, after these two changed.
+    /// Updates the slowest workers of each scenario after these two workers changed.
     fn rank(&mut self, giver: usize, taker: usize) {
         let shares = self.problem.shares;
         for (last, factors) in self.last.iter_mut().zip(self.scenarios.rows()) {
@@ -106,7 +111,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// By how much the sum of the maxima changes where a worker gives.
+    /// Returns the change of the sum of step times for each worker that can give samples.
     fn relief(&self, samples: u64) -> Vec<(f64, usize)> {
         let shares = self.problem.shares;
         let mut relief = vec![0.0; shares.len()];
@@ -122,7 +127,7 @@ impl<'a> Exchange<'a> {
         (0..shares.len()).filter(gives).map(|i| (relief[i], i)).collect()
     }
 
-    /// By how much it changes where a worker takes.
+    /// Returns the change of the sum of step times for each worker that can receive samples.
     fn burden(&self, samples: u64) -> Vec<(f64, usize)> {
         let shares = self.problem.shares;
         let mut burden = vec![0.0; shares.len()];
@@ -147,7 +152,7 @@ impl<'a> Exchange<'a> {
         Change { worker, finishes_s: self.scenarios.rows().map(finish_s).collect() }
     }
 
-    /// By how much the sum of the maxima changes with both changes.
+    /// Returns the change of the sum of step times if both changes are made.
     fn gain(&self, a: &Change, b: &Change) -> f64 {
         let finishes = a.finishes_s.iter().zip(&b.finishes_s).zip(&self.last);
         finishes.map(|((x, y), last)| x.max(*y).max(without(last, a.worker, b.worker)) - last[0].0).sum()
@@ -183,7 +188,7 @@ fn insert(last: &mut Last, finish_s: f64, worker: usize) {
     }
 }
 
-/// When the last worker finishes but for these two.
+/// Returns the finish time of the slowest worker, ignoring workers `a` and `b`.
 fn without(last: &Last, a: usize, b: usize) -> f64 {
     last.iter().find(|(_, i)| *i != a && *i != b).map_or(f64::NEG_INFINITY, |(finish_s, _)| *finish_s)
 }

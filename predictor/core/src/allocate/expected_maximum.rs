@@ -1,13 +1,15 @@
-//! The split under uncertainty: the smallest expected maximum, not the smallest maximum of expectations.
+//! The split under uncertainty: it minimises the expected maximum, not the maximum of expectations.
 //!
-//! Over scenarios w with factors `f_wi` the expected time of the step is `mean_w max_i finish_i(f_wi *
-//! curve_i(x_i))`: a sample average of a stochastic program (Kleywegt, Shapiro, Homem-de-Mello 2002). It is convex
-//! where the curves are. Rounds of blame come near its minimum on real-valued batches, exchanges of single quanta where
-//! batches are of so few that rounding matters.
+//! Over scenarios w with factors `f_wi` the expected step time is `mean_w max_i finish_i(f_wi *
+//! curve_i(x_i))`. This is a sample average approximation of a stochastic program (Kleywegt, Shapiro,
+//! Homem-de-Mello 2002). It is convex if the curves are. A fixed-point iteration (`blame`) comes close to its
+//! minimum on real-valued batches. If batches have so few quanta that rounding matters, exchanges of single
+//! quanta follow.
 //!
-//! A minimum over recent scenarios is fitted to them, to chance as well as to what will come again, and does worse on
-//! others than on them. So the split goes from the plain one towards it only as far as the gain is beyond its standard
-//! error: not at all where the gain could be chance. On the way the expected time falls, as it is convex.
+//! A minimum over recent scenarios is fitted to them, including their noise, and performs worse on other
+//! iterations. So the result lies between the plain split and the fitted one. It moves towards the fitted one
+//! only by the part of the gain that exceeds its standard error, and not at all if the gain could be chance.
+//! On this way the expected time decreases because it is convex.
 
 use super::blame::blame;
 use super::exact_split::split;
@@ -16,21 +18,23 @@ use super::quantum::{Infeasible, Problem};
 use super::scenarios::Scenarios;
 use super::worker::Share;
 
-/// The most workers that are weighed against each other; more get the plain split.
+/// Maximum number of workers; more get the plain split.
 pub const MAX_WORKERS: usize = 256;
 
-/// With so many quanta for each worker, on average, rounding to them costs nothing that counts.
+/// Average number of quanta per worker from which rounding to quanta has no notable cost.
 const FINE: u64 = 16;
 
-/// Parts of a quantum that are less apart are the same.
+/// Rounding losses that differ by less than this part of a quantum count as equal.
 const ALIKE: f64 = 1e-6;
 
-/// Splits `total` samples such that the expected time of the step over the scenarios is small: never larger than that
-/// of [`allocate`](super::allocate), and its very split where there are no scenarios or more than [`MAX_WORKERS`]
-/// workers.
+/// Splits `total` samples so that the expected step time over the scenarios is small. It is never larger than
+/// with [`allocate`](super::allocate).
+///
+/// Without scenarios, and with more than [`MAX_WORKERS`] workers, the result is the same as that from
+/// `allocate`.
 ///
 /// # Errors
-/// As [`allocate`](super::allocate).
+/// [`Infeasible`] if the floors add up to more, or the caps to less, than the total.
 pub fn allocate_expected(
     shares: &[Share],
     scenarios: &Scenarios,
@@ -58,20 +62,20 @@ pub fn allocate_expected(
     Ok(if expected_s(&weighed) < expected_s(&plain) { weighed } else { plain })
 }
 
-/// Near the smallest expected time over these scenarios, in whole quanta.
+/// Returns a split with nearly the smallest expected time over these scenarios, in whole quanta.
 fn fit(problem: &Problem<'_>, scenarios: &Scenarios, plain: &[u64]) -> Vec<u64> {
     let blamed = to_quanta(problem, &blame(problem, scenarios, plain));
     if problem.whole / problem.quantum >= FINE.saturating_mul(plain.len() as u64) {
         return blamed;
     }
-    // Curves with steps are not convex: what is near may depend on where one comes from.
+    // Curves with steps are not convex, so the result can depend on the starting point.
     let from_plain = exchange(problem, scenarios, plain.to_vec());
     let from_blamed = exchange(problem, scenarios, blamed);
     let expected_s = |batches: &[u64]| scenarios.expected_finish(problem.shares, batches);
     if expected_s(&from_blamed) < expected_s(&from_plain) { from_blamed } else { from_plain }
 }
 
-/// The part of the mean gain of `fitted` over `plain` that is beyond its standard error; 0 to 1.
+/// Returns the part of the mean gain of `fitted` over `plain` that exceeds its standard error; 0 to 1.
 fn beyond_chance(scenarios: &Scenarios, shares: &[Share], plain: &[u64], fitted: &[u64]) -> f64 {
     let each = || scenarios.finishes(shares, plain).zip(scenarios.finishes(shares, fitted));
     let gains = || each().map(|(plain_s, fitted_s)| plain_s - fitted_s);
@@ -85,8 +89,10 @@ fn beyond_chance(scenarios: &Scenarios, shares: &[Share], plain: &[u64], fitted:
     (1.0 - standard_error / mean).max(0.0)
 }
 
-/// Amounts in whole quanta, within the bounds: rounded down, then what is left to those that lost most by
-/// it; of those that lost alike to who would finish first, then by rank.
+/// Rounds amounts to whole quanta within the bounds.
+///
+/// Amounts are rounded down. The missing samples go first to the workers that lost most by rounding. Ties go
+/// to the worker that would finish first, then to the lower rank.
 fn to_quanta(problem: &Problem<'_>, amounts: &[f64]) -> Vec<u64> {
     let quantum = problem.quantum;
     let bounds = problem.floors.iter().zip(&problem.caps);
@@ -94,14 +100,15 @@ fn to_quanta(problem: &Problem<'_>, amounts: &[f64]) -> Vec<u64> {
         (*amount as u64 / quantum * quantum).clamp(*floor, *cap)
     };
     let mut batches: Vec<u64> = amounts.iter().zip(bounds).map(down).collect();
-    // Amounts between two splits of whole quanta often lose alike, but for the order in which sums were rounded.
+    // Amounts between two splits in whole quanta often have equal losses, except for rounding errors of the
+    // sums.
     let lost = |i: usize| ((amounts[i] - batches[i] as f64) / quantum as f64 / ALIKE).round() as i64;
     let next_s = |i: usize| problem.shares[i].finish_s(batches[i] + quantum);
     let mut order: Vec<(i64, f64, usize)> = (0..amounts.len()).map(|i| (lost(i), next_s(i), i)).collect();
     order.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
     let most_lost: Vec<usize> = order.into_iter().map(|(_, _, i)| i).collect();
     let mut sum = batches.iter().fold(0u64, |sum, batch| sum.saturating_add(*batch));
-    // The bounds hold the whole, so that there is always one that can take or give.
+    // The total is within the sums of the bounds, so some worker can always give or receive.
     while sum < problem.whole {
         for i in &most_lost {
             if sum < problem.whole && batches[*i] < problem.caps[*i] {

@@ -1,12 +1,13 @@
-//! Shares of the global batch: who takes how many samples.
+//! Splits of the global batch: the number of samples for each worker.
 //!
-//! - `worker`: one worker, as a split sees it: its curve, its communication, its bounds
-//! - `quantum`: floors, caps and the total in whole quanta, and the worker that takes the remainder
-//! - `exact_split`: the split whose slowest worker finishes first
-//! - `scenarios`: how the coming iteration may differ from its forecast
-//! - `expected_maximum`: the split with a small expected time of the slowest worker
-//! - `allowed_sizes`, `distinct_sizes`: splits into given sizes, or into few of them
-//! - `cost_ranges`: contiguous ranges of samples that cost differently
+//! - `worker`: one worker as an input of a split: its curve, its communication and its bounds
+//! - `quantum`: floors, caps and the total in multiples of the quantum, and the worker that gets the
+//!   remainder
+//! - `exact_split`: the split with the smallest maximum finish time
+//! - `scenarios`: the distribution of forecast errors in the next iteration
+//! - `expected_maximum`: a split with a small expected time of the slowest worker
+//! - `allowed_sizes`, `distinct_sizes`: splits into given sizes, or into a limited number of sizes
+//! - `cost_ranges`: contiguous ranges of samples of different cost
 
 mod allowed_sizes;
 mod blame;

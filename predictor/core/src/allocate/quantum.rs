@@ -1,18 +1,18 @@
-//! A split whose bounds were checked.
+//! The bounds of a split, checked and in multiples of the quantum.
 
 use super::worker::Share;
 
-/// The bounds cannot hold the total.
+/// The floors add up to more, or the caps to less, than the total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{total} samples over {workers} workers: floors take {floors}, caps hold {}", caps_in_words(*.caps))]
+#[error("cannot split {total} samples over {workers} workers: floors require {floors}, caps allow {}; change the bounds or global_batch", caps_in_words(*.caps))]
 pub struct Infeasible {
-    /// What was to be split.
+    /// Number of samples to split.
     pub total: u64,
-    /// Over how many workers.
+    /// Number of workers.
     pub workers: usize,
-    /// The floors together, in multiples of the quantum.
+    /// Sum of the floors, each rounded up to a multiple of the quantum.
     pub floors: u64,
-    /// The caps together, in multiples of the quantum; `None` where some worker has no cap.
+    /// Sum of the caps, each rounded down to a multiple of the quantum; `None` if any worker has no cap.
     pub caps: Option<u64>,
 }
 
@@ -20,14 +20,15 @@ fn caps_in_words(caps: Option<u64>) -> String {
     caps.map_or_else(|| "any number".into(), |caps| caps.to_string())
 }
 
-/// Workers and their bounds: floors and caps are multiples of the quantum and hold the total.
+/// Workers and their bounds. Floors and caps are multiples of the quantum, and the total lies between their
+/// sums.
 pub(super) struct Problem<'a> {
     pub shares: &'a [Share],
     pub floors: Vec<u64>,
     pub caps: Vec<u64>,
-    /// What is to be split, in whole quanta.
+    /// The part of the total that is a multiple of the quantum.
     pub whole: u64,
-    /// What the total has beyond them.
+    /// The rest of the total, less than one quantum.
     pub remainder: u64,
     pub quantum: u64,
 }
@@ -36,7 +37,7 @@ impl<'a> Problem<'a> {
     pub fn new(shares: &'a [Share], total: u64, quantum: u64) -> Result<Self, Infeasible> {
         let quantum = quantum.max(1);
         let remainder = total % quantum;
-        // Thousands of divisions by 1 are worth leaving out.
+        // A quantum of 1 is the common case, so the division is skipped.
         let up = |samples: u64| {
             if quantum == 1 { samples } else { samples.div_ceil(quantum).saturating_mul(quantum) }
         };
@@ -50,7 +51,8 @@ impl<'a> Problem<'a> {
             floors: floors.iter().fold(0u64, |sum, floor| sum.saturating_add(*floor)),
             caps: shares.iter().try_fold(0u64, |sum, share| Some(sum.saturating_add(capped(share)?))),
         };
-        // One worker more than full by less than a quantum would pass its cap, so the remainder needs a quantum free.
+        // The remainder goes to one worker on top of its multiples. It must not exceed that worker's cap, so
+        // the caps must leave room for one more quantum.
         let whole = total - remainder;
         let needed = whole.saturating_add(if remainder > 0 { quantum } else { 0 });
         let crossed = floors.iter().zip(&caps).any(|(floor, cap)| floor > cap);
@@ -58,21 +60,23 @@ impl<'a> Problem<'a> {
         if shares.is_empty() || crossed || infeasible.floors > total || !held {
             return Err(infeasible);
         }
-        // A cap beyond the total says nothing, and short caps keep the search short.
+        // A cap above the total has no effect. Lowering it shortens the search.
         let caps = caps.iter().map(|cap| (*cap).min(needed)).collect();
         Ok(Self { shares, floors, caps, whole, remainder, quantum })
     }
 
-    /// The most whole quanta that worker `i` can do by `time_s`, in samples; its floor at least.
+    /// Returns the largest multiple of the quantum that worker `i` finishes by `time_s`, in samples, and at
+    /// least its floor.
     pub fn most(&self, i: usize, time_s: f64) -> u64 {
         let most = self.shares[i].batch_within(time_s, self.caps[i]);
         whole_quanta(most, self.quantum).max(self.floors[i])
     }
 
-    /// Gives the remainder to whoever finishes it first: the smaller batch, then the lower rank, where they tie.
+    /// Adds the remainder to the worker that finishes it first. Ties go to the smaller batch, then to the
+    /// lower rank.
     ///
-    /// Exact on top of an optimal split of the whole quanta: either some worker can take a remainder within that
-    /// split's finish time, or every further quantum, and with it every other split, ends later than this.
+    /// The result is exact if the whole quanta are split optimally. Either a worker finishes the remainder
+    /// within the finish time of that split, or every split needs more time, and this one needs the least.
     pub fn add_remainder(&self, batches: &mut [u64]) {
         if self.remainder == 0 {
             return;

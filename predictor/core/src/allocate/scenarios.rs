@@ -1,27 +1,32 @@
-//! How the coming iteration may differ from its forecast: as recent ones did.
+//! Scenarios for the next iteration, taken from the forecast errors of recent iterations.
 
 use super::exact_split::finish_s;
 use super::worker::{Communication, Share};
 
-/// The most scenarios that are kept: the newest. As many as the forecaster keeps residuals.
+/// Maximum number of scenarios; the newest are kept. It equals the number of residuals that the forecaster
+/// keeps.
 pub const MAX_SCENARIOS: usize = 128;
 
-/// Fewer iterations in common say too little of a joint distribution.
+/// Minimum number of common iterations: fewer do not describe a joint distribution.
 pub const MIN_SCENARIOS: usize = 8;
 
-/// Factors by which compute may take longer than forecast: one for each worker in each scenario. Workers that slow down
-/// together do so in the scenarios too: a scenario is an iteration that was.
+/// Factors by which compute can take longer than forecast: one per worker and scenario.
+///
+/// Each scenario is a past iteration, so workers that slow down together also do so in the scenarios.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Scenarios {
     workers: usize,
-    /// Row by row: the factors of all workers in a scenario.
+    /// The factors of all workers in the first scenario, then in the second, and so on.
     factors: Vec<f64>,
 }
 
 impl Scenarios {
-    /// From the residuals of each worker, by rank: actual less forecast log speed, finite, the oldest first. Each
-    /// worker's newest belongs to the same iteration; what only some workers have is left out. None where fewer than
-    /// [`MIN_SCENARIOS`] iterations are common to all.
+    /// Builds scenarios from the residuals of each worker, by rank.
+    ///
+    /// A residual is actual minus forecast log speed; it must be finite. Each worker's residuals are ordered
+    /// from oldest to newest, and the newest residuals of all workers belong to the same iteration.
+    /// Iterations that some workers lack are ignored. The result is empty if fewer than [`MIN_SCENARIOS`]
+    /// iterations are common to all workers.
     pub fn from_residuals(residuals: &[impl AsRef<[f64]>]) -> Self {
         let common = residuals.iter().map(|worker| worker.as_ref().len()).min().unwrap_or(0);
         let count = common.min(MAX_SCENARIOS);
@@ -35,22 +40,22 @@ impl Scenarios {
         Self { workers: residuals.len(), factors }
     }
 
-    /// How many.
+    /// Number of scenarios.
     pub fn len(&self) -> usize {
         self.factors.len().checked_div(self.workers).unwrap_or(0)
     }
 
-    /// Whether there are none: the forecast is taken as certain.
+    /// Whether there are no scenarios. The forecast is then treated as exact.
     pub fn is_empty(&self) -> bool {
         self.factors.is_empty()
     }
 
-    /// The factors of each scenario, by rank.
+    /// Returns the factors of each scenario, by rank.
     pub(crate) fn rows(&self) -> impl Iterator<Item = &[f64]> {
         self.factors.chunks_exact(self.workers.max(1))
     }
 
-    /// The mean over scenarios of the time of the step; without scenarios the time of the step as forecast.
+    /// Returns the mean step time over the scenarios in seconds, or the forecast step time without scenarios.
     /// Shares and batches are by rank.
     pub fn expected_finish(&self, shares: &[Share], batches: &[u64]) -> f64 {
         let (sum, count) = self
@@ -59,7 +64,7 @@ impl Scenarios {
         if count == 0 { finish_s(shares, batches) } else { sum / f64::from(count) }
     }
 
-    /// The time of the step in each scenario.
+    /// Returns the step time in each scenario, in seconds.
     pub fn finishes<'a>(
         &'a self,
         shares: &'a [Share],
@@ -68,7 +73,8 @@ impl Scenarios {
         debug_assert!(self.is_empty() || self.workers == shares.len());
         let compute_s: Vec<f64> =
             shares.iter().zip(batches).map(|(share, batch)| share.curve.time(*batch)).collect();
-        // Columns, and no `f64::max`, which minds NaN: splits call this some hundred thousand times.
+        // Data is by column, and `f64::max` is avoided because it handles NaN: a split calls this several
+        // hundred thousand times.
         let communication: Vec<Communication> = shares.iter().map(|share| share.communication).collect();
         self.rows().map(move |factors| {
             let each = factors.iter().zip(&compute_s).zip(&communication);

@@ -12,7 +12,7 @@ proptest! {
         prop_assert!(high - low <= quantum, "{batches:?}");
     }
 
-    /// Also where all batches up to the saturation point end at the same moment.
+    /// Also if all batches up to the saturation point end at the same time.
     #[test]
     fn equal_gpus_split_evenly(workers in 1usize..40, total in 0u64..5000, saturation in 1u64..500) {
         let share = Share::new(Curve::saturating(1.0, saturation, 0.01));
@@ -30,12 +30,12 @@ proptest! {
         prop_assert!(by_speed.is_sorted_by_key(|(_, batch)| *batch));
     }
 
-    /// With speeds that do not tie, who is listed where does not matter.
+    /// The order of the workers does not matter if their speeds do not tie.
     #[test]
     fn permuting_workers_permutes_the_answer(
         speeds in prop::collection::btree_set(1u32..100_000, 1..20), total in 0u64..10_000, turn in 0usize..20
     ) {
-        // Irregular speeds and a batch for everybody, so that finish times hardly ever tie.
+        // Irregular speeds and at least one sample per worker make ties of finish times very rare.
         let share = |speed: &u32| Share { floor: 1, ..Share::new(Curve::at_speed(f64::from(*speed).sqrt())) };
         let total = total + speeds.len() as u64;
         let mut shares: Vec<Share> = speeds.iter().map(share).collect();
@@ -53,8 +53,8 @@ fn paces_one_two_two_four() {
     assert_eq!(allocate(&shares, 288, 1).unwrap(), [32, 64, 64, 128]);
 }
 
-/// By hand. The sync of 1 s begins after half of the compute of worker 1: up to 2 s of compute it ends at c/2 + 1,
-/// later with the compute.
+/// Computed by hand. The exchange of 1 s begins after half of the compute of worker 1. With up to 2 s of
+/// compute it ends at c/2 + 1, later with the compute.
 #[test]
 fn communication_hides_behind_compute() {
     let communication = Communication { exposed_s: 0.5, hidden_s: 1.0, begins: 0.5 };
@@ -62,7 +62,7 @@ fn communication_hides_behind_compute() {
     assert_eq!([0, 4, 8, 12].map(|batch| share.finish_s(batch)), [1.5, 2.0, 2.5, 3.5]);
     assert_eq!([1.4, 1.5, 2.0, 2.5, 3.5].map(|time_s| share.batch_within(time_s, 100)), [0, 0, 4, 8, 12]);
     let shares = [Share::new(Curve::at_speed(4.0)), share];
-    assert_eq!(allocate(&shares, 18, 1).unwrap(), [10, 8], "both end after 2.5 s");
+    assert_eq!(allocate(&shares, 18, 1).unwrap(), [10, 8], "both finish after 2.5 s");
 }
 
 #[test]
@@ -71,7 +71,10 @@ fn bounds_that_cannot_hold_the_batch_are_named() {
     let shares = [capped(10), capped(7)];
     let error = allocate(&shares, 18, 1).unwrap_err();
     assert_eq!((error.total, error.caps), (18, Some(17)));
-    assert_eq!(error.to_string(), "18 samples over 2 workers: floors take 0, caps hold 17");
+    assert_eq!(
+        error.to_string(),
+        "cannot split 18 samples over 2 workers: floors require 0, caps allow 17; change the bounds or global_batch"
+    );
     assert!(allocate(&shares, 17, 1).is_ok());
     assert!(allocate(&[], 17, 1).is_err());
 }
@@ -85,5 +88,8 @@ fn large_problems_are_exact_too() {
     assert_eq!(batches.iter().sum::<u64>(), 1_000_000);
     let worst = finish_s(&shares, &batches);
     let next = shares.iter().zip(&batches).map(|(share, batch)| share.finish_s(batch + 1));
-    assert!(next.fold(f64::INFINITY, f64::min) >= worst, "nobody could have taken a sample off the last");
+    assert!(
+        next.fold(f64::INFINITY, f64::min) >= worst,
+        "no worker could have relieved the slowest of a sample"
+    );
 }

@@ -1,25 +1,28 @@
-//! One step ahead of a worker's contention: what a form of curve is judged by.
+//! One-step-ahead forecasts of a worker's contention. They are used to evaluate forms of a curve.
 
 use serde::{Deserialize, Serialize};
 
-/// Step of the two averages that a level returns to: over a few iterations, and over many.
+/// Steps of two exponential averages of the level: over a few iterations, and over many.
 const STEPS: [f64; 2] = [0.3, 0.03];
 
-/// Old iterations fade from the coefficients by this factor.
+/// Forgetting factor of the recursive least squares.
 const FORGETTING: f64 = 0.995;
 
-/// The coefficients at first: the last value, or what is expected where something is.
+/// Initial coefficients: the forecast is the last value plus the expected change, if one is given.
 const FIRST: [f64; 3] = [0.0, 0.0, 1.0];
 
-/// How uncertain they are at first: that a forecast says what it says is doubted less.
+/// Initial variances of the coefficients. The variance for the expected change is smaller, since it is
+/// trusted more.
 const UNCERTAINTY: [f64; 3] = [10.0, 10.0, 1.0];
 
-/// Errors beyond so many scales weigh less in the coefficients, as their inverse (Huber).
+/// Errors beyond this number of scales get a weight that is inversely proportional to the error (Huber).
 const HUBER: f64 = 2.0;
 
-/// Forecasts the log level of contention: `l + c0 (fast - l) + c1 (slow - l) + c2 z`, with l the last level, two
-/// averages of it, and z the change that others expect. The coefficients come by recursive least squares: without z a
-/// random walk has c = 0, independent noise c1 = 1, and AR(1) is between.
+/// Forecasts the log level of contention as `l + c0 (fast - l) + c1 (slow - l) + c2 z`.
+///
+/// Here l is the last level, `fast` and `slow` are two averages of it, and z is the change that the caller
+/// expects. The coefficients are estimated by recursive least squares. Without z a random walk has c = 0,
+/// independent noise has c1 = 1, and AR(1) is in between.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Contention {
     last: f64,
@@ -42,12 +45,12 @@ impl Contention {
         [fast, slow, change]
     }
 
-    /// The level that comes next, where others expect this change.
+    /// Returns the forecast of the next level, given the change that the caller expects.
     pub fn forecast(&self, change: f64) -> f64 {
         self.last + dot(&self.coefficients, &self.pulls(change))
     }
 
-    /// Takes the level that came; `scale` is how far off forecasts usually are.
+    /// Updates the forecaster with an observed level. `scale` is the usual size of a forecast error.
     pub fn observe(&mut self, level: f64, change: f64, scale: f64) {
         let error = level - self.forecast(change);
         let pulls = self.pulls(change);
@@ -62,7 +65,7 @@ impl Contention {
                 *entry -= gain[i] * gain[j] / divisor;
             }
         }
-        // Without pulls nothing is learned, and what is known must not fade for ever.
+        // If all regressors are near 0, nothing is learned. The covariance must then not grow without limit.
         if (0..UNCERTAINTY.len()).all(|i| self.covariance[i][i] <= FORGETTING * UNCERTAINTY[i]) {
             self.covariance = self.covariance.map(|row| row.map(|entry| entry / FORGETTING));
         }
@@ -84,7 +87,8 @@ mod tests {
 
     use super::*;
 
-    /// By hand: from level 0 comes 1, where the averages are .3 and .03 then; the pulls are -.7 and -.97.
+    /// Computed by hand: after level 0 comes 1. The averages are then 0.3 and 0.03, and the regressors -0.7
+    /// and -0.97.
     #[test]
     fn the_last_value_at_first() {
         let mut contention = Contention::new(0.0);
@@ -92,9 +96,12 @@ mod tests {
         contention.observe(1.0, 0.0, 1.0);
         assert_eq!(contention.forecast(0.0), 1.0);
         contention.observe(0.03, 0.0, 1.0);
-        assert!(contention.coefficients[1] > contention.coefficients[0], "it fell back to the slow average");
+        assert!(
+            contention.coefficients[1] > contention.coefficients[0],
+            "the level returned to the slow average"
+        );
         let change = contention.forecast(0.5) - contention.forecast(0.0);
-        assert_eq!(change, 0.5, "an expected change is believed at first");
+        assert_eq!(change, 0.5, "at first an expected change counts in full");
     }
 
     #[test]
@@ -108,6 +115,6 @@ mod tests {
         }
         let late = &forecasts[200..];
         let mean = late.iter().sum::<f64>() / late.len() as f64;
-        assert!(mean < 0.1, "the last value would be off by .25, not by {mean}");
+        assert!(mean < 0.1, "the last value has an error of 0.25, the forecast {mean}");
     }
 }

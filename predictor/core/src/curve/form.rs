@@ -1,4 +1,4 @@
-//! The forms of curve that are weighed against each other.
+//! Candidate forms of a curve.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,30 +7,30 @@ use super::shape::Curve;
 /// Fixed shares of a linear form.
 const FIXED_SHARES: [f64; 12] = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95];
 
-/// Fixed shares of a form that saturates: how flat it is beyond its saturation point.
+/// Fixed shares of a saturating form. They determine the slope beyond the saturation point.
 const FIXED_SHARES_SATURATING: [f64; 3] = [0.0, 0.25, 0.5];
 
-/// Saturation points lie at the reference times the square root of 2 to the power of -STEPS to STEPS.
+/// Number of saturation points on either side of the reference: the reference times the square root of 2 to
+/// the power of -STEPS to STEPS.
 const SATURATION_STEPS: i32 = 8;
 
-/// What a fixed share of 1 would cost in log likelihood before anything was seen: proportional is what is believed
-/// first.
+/// Prior cost in log likelihood of a fixed share of 1: the prior favours a proportional form.
 const PRIOR_FIXED: f64 = 3.0;
 
-/// What a saturation point costs before anything was seen.
+/// Prior cost in log likelihood of a saturation point.
 const PRIOR_SATURATING: f64 = 2.0;
 
 /// `time(x) / time(unit) = f + (1 - f) max(x, s) / max(unit, s)`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Form {
-    /// f: share of the time at the unit that is fixed.
+    /// f: share of the time at the unit that does not depend on the batch.
     pub fixed_share: f64,
     /// s: samples up to which time is flat; 0 for a straight line.
     pub saturation: u64,
 }
 
 impl Form {
-    /// All forms around a unit, in a fixed order: lines first.
+    /// Returns all forms around a unit, in a fixed order: lines first.
     pub fn all(unit: u64) -> impl Iterator<Item = Self> {
         let lines = FIXED_SHARES.map(|fixed_share| Self { fixed_share, saturation: 0 });
         let saturating = (-SATURATION_STEPS..=SATURATION_STEPS).flat_map(move |step| {
@@ -40,7 +40,7 @@ impl Form {
         lines.into_iter().chain(saturating)
     }
 
-    /// Its cost in log likelihood before anything was seen.
+    /// Returns the prior cost in log likelihood.
     pub fn prior(&self) -> f64 {
         PRIOR_FIXED * self.fixed_share + if self.saturates() { PRIOR_SATURATING } else { 0.0 }
     }
@@ -49,7 +49,7 @@ impl Form {
         self.saturation > 0
     }
 
-    /// The curve of this form that takes 1 for `unit` samples.
+    /// Returns the curve of this form that takes a time of 1 for `unit` samples.
     pub fn curve(&self, unit: u64) -> Curve {
         let (unit, saturation) = (unit as f64, self.saturation as f64);
         let per_sample = (1.0 - self.fixed_share) / unit.max(saturation);

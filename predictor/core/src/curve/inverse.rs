@@ -1,7 +1,10 @@
-//! The inverse of a step function over whole numbers, from a guess that rounding may have moved.
+//! The inverse of a step function over integers, starting from a guess that can be off by rounding.
 
-/// The largest number up to `most` that fits, where 0 always does and nothing fits above what does not. Doubling steps
-/// from `guess`, then halving: two calls where the guess is right, and never more than two for each bit of `most`.
+/// Returns the largest number up to `most` that fits.
+///
+/// 0 must fit, and if a number does not fit, no larger number may fit. The function doubles its steps from
+/// `guess`, then bisects. It makes two calls to `fits` if the guess is right, and never more than two for
+/// each bit of `most`.
 #[inline]
 pub fn largest(guess: f64, most: u64, fits: impl Fn(u64) -> bool) -> u64 {
     let guess = if guess >= most as f64 { most } else { guess as u64 };

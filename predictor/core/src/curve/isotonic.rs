@@ -1,11 +1,11 @@
-//! The nearest times that never fall (pool adjacent violators, Ayer et al. 1955).
+//! Isotonic regression (pool adjacent violators, Ayer et al. 1955).
 
-/// Points by rising size, one for each size, with times that never fall and are nearest to the given ones in least
-/// squares, each measurement weighing alike.
+/// Returns points by ascending size, one per size, with non-decreasing times. The times have the smallest
+/// squared distance to the given times; each measurement has the same weight.
 pub fn isotonic(points: &[(u64, f64)]) -> Vec<(u64, f64)> {
     let mut sorted = points.to_vec();
     sorted.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    // Blocks of neighbours that share a level: the sizes, the sum of the times, their number.
+    // Blocks of neighbours with a common level: the sizes, the sum of the times, and their number.
     let mut blocks: Vec<(Vec<u64>, f64, f64)> = Vec::with_capacity(sorted.len());
     for (size, time_s) in sorted {
         match blocks.last_mut() {
@@ -34,8 +34,8 @@ pub fn isotonic(points: &[(u64, f64)]) -> Vec<(u64, f64)> {
 mod tests {
     use super::*;
 
-    /// By hand: 3 and 1 pool to 2, which falls below 2.5 before them, so that three pool to 6.5 / 3; 4 and 6 are one
-    /// size.
+    /// Computed by hand: 3 and 1 are pooled to 2. That is below the 2.5 before them, so the three are pooled
+    /// to 6.5 / 3. 4 and 6 are times of the same size.
     #[test]
     fn neighbours_that_fall_are_pooled() {
         let level = 6.5 / 3.0;

@@ -1,15 +1,21 @@
-//! Learning the form of a curve from what a job runs.
+//! Learns the form of a curve while a job runs.
 //!
-//! `t = s * curve(x)`, and s, the contention, is strongly autocorrelated. An allocator evens out times, so a worker's
-//! batches are small exactly while it is slow: a regression of times on batches would find that time hardly depends
-//! on the batch. So forms are judged by prediction error (Ljung, *System Identification*, 1999, chapter 13 on closed
-//! loops): under each form of a grid the times seen imply a contention, a small model of its own forecasts that one
-//! step ahead, and the form whose forecasts are best is believed. What a batch was chosen by lies in the past, or is
-//! in the forecast that the allocator had, and both are known here too: the error does not depend on the choice, and
-//! the loop does not bias the answer.
+//! In `t = s * curve(x)` the contention s is strongly autocorrelated. An allocator balances times, so a
+//! worker's batches are small exactly while it is slow. A regression of times on batches would find that time
+//! hardly depends on the batch.
 //!
-//! Errors count by a Student t likelihood, so that outliers say little; weights are exponential in the sum of their
-//! logarithms, over a prior that favours proportional; the answer is the posterior mean within the best family.
+//! Therefore forms are evaluated by prediction error (Ljung, *System Identification*, 1999, chapter 13 on
+//! closed loops). For each form of a grid:
+//! - The observed times imply a contention.
+//! - A small model forecasts this contention one step ahead.
+//! - The form with the smallest forecast errors is used.
+//!
+//! A batch is chosen from past observations and from the allocator's forecast, and both are known here. So
+//! the error does not depend on the choice of batch, and the closed loop does not bias the result.
+//!
+//! Errors have a Student t likelihood, so that outliers have little weight. A form's weight is exponential in
+//! its summed log likelihood, with a prior that favours the proportional form. The result is the posterior
+//! mean within the best family.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +23,7 @@ use super::knowledge::Knowledge;
 use super::posterior::Posterior;
 use super::shape::{BadPoints, Curve};
 
-/// The form of a worker's curve, learned while it runs.
+/// Learner of the form of a worker's curve.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CurveLearner {
     micro_batch: Option<u64>,
@@ -26,25 +32,26 @@ pub struct CurveLearner {
 }
 
 impl CurveLearner {
-    /// Knows nothing: time is proportional to the batch.
+    /// Returns a learner without observations: time is proportional to the batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A worker that accumulates gradients over micro-batches of this size (at least 1): every form is made a
-    /// staircase.
+    /// Returns a learner for a worker that accumulates gradients over micro-batches of this size (at least
+    /// 1). Every form is then a staircase.
     pub fn accumulating(micro_batch: u64) -> Self {
         Self { micro_batch: Some(micro_batch.max(1)), ..Self::default() }
     }
 
-    /// Samples of a full micro-batch, where the worker accumulates.
+    /// Returns the samples of a full micro-batch if the worker accumulates gradients.
     pub fn micro_batch(&self) -> Option<u64> {
         self.micro_batch
     }
 
-    /// From now on the worker accumulates over micro-batches of this size (at least 1), or over none. Where a batch that was
-    /// seen would have been cut otherwise, what was learned holds no more: it starts anew. Answers whether that loses a form
-    /// that was believed: then [`work`](Self::work) has another scale.
+    /// Sets the size of micro-batches (at least 1), or `None` for no gradient accumulation.
+    ///
+    /// If an earlier batch would have been divided differently, the learner restarts without observations.
+    /// Returns whether a proven form was lost: [`work`](Self::work) then has another scale.
     pub fn accumulate(&mut self, micro_batch: Option<u64>) -> bool {
         let micro_batch = micro_batch.map(|size| size.max(1));
         let before = std::mem::replace(&mut self.micro_batch, micro_batch);
@@ -61,12 +68,15 @@ impl CurveLearner {
         loses
     }
 
-    /// Takes a short profile: times of several batches, one after the other, under the same contention. The curve
-    /// through them competes with the other forms from now on, a little ahead of them; it replaces an earlier
-    /// profile. Batches that took several micro-batches are left out.
+    /// Adds a short profile: times of several batches, measured one after the other under the same
+    /// contention.
+    ///
+    /// The curve through the points competes with the other forms from now on, with a small lead. It replaces
+    /// an earlier profile. Batches of more than one micro-batch are ignored.
     ///
     /// # Errors
-    /// As [`Curve::through`].
+    /// - [`BadPoints::Count`] if no point remains, or more than [`MAX_POINTS`](super::MAX_POINTS).
+    /// - [`BadPoints::Value`] if a point has size 0, or a time that is not positive and finite.
     pub fn profile(&mut self, points: &[(u64, f64)]) -> Result<(), BadPoints> {
         let is_one = |batch: u64| self.micro_batch.is_none_or(|size| batch <= size);
         let points: Vec<(u64, f64)> = points.iter().copied().filter(|(batch, _)| is_one(*batch)).collect();
@@ -82,18 +92,24 @@ impl CurveLearner {
         Ok(())
     }
 
-    /// Takes what a batch took; a batch of 0, or a time that is not positive and finite, says nothing. The first
-    /// iteration of a worker, and the first of each class of sizes, are left out: caches fill and kernels are tuned.
+    /// Records the compute time of a batch. A batch of 0, and a time that is not positive and finite, is
+    /// ignored. The first iteration of a worker and the first of each class of sizes are also ignored,
+    /// because caches fill and kernels are tuned then.
     ///
-    /// Right where batches are chosen by what was seen before. Where a forecast read more than that, such as drivers at
-    /// the boundary of the iteration, use [`measure`](Self::measure).
+    /// Use this method if batches are chosen from past observations only. If forecasts also use other inputs,
+    /// such as drivers at the iteration boundary, use [`measure`](Self::measure).
     pub fn observe(&mut self, batch: u64, compute_time_s: f64) {
         self.measure(batch, compute_time_s, None);
     }
 
-    /// As [`observe`](Self::observe), with the speed in [`work`](Self::work) per second that the batch was chosen by; `None`
-    /// before the first forecast. A forecast that foresees some of the contention makes small batches meet slow iterations once more, and time
-    /// look as if it hardly depended on the batch; with what it foresaw taken off, it does not.
+    /// Records the compute time of a batch, together with the forecast by which the batch was chosen.
+    ///
+    /// `forecast` is a speed in [`work`](Self::work) per second; `None` before the first forecast. Batches
+    /// and times are ignored under the same conditions as in [`observe`](Self::observe).
+    ///
+    /// A forecast that foresees some of the contention makes small batches coincide with slow iterations
+    /// again. Time would then seem hardly to depend on the batch. To prevent this, the expected change is
+    /// subtracted.
     pub fn measure(&mut self, batch: u64, compute_time_s: f64, forecast: Option<f64>) {
         let forecast = forecast.filter(|forecast| forecast.is_finite() && *forecast > 0.0);
         if batch == 0 || !compute_time_s.is_finite() || compute_time_s <= 0.0 {
@@ -105,14 +121,18 @@ impl CurveLearner {
         learned.observe(batch, compute_time_s.ln(), forecast);
     }
 
-    /// Samples at the reference batch (the first one seen) that take as long as this batch: `batch` itself while time
-    /// is taken as proportional, and always at the reference, so that what was measured there keeps its level when the
-    /// form moves. `work(x) / t` is a speed that does not depend on the batch.
+    /// Returns the number of samples at the reference batch that take as long as this batch. The reference
+    /// batch is the first batch observed.
+    ///
+    /// The result is `batch` itself while time is assumed to be proportional, and always at the reference. So
+    /// measurements at the reference keep their level when the form changes. `work(x) / t` is a speed that
+    /// does not depend on the batch.
     pub fn work(&self, batch: u64) -> f64 {
         self.belief().map_or(batch as f64, |(_, curve)| curve.time(batch))
     }
 
-    /// The curve of a worker that does `speed` units of [`work`](Self::work) per second; positive and finite.
+    /// Returns the curve of a worker that does `speed` units of [`work`](Self::work) per second. `speed` must
+    /// be positive and finite.
     pub fn curve_at(&self, speed: f64) -> Curve {
         match self.belief() {
             Some((_, curve)) => curve.clone().scaled(1.0 / speed),
@@ -120,12 +140,12 @@ impl CurveLearner {
         }
     }
 
-    /// The largest batch measured; 0 before the first.
+    /// Returns the largest batch measured; 0 before the first.
     pub fn largest(&self) -> u64 {
         self.learned.as_ref().map_or(0, Posterior::largest)
     }
 
-    /// What is known of the form.
+    /// Returns the learned form.
     pub fn knowledge(&self) -> Knowledge {
         self.belief().map_or(Knowledge::Unproven, |(knowledge, _)| *knowledge)
     }

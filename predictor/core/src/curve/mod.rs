@@ -1,9 +1,12 @@
-//! How a worker's compute time grows with its batch: `t = s * curve(x)`, where s is the contention of the moment.
+//! Compute time of a worker over its batch: `t = s * curve(x)`, where s is the current contention.
 //!
-//! On a CPU time is linear with a fixed cost; on a GPU it is flat up to a saturation point, then linear up to the
-//! memory cap (LB-BSP, arXiv 1806.02508); gradient accumulation makes a staircase of either; and where sizes were
-//! measured one by one any monotone form can be drawn through the points. [`CurveLearner`] learns the form while a
-//! job runs.
+//! The form of the curve depends on the device (LB-BSP, arXiv 1806.02508):
+//! - On a CPU, time is linear with a fixed cost.
+//! - On a GPU, time is flat up to a saturation point, then linear up to the memory cap.
+//! - Gradient accumulation turns either form into a staircase.
+//! - If sizes were measured one by one, any monotone curve can be drawn through the points.
+//!
+//! [`CurveLearner`] learns the form while a job runs.
 
 mod contention;
 mod form;

@@ -1,4 +1,4 @@
-//! The forms of a curve with their records, and what follows from them.
+//! Candidate forms of a curve with their likelihoods, and the resulting estimate.
 
 use std::collections::BTreeSet;
 
@@ -9,80 +9,82 @@ use super::form::Form;
 use super::knowledge::{Kind, Knowledge};
 use super::shape::Curve;
 
-/// Degrees of freedom of the errors.
+/// Degrees of freedom of the Student t distribution of errors.
 const FREEDOM: f64 = 4.0;
 
-/// The scale of log errors: at first, its smallest value, and the step of its average.
+/// Scale of log errors: initial value, minimum, and step of its average.
 const SCALE_FIRST: f64 = 0.1;
 const SCALE_MIN: f64 = 0.005;
 const SCALE_STEP: f64 = 0.05;
 
-/// Errors beyond so many scales count as this many for the scale.
+/// Number of scales at which errors are clipped when the scale is updated.
 const SCALE_CLIP: f64 = 4.0;
 
-/// After an error of more than so many scales the next one is not counted. Most outliers are alone, and the allocator
-/// has answered them with a batch that is far too small: what comes after would speak for whatever makes small
-/// batches cheap.
+/// Number of scales beyond which an error is a jump; the iteration after a jump is not scored. Most outliers
+/// are single iterations, and the allocator has responded with a batch that is far too small. The next error
+/// would favour forms with a low time for small batches.
 const JUMP: f64 = 4.0;
 
-/// Expected changes of log speed count up to this.
+/// Maximum of expected changes of log speed.
 const MAX_EXPECTED: f64 = 2.0;
 
-/// A normal distribution's standard deviation over its mean absolute error.
+/// Ratio of the standard deviation of a normal distribution to its mean absolute error.
 const NORMAL_SCALE: f64 = 1.253;
 
-/// What is known of the forms fades by this factor at each change of batch; while the batch stays it says nothing new.
+/// Forgetting factor of the likelihoods, applied at each change of batch. Iterations at the same batch do not
+/// discriminate between forms.
 const FORGETTING: f64 = 0.998;
 
-/// No form falls further behind than this, in log likelihood: what changes can be learned again.
+/// Maximum lag of a form in log likelihood. The limit allows a form to be learned again after a change.
 const MAX_LOSS: f64 = 30.0;
 
-/// What was measured on purpose is believed before forms that nothing speaks for: its lead in log likelihood.
+/// Initial lead of a profile in log likelihood: it is preferred to forms without evidence.
 const LEAD_OF_PROFILE: f64 = 1.0;
 
-/// By so much, in log likelihood, a form must be ahead of proportional to be believed. A curve that is taken for flatter than it is
-/// makes every split look alike: shares then stay, sizes no longer vary, and nothing would ever correct it.
+/// Lead over the proportional form, in log likelihood, that a form needs to be used. With a curve that is
+/// wrongly estimated as flat, all splits look alike. Batches then stay the same, sizes no longer vary, and
+/// the error is never corrected.
 const PROOF: f64 = 10.0;
 
-/// Changes from one class of sizes to another before a form is believed.
+/// Minimum number of changes between classes of sizes before a form is used.
 const MIN_CHANGES: u32 = 4;
 
-/// A smaller fixed share is called proportional.
+/// Fixed share below which a linear form counts as proportional.
 const FIXED_SHARE_MIN: f64 = 0.05;
 
-/// What a worker that has run knows.
+/// State of the learner after the first observation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Posterior {
-    /// The first batch seen: work is counted in its samples.
+    /// Reference batch: the first batch observed. Work is counted in its samples.
     reference: u64,
     micro_batch: Option<u64>,
-    /// Smallest and largest batch seen.
+    /// Smallest and largest batch observed.
     range: (u64, u64),
-    /// Classes of sizes seen: powers of the square root of 2, around the reference.
+    /// Classes of sizes observed: powers of the square root of 2, relative to the reference.
     classes: BTreeSet<i32>,
-    /// Batch of the latest iteration that counted.
+    /// Batch of the most recent iteration that was used.
     latest: Option<u64>,
-    /// Its speed, in the work that was believed in then, as a logarithm.
+    /// Log speed in that iteration, in the work of the curve used then.
     log_speed: f64,
-    /// Changes of class between iterations that counted.
+    /// Changes of class between iterations that were used.
     changes: u32,
     scale: f64,
-    /// The latest error was so large that nobody can say whether its cause stays.
+    /// Whether the most recent error was a jump, so that its cause may persist or not.
     jumped: bool,
     candidates: Vec<Candidate>,
-    /// The belief: time in units of work; `None` is proportional.
+    /// The estimate: form, and work over batch; `None` is proportional.
     belief: Option<(Knowledge, Curve)>,
 }
 
-/// A form and its record.
+/// A form and its likelihood.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Candidate {
-    /// `None` is the profile.
+    /// The form; `None` is the profile.
     form: Option<Form>,
-    /// Work of a batch under this form.
+    /// Work over batch under this form.
     curve: Curve,
     contention: Option<Contention>,
-    /// Negative log likelihood of what was seen, the prior included.
+    /// Negative log likelihood of the observations, including the prior.
     loss: f64,
 }
 
@@ -123,7 +125,8 @@ impl Posterior {
         self.believe();
     }
 
-    /// Another size of micro-batches, none of which any batch seen has passed: forms and records stay.
+    /// Changes the size of micro-batches, if no batch observed exceeds the old or the new one. Forms and
+    /// likelihoods stay.
     pub fn accumulate(&mut self, micro_batch: Option<u64>) {
         self.micro_batch = micro_batch;
         let curves = self.candidates.iter_mut().map(|candidate| &mut candidate.curve);
@@ -132,7 +135,8 @@ impl Posterior {
         }
     }
 
-    /// The batch that forms are relative to: under accumulation they are those of a micro-batch.
+    /// Returns the batch relative to which forms are defined; with gradient accumulation at most a
+    /// micro-batch.
     fn unit(&self) -> u64 {
         self.micro_batch.map_or(self.reference, |micro_batch| micro_batch.min(self.reference))
     }
@@ -146,12 +150,12 @@ impl Posterior {
         work_curve(curve, self.reference)
     }
 
-    /// What is believed, with work against batch; `None` is proportional.
+    /// Returns the estimate: form, and work over batch; `None` is proportional.
     pub fn belief(&self) -> Option<&(Knowledge, Curve)> {
         self.belief.as_ref()
     }
 
-    /// The largest batch seen.
+    /// Returns the largest batch observed.
     pub fn largest(&self) -> u64 {
         self.range.1
     }
@@ -205,10 +209,10 @@ impl Posterior {
         proportional.next().map_or(f64::INFINITY, |candidate| candidate.loss)
     }
 
-    /// The posterior mean within the family of the most likely form.
+    /// Updates the estimate: the posterior mean within the family of the most likely form.
     fn believe(&mut self) {
         let (smallest, largest) = self.range;
-        // Saturation outside of what was seen is no other than a line.
+        // A saturation point outside the observed range cannot be distinguished from a line.
         let open = |candidate: &&Candidate| {
             let inside = |form: Form| !form.saturates() || (smallest..largest).contains(&form.saturation);
             candidate.form.is_none_or(inside)
@@ -252,7 +256,7 @@ impl Posterior {
 }
 
 impl Candidate {
-    /// Takes the contention that a time implies, and answers how far off its forecast was.
+    /// Updates the contention model with the level that a time implies. Returns the absolute forecast error.
     fn observe(&mut self, level: f64, expected: f64, scale: f64) -> Option<f64> {
         let Some(contention) = &mut self.contention else {
             self.contention = Some(Contention::new(level));
@@ -263,7 +267,7 @@ impl Candidate {
         Some(error.abs())
     }
 
-    /// Counts an error, in scales; where the batch `changed`, what is older fades.
+    /// Adds an error, in scales, to the loss. If the batch `changed`, earlier evidence is discounted.
     fn score(&mut self, error: f64, changed: bool) {
         if changed {
             let prior = self.form.map_or(0.0, |form| form.prior());
@@ -273,7 +277,7 @@ impl Candidate {
     }
 }
 
-/// The curve in units of work: `reference` at the reference.
+/// Returns the curve in units of work: its value at `reference` is `reference`.
 fn work_curve(curve: Curve, reference: u64) -> Curve {
     let factor = reference as f64 / curve.time(reference);
     curve.scaled(factor)

@@ -1,14 +1,14 @@
-//! A curve: its forms, its time at a batch, and the batch within a time.
+//! A curve: its shapes, the time of a batch, and the batch within a time.
 
 use serde::{Deserialize, Serialize};
 
 use super::inverse::largest;
 use super::isotonic::isotonic;
 
-/// The most points that a free form is drawn through.
+/// Maximum number of points of a measured curve.
 pub const MAX_POINTS: usize = 64;
 
-/// Time against batch: 0 for an empty batch, never falling, finite.
+/// Compute time over batch: 0 for an empty batch, non-decreasing, finite.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
     shape: Shape,
@@ -16,53 +16,60 @@ pub struct Curve {
     pub(super) micro_batch: Option<u64>,
 }
 
-/// The time of one forward and backward.
+/// Time of one forward and backward pass.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Shape {
     /// `base_s + per_sample_s * max(0, x - saturation)`
     Ramp { base_s: f64, per_sample_s: f64, saturation: u64 },
-    /// Straight lines between points of rising size.
+    /// Straight lines between points of ascending size.
     Points(Vec<(u64, f64)>),
 }
 
-/// No curve can be drawn through these points.
+/// No curve can be drawn through the points.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum BadPoints {
-    /// Too few or too many.
-    #[error("{0} points: a curve takes 1 to {MAX_POINTS}")]
+    /// No points, or more than [`MAX_POINTS`].
+    #[error("a curve of {0} points is not possible; give 1 to {MAX_POINTS}")]
     Count(usize),
-    /// A size or a time that nothing can be drawn through.
-    #[error("a batch of {0} in {1} s: sizes are at least 1, times positive and finite")]
+    /// A size of 0, or a time that is not positive and finite.
+    #[error(
+        "point with batch {0} and time {1} s is invalid; the batch must be at least 1, and the time positive and finite"
+    )]
     Value(u64, f64),
 }
 
 impl Curve {
-    /// A worker that computes `speed` samples per second at any batch; `speed` is positive and finite.
+    /// Returns the curve of a worker that computes `speed` samples per second at any batch; `speed` is
+    /// positive and finite.
     pub fn at_speed(speed: f64) -> Self {
         Self::linear(0.0, 1.0 / speed)
     }
 
-    /// `fixed_s + per_sample_s * x`: both finite, the first >= 0, the second > 0.
+    /// Returns `fixed_s + per_sample_s * x`, in seconds. Both are finite; `fixed_s` is >= 0 and
+    /// `per_sample_s` > 0.
     pub fn linear(fixed_s: f64, per_sample_s: f64) -> Self {
         Self::saturating(fixed_s, 0, per_sample_s)
     }
 
-    /// `flat_s` up to `saturation` samples, and `per_sample_s` for each sample more: both finite, the first >= 0, the
-    /// second > 0.
+    /// Returns a curve that is `flat_s` up to `saturation` samples and grows by `per_sample_s` for each
+    /// further sample, in seconds. Both are finite; `flat_s` is >= 0 and `per_sample_s` > 0.
     pub fn saturating(flat_s: f64, saturation: u64, per_sample_s: f64) -> Self {
         debug_assert!(flat_s >= 0.0 && flat_s.is_finite(), "flat for {flat_s} s");
         debug_assert!(per_sample_s > 0.0 && per_sample_s.is_finite(), "{per_sample_s} s for a sample");
         Self { shape: Shape::Ramp { base_s: flat_s, per_sample_s, saturation }, micro_batch: None }
     }
 
-    /// Straight lines through measured `(batch, seconds)`, in any order. Several times of one batch count as their
-    /// mean; times that fall as the batch grows are pooled to the nearest that do not (least squares).
+    /// Returns straight lines through measured `(batch, seconds)` points, given in any order.
     ///
-    /// Beyond the largest size the last line goes on; below the smallest one the first does, but never below 0, so that
-    /// a single point is a worker that is proportional.
+    /// Several times for one batch are averaged. Times that decrease as the batch grows are replaced by the
+    /// nearest non-decreasing times (least squares).
+    ///
+    /// Beyond the largest size the last line continues. Below the smallest size the first line continues, but
+    /// never below 0. A single point gives a proportional curve.
     ///
     /// # Errors
-    /// [`BadPoints`] where there are none, too many, or one with size 0 or without a positive time.
+    /// - [`BadPoints::Count`] without points, or with more than [`MAX_POINTS`].
+    /// - [`BadPoints::Value`] if a point has size 0, or a time that is not positive and finite.
     pub fn through(points: &[(u64, f64)]) -> Result<Self, BadPoints> {
         if points.is_empty() || points.len() > MAX_POINTS {
             return Err(BadPoints::Count(points.len()));
@@ -73,15 +80,15 @@ impl Curve {
         Ok(Self { shape: Shape::Points(isotonic(points)), micro_batch: None })
     }
 
-    /// The same worker under gradient accumulation: full micro-batches of `micro_batch` samples (at least 1) one after
-    /// the other, then one with the rest.
+    /// Returns the curve under gradient accumulation: full micro-batches of `micro_batch` samples (at least
+    /// 1) one after the other, then one with the remaining samples.
     #[must_use]
     pub fn accumulating(self, micro_batch: u64) -> Self {
         debug_assert!(micro_batch > 0);
         Self { micro_batch: Some(micro_batch.max(1)), ..self }
     }
 
-    /// The same form, `factor` times as slow; the factor is positive and finite.
+    /// Returns the curve with all times multiplied by `factor`; the factor is positive and finite.
     #[must_use]
     pub fn scaled(self, factor: f64) -> Self {
         debug_assert!(factor > 0.0 && factor.is_finite(), "slowed by {factor}");
@@ -96,12 +103,13 @@ impl Curve {
         Self { shape, ..self }
     }
 
-    /// Seconds for a batch of `samples`.
+    /// Returns the time in seconds of a batch of `samples`.
     pub fn time(&self, samples: u64) -> f64 {
         self.time_of(samples as f64)
     }
 
-    /// Seconds for an amount of work that need not be whole: samples that cost more or less than one.
+    /// Returns the time in seconds of a real-valued amount of work, for example of samples that cost more or
+    /// less than one.
     pub fn time_of(&self, amount: f64) -> f64 {
         if amount <= 0.0 {
             return 0.0;
@@ -114,16 +122,17 @@ impl Curve {
         if rest <= 0.0 {
             return full * full_s;
         }
-        // Rounding of the sum must not pass the next full micro-batch: the curve never falls.
+        // Rounding of the sum must not exceed the next full micro-batch, because the curve never decreases.
         (full * full_s + self.shape.time(rest)).min((full + 1.0) * full_s)
     }
 
-    /// The largest batch, at most `most`, that is done within `time_s`.
+    /// Returns the largest batch, at most `most`, that is done within `time_s`.
     pub fn batch_within(&self, time_s: f64, most: u64) -> u64 {
         largest(self.amount_within(time_s), most, |batch| self.time(batch) <= time_s)
     }
 
-    /// The work that is done within `time_s`, to rounding; infinite where the curve stays flat for ever.
+    /// Returns the work that is done within `time_s`, up to rounding; infinite if the curve stays flat
+    /// without end.
     pub fn amount_within(&self, time_s: f64) -> f64 {
         let Some(micro_batch) = self.micro_batch else { return self.shape.amount_within(time_s) };
         let full_s = self.shape.time(micro_batch as f64);
@@ -161,12 +170,13 @@ impl Shape {
     }
 }
 
-/// Rounded down, at least 0; without the call that `floor` is where the processor's baseline has no instruction for it.
+/// Rounds down, to at least 0. A cast avoids the library call that `floor` becomes if the baseline processor
+/// has no instruction for it.
 fn whole(value: f64) -> f64 {
     value as u64 as f64
 }
 
-/// What an empty batch would take, were the first line to go on to it; never below 0.
+/// Returns the time of an empty batch if the first line were extended to it; never below 0.
 fn fixed_s(points: &[(u64, f64)]) -> f64 {
     match points {
         [(x0, t0), (x1, t1), ..] => (t0 - (t1 - t0) * (*x0 as f64 / (x1 - x0) as f64)).max(0.0),
@@ -174,10 +184,12 @@ fn fixed_s(points: &[(u64, f64)]) -> f64 {
     }
 }
 
-/// The ends of the line that holds the first point after which `beyond` is true, and whether a point bounds it above.
+/// Returns the ends of the line that contains the first point for which `beyond` is true, and whether a point
+/// bounds the line above.
 fn line(points: &[(u64, f64)], beyond: impl Fn(&(u64, f64)) -> bool) -> ([(f64, f64); 2], bool) {
     let real = |point: &(u64, f64)| (point.0 as f64, point.1);
-    // A count is a search without branches to mispredict: several times as fast on these few points.
+    // Counting has no branches to mispredict: it is several times faster than a binary search on so few
+    // points.
     let at = points.iter().filter(|point| !beyond(point)).count();
     let before = |i: usize| if i == 0 { (0.0, fixed_s(points)) } else { real(&points[i - 1]) };
     match points.get(at) {
@@ -188,7 +200,8 @@ fn line(points: &[(u64, f64)], beyond: impl Fn(&(u64, f64)) -> bool) -> ([(f64, 
 
 fn time_on_lines(points: &[(u64, f64)], amount: f64) -> f64 {
     let ([(x0, t0), (x1, t1)], bounded) = line(points, |(batch, _)| *batch as f64 >= amount);
-    // Drawn from the end that bounds it, so that rounding never makes the curve fall from one line to the next.
+    // Computed from the bounding end, so that rounding never makes the curve decrease from one line to the
+    // next.
     if bounded {
         (t0 + (t1 - t0) * ((amount - x0) / (x1 - x0))).min(t1)
     } else {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Curves of every kind, steep and flat.
+/// Curves of all shapes, steep and flat.
 fn curves() -> impl Strategy<Value = Curve> {
     let fixed = prop_oneof![Just(0.0), 0.0f64..1.0];
     let ramp = (fixed, prop_oneof![Just(0u64), 1u64..5000], 1e-6f64..1.0)
@@ -29,7 +29,7 @@ proptest! {
         prop_assert!(batch == most || curve.time(batch + 1) > time);
     }
 
-    /// At the very edge of a batch, where the division may round either way.
+    /// At the exact time of a batch, where the division can round up or down.
     #[test]
     fn the_edge_belongs_to_the_batch(curve in curves(), batch in 1u64..1_000_000) {
         let time = curve.time(batch);
@@ -55,7 +55,7 @@ proptest! {
     }
 }
 
-/// By hand, in powers of two.
+/// Computed by hand, in powers of two.
 #[test]
 fn golden_times() {
     let at = |curve: &Curve, batches: [u64; 5]| batches.map(|batch| curve.time(batch));
@@ -64,7 +64,7 @@ fn golden_times() {
     assert_eq!(at(&gpu, [0, 1, 4, 5, 8]), [0.0, 2.0, 2.0, 2.5, 4.0]);
     assert_eq!(at(&gpu.accumulating(8), [4, 8, 9, 13, 16]), [2.0, 4.0, 6.0, 6.5, 8.0]);
     let measured = Curve::through(&[(8, 3.0), (4, 2.0), (16, 8.0)]).unwrap();
-    // The first line meets 0 samples at 1 s; the last one goes on.
+    // The first line reaches 0 samples at 1 s; the last line continues beyond its end.
     assert_eq!(at(&measured, [2, 4, 6, 12, 24]), [1.5, 2.0, 2.5, 5.5, 13.0]);
     assert_eq!(at(&Curve::through(&[(4, 2.0)]).unwrap(), [1, 2, 4, 8, 0]), [0.5, 1.0, 2.0, 4.0, 0.0]);
 }
@@ -74,6 +74,9 @@ fn points_that_make_no_curve_are_named() {
     assert_eq!(Curve::through(&[]), Err(BadPoints::Count(0)));
     assert_eq!(Curve::through(&[(1, 1.0); 65]), Err(BadPoints::Count(65)));
     let error = Curve::through(&[(1, 1.0), (0, 2.0)]).unwrap_err();
-    assert_eq!(error.to_string(), "a batch of 0 in 2 s: sizes are at least 1, times positive and finite");
+    assert_eq!(
+        error.to_string(),
+        "point with batch 0 and time 2 s is invalid; the batch must be at least 1, and the time positive and finite"
+    );
     assert!(Curve::through(&[(1, f64::NAN)]).is_err());
 }

@@ -158,8 +158,8 @@ impl<K: Ord + Clone> JobForecaster<K> {
     }
 
     /// Returns the derivative of the log step time with respect to each worker's log forecast. Shares are
-    /// proportional to the forecasts. With `d_i` the log of forecast over actual speed, `log T = max_i d_i -
-    /// log sum_j forecast_j`. The derivative for worker i is its part of the (soft) maximum minus its share
+    /// proportional to the forecasts. With `d_i` the log of forecast over actual speed,
+    /// `log T = max_i d_i - log sum_j forecast_j`. The derivative for worker i is its part of the (soft) maximum minus its share
     /// of the batch.
     fn step_time_slopes(
         &self,

@@ -144,7 +144,7 @@ impl Record {
 mod tests {
     use super::*;
 
-    /// Checks the regret bound: the loss of the mix is close to that of the best expert.
+    /// Checks the regret bound: the mix's loss is close to the best expert's loss.
     #[test]
     fn comes_close_to_the_best_expert() {
         let mut mix = Mix::new(&[1.0; 3]);

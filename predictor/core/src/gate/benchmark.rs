@@ -1,23 +1,27 @@
-//! What the tasklets of an iteration take while nothing runs beside them.
+//! Benchmark of the tasklets of an iteration, measured without background work.
 
 use super::limit::Limit;
 use super::verdict::{Gate, Kind};
 
-/// Tasklets of one iteration that are told apart; beyond them the gate is closed.
+/// Maximum number of tasklets per iteration; for tasklets beyond it the gate is closed.
 pub const TASKLETS_MAX: usize = 4096;
 
-/// Times that are kept of each.
+/// Maximum number of times kept per tasklet.
 pub const ROUNDS_MAX: usize = 32;
 
-/// Times of tasklets, by their place in the iteration. There is no gate before there are some.
+/// Times of tasklets, by their position in the iteration. A gate requires a benchmark.
 #[derive(Debug, Clone, Default)]
 pub struct Benchmark {
     tasklets: Vec<(Kind, Vec<f64>)>,
 }
 
 impl Benchmark {
-    /// The tasklet at this place took so many microseconds. Places are told in their order; one beyond [`TASKLETS_MAX`], or
-    /// after a place that was left out, is not kept, nor is a time that is none, nor one beyond [`ROUNDS_MAX`].
+    /// Records that the tasklet at this position took `took_us` microseconds.
+    ///
+    /// Positions must be reported in ascending order. These times are ignored:
+    /// - times of a position at or beyond [`TASKLETS_MAX`], or after a skipped position,
+    /// - times that are negative or not finite,
+    /// - times beyond the first [`ROUNDS_MAX`] of a tasklet.
     pub fn observe(&mut self, place: usize, kind: Kind, took_us: f64) {
         if place == self.tasklets.len() && place < TASKLETS_MAX {
             self.tasklets.push((kind, Vec::new()));
@@ -28,13 +32,14 @@ impl Benchmark {
         }
     }
 
-    /// The gate that holds tasklets against the medians of their times: one hiccup is not what a tasklet takes.
+    /// Returns a gate that compares tasklets with the medians of their times. The median ignores single
+    /// outliers.
     pub fn gate(self, limit: Limit) -> Gate {
         Gate::new(limit, self.tasklets.into_iter().map(|(kind, times)| (kind, median(times))))
     }
 }
 
-/// The median; 0 of nothing, which keeps the gate closed.
+/// Returns the median, or 0 without values. A benchmark of 0 keeps the gate closed.
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     let half = times.len() / 2;

@@ -1,13 +1,16 @@
-//! When background work may run beside a foreground job, and how much of it (DeepPool, arXiv 2112.10065, multiplexing).
+//! Admission control for background work next to a foreground job (DeepPool, arXiv 2112.10065, multiplexing).
 //!
-//! The foreground's iteration is a sequence of tasklets, the same in every iteration: pieces of compute, receives, all-reduces.
-//! Each has a benchmark, taken while it was alone, and a recent time. Background work is cut into pieces of about
-//! [`PIECE_US`]; before each one the [`Gate`] is asked, in the client's own process: a request for each piece would take as long
-//! as the piece. What a service can say is how much an iteration bears: a [`Budget`].
+//! The foreground's iteration is a sequence of tasklets, the same in every iteration: pieces of compute,
+//! receives, all-reduces. Each tasklet has a benchmark, measured while the foreground ran alone, and a recent
+//! time.
 //!
-//! - [`Benchmark`]: what tasklets take alone
-//! - [`Gate`]: whether the next piece may run, and by which rule
-//! - [`budgets`]: the slack of each worker, and what may be spent of it
+//! Background work is cut into pieces of about [`PIECE_US`]. The client consults the [`Gate`] before each
+//! piece, in its own process, because a request to a service would take as long as the piece. A service can
+//! provide the [`Budget`]: how much background work an iteration allows.
+//!
+//! - [`Benchmark`]: times of tasklets when the foreground runs alone
+//! - [`Gate`]: decides whether the next piece may run, and by which rule
+//! - [`budgets`]: the slack of each worker, and its budget for background work
 
 mod benchmark;
 mod budget;

@@ -6,14 +6,14 @@ fn limit(ratio: f64) -> Limit {
     Limit::new(ratio).unwrap()
 }
 
-/// A gate for tasklets that take so long alone.
+/// Returns a gate for tasklets with these benchmarks.
 fn gate(ratio: f64, tasklets: &[(Kind, f64)]) -> Gate {
     let mut benchmark = Benchmark::default();
     tasklets.iter().enumerate().for_each(|(place, (kind, us))| benchmark.observe(place, *kind, *us));
     benchmark.gate(limit(ratio))
 }
 
-/// Runs a tasklet and says whether the gate is open beside it the next time.
+/// Runs a tasklet and returns whether the gate is open for it the next time.
 fn run(gate: &mut Gate, place: usize, took_us: f64) -> bool {
     gate.begins(place);
     gate.ends(took_us);
@@ -21,7 +21,8 @@ fn run(gate: &mut Gate, place: usize, took_us: f64) -> bool {
     gate.verdict().open
 }
 
-/// The published example: 105 moves a little, 130 at once and closes, then it comes back by tenths.
+/// The published example: 105 changes the recent time a little. 130 replaces it at once and closes the gate.
+/// Then the recent time decreases by a tenth of the difference each time.
 #[test]
 fn golden() {
     let mut gate = gate(1.1, &[(Kind::Compute, 100.0)]);
@@ -36,7 +37,7 @@ fn golden() {
         assert_eq!(run(&mut gate, 0, took_us), open, "after {took_us}");
         assert!((gate.recent_us(0).unwrap() - recent_us).abs() < 1e-9, "{:?}", gate.recent_us(0));
     }
-    // 30 * .9^n < 10 from n = 11 on.
+    // 30 * 0.9^n < 10 from n = 11 on.
     let more = (0..).find(|_| run(&mut gate, 0, 100.0)).unwrap();
     assert_eq!(3 + more + 1, 11);
 }
@@ -66,13 +67,13 @@ fn rules_in_their_order() {
     }
     assert_eq!(rule(&mut gate, 0), (false, Rule::SlowedDown));
     assert_eq!(rule(&mut gate, 1), (false, Rule::SlowedDown));
-    assert_eq!(rule(&mut gate, 2), (true, Rule::Gap), "slow or not");
+    assert_eq!(rule(&mut gate, 2), (true, Rule::Gap), "slowed down or not");
     assert_eq!(rule(&mut gate, 3), (false, Rule::AllReduce));
     assert_eq!(rule(&mut gate, 4), (true, Rule::Flagged));
-    assert_eq!(rule(&mut gate, 5), (false, Rule::SlowedDown), "nothing is known of it");
+    assert_eq!(rule(&mut gate, 5), (false, Rule::SlowedDown), "it has no benchmark");
 }
 
-/// What rules 2 to 4 say of a tasklet ends with it.
+/// Rules for kinds of tasklets and flags no longer apply when the tasklet has ended.
 #[test]
 fn between_tasklets_the_slow_down_decides() {
     let mut gate = gate(1.1, &[(Kind::AllReduce, 100.0), (Kind::Receive, 1000.0)]);
@@ -105,7 +106,7 @@ fn a_benchmark_is_the_median_of_what_can_be_kept() {
     let gate = benchmark.gate(Limit::default());
     assert_eq!(gate.recent_us(0), Some(105.0), "of 90, 100, 110 and 5000");
     assert_eq!(gate.recent_us(1), Some(15.5), "of 0 to 31");
-    assert_eq!(gate.recent_us(2), None, "place 1 was not told before");
+    assert_eq!(gate.recent_us(2), None, "position 1 was not reported before it");
     let unknown = Benchmark::default().gate(Limit::default());
     assert!(unknown.verdict().open, "no foreground yet");
 }
@@ -115,7 +116,7 @@ fn limits_that_are_none() {
     for ratio in [0.99, 10.1, f64::NAN, f64::INFINITY] {
         assert!(Limit::new(ratio).is_err(), "{ratio}");
     }
-    assert_eq!(Limit::new(0.5).unwrap_err().to_string(), "a slow-down limit of 0.5: it must be 1 to 10");
+    assert_eq!(Limit::new(0.5).unwrap_err().to_string(), "slow-down limit 0.5 is not between 1 and 10");
     assert_eq!(Limit::default().ratio(), 1.1);
 }
 
@@ -131,7 +132,8 @@ fn budgets_by_hand() {
 }
 
 proptest! {
-    /// Within the limit for ever: never closed by a slow-down. Above it once: closed at once, and open again after enough good ones.
+    /// While times stay within the limit, the gate never closes. One time above it closes the gate at once.
+    /// It opens again after enough times within the limit.
     #[test]
     fn the_gate_closes_at_once_and_opens_again(
         ratio in 1.01f64..3.0, benchmark in 1.0f64..1e5, times in prop::collection::vec(0.0f64..1.0, 0..40), over in 1.01f64..5.0,
@@ -146,7 +148,7 @@ proptest! {
         prop_assert!((opened as f64) < rounds + 1.0, "{opened} rounds, {rounds} expected");
     }
 
-    /// A recent time is never outside of what was seen.
+    /// A recent time is never outside the range of observed times.
     #[test]
     fn recent_times_are_among_those_seen(ratio in 1.0f64..3.0, times in prop::collection::vec(0.1f64..500.0, 1..60)) {
         let mut gate = gate(ratio, &[(Kind::Compute, 100.0)]);
@@ -157,8 +159,9 @@ proptest! {
         prop_assert!(least - 1e-9 <= recent && recent <= most + 1e-9);
     }
 
-    /// Everything spent by everybody: the step is within the limit. Without an allowance the slowest has nothing to spend, and
-    /// the others what they would wait. Legal by the slow-down of a worker is legal by its seconds.
+    /// If every worker uses its whole budget, the step is within the limit. With a limit of 1 the slowest
+    /// worker has no budget, and the budget of the others is their slack. The allowed slow-down and the
+    /// allowed seconds agree.
     #[test]
     fn budgets_keep_the_limit(finish_s in prop::collection::vec(0.001f64..10.0, 1..20), ratio in 1.0f64..2.0, slow in 1.0f64..4.0) {
         let step_s = finish_s.iter().copied().fold(0.0, f64::max);

@@ -1,68 +1,69 @@
-//! Whether the next piece of background work may run, and by which rule.
+//! The gate: decides whether the next piece of background work may run, and by which rule.
 
 use super::limit::Limit;
 
-/// What a piece of background work should take, in microseconds: what the foreground waits for at most, where a device cannot
-/// put the piece aside.
+/// Target duration of a piece of background work in microseconds. This is the longest time that the
+/// foreground waits if a device cannot preempt the piece.
 pub const PIECE_US: f64 = 500.0;
 
-/// A receive that takes longer than this alone is a gap, in microseconds.
+/// A receive that takes longer than this when the foreground runs alone is a gap; in microseconds.
 pub const GAP_US: f64 = 500.0;
 
-/// By so much of the difference a recent time follows the last one.
+/// Weight of the newest time in the moving average of recent times.
 const FOLLOWS: f64 = 0.1;
 
-/// Pieces on the device at once beside a foreground, and without one.
+/// Maximum number of pieces on the device at once with a foreground, and without one.
 const IN_FLIGHT: usize = 1;
 const IN_FLIGHT_ALONE: usize = 4;
 
-/// What a tasklet does.
+/// Kind of a tasklet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It computes.
+    /// Compute.
     Compute,
-    /// It waits for what another worker sends.
+    /// Waiting for data from another worker.
     Receive,
-    /// It sums over workers.
+    /// A sum over workers.
     AllReduce,
 }
 
-/// Whether a piece may run, and what decided.
+/// The gate's decision on a piece, with its rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
     /// Whether the next piece may begin.
     pub open: bool,
     /// The rule that decided.
     pub rule: Rule,
-    /// Pieces that may be on the device at once.
+    /// Maximum number of pieces on the device at once.
     pub in_flight: usize,
 }
 
-/// What opens or closes the gate; of rules that apply at once the last here decides, but no receive opens it during an all-reduce.
+/// Rules that open or close the gate. If several rules apply, the last of them in this list decides. An
+/// all-reduce is never a gap, because a tasklet has one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// Open: the tasklet takes as long as alone, within the limit.
+    /// Open: the tasklet takes as long as when the foreground runs alone, within the limit.
     WithinLimit,
-    /// Closed: it takes longer than the limit allows.
+    /// Closed: the tasklet takes longer than the limit allows.
     SlowedDown,
-    /// Open: a long receive; slow or not, there is nothing to slow down.
+    /// Open: the tasklet is a long receive, which background work does not slow down.
     Gap,
-    /// Closed: an all-reduce keeps other workers waiting too.
+    /// Closed: the tasklet is an all-reduce, and other workers wait for it, too.
     AllReduce,
-    /// Open: this tasklet does not mind.
+    /// Open: the tasklet is flagged as insensitive to background work.
     Flagged,
-    /// Open: there is no foreground.
+    /// Open: no foreground is running.
     NoForeground,
 }
 
-/// Opens and closes for one worker's background work.
+/// Gate for the background work of one worker.
 #[derive(Debug, Clone)]
 pub struct Gate {
     limit: Limit,
     tasklets: Vec<Tasklet>,
-    /// The tasklet that began last, while the foreground is there.
+    /// The tasklet that began last; `None` if no foreground is running.
     current: Option<usize>,
-    /// Whether it has ended.
+    /// Whether the current tasklet has ended.
     ended: bool,
 }
 
@@ -76,26 +77,27 @@ struct Tasklet {
 }
 
 impl Gate {
-    /// For a foreground with these tasklets, in the order of its iteration: their kinds, and what they take alone.
+    /// Creates a gate for these tasklets: their kinds and their benchmarks, in the order of the iteration.
     pub(super) fn new(limit: Limit, tasklets: impl Iterator<Item = (Kind, f64)>) -> Self {
         let tasklet = |(kind, us)| Tasklet { kind, flagged: false, benchmark_us: us, recent_us: us };
         Self { limit, tasklets: tasklets.map(tasklet).collect(), current: None, ended: true }
     }
 
-    /// Background work may always run beside this tasklet.
+    /// Flags a tasklet: background work may always run next to it.
     pub fn flag(&mut self, place: usize) {
         if let Some(tasklet) = self.tasklets.get_mut(place) {
             tasklet.flagged = true;
         }
     }
 
-    /// A tasklet begins, by its place in the iteration.
+    /// Records that the tasklet at this position begins.
     pub fn begins(&mut self, place: usize) {
         self.current = Some(place);
         self.ended = false;
     }
 
-    /// The tasklet that began last has ended, after so many microseconds. Times that are none teach nothing.
+    /// Records that the current tasklet ended after `took_us` microseconds. Times that are negative or not
+    /// finite do not change its recent time.
     pub fn ends(&mut self, took_us: f64) {
         self.ended = true;
         let limit = self.limit.ratio();
@@ -110,18 +112,18 @@ impl Gate {
         };
     }
 
-    /// There is no foreground from now on, until a tasklet begins.
+    /// Records that no foreground is running until the next tasklet begins.
     pub fn leaves(&mut self) {
         self.current = None;
     }
 
-    /// What a tasklet takes lately, in microseconds; `None` where there is no such tasklet.
+    /// Returns the recent time of a tasklet in microseconds; `None` if there is no tasklet at this position.
     pub fn recent_us(&self, place: usize) -> Option<f64> {
         self.tasklets.get(place).map(|tasklet| tasklet.recent_us)
     }
 
-    /// Whether a piece may begin now. Between two tasklets the first rule alone decides. A tasklet that was not benchmarked is
-    /// not known to bear anything: closed.
+    /// Returns whether a piece may begin now. Between two tasklets only the slow-down of the last one
+    /// decides. Next to a tasklet without a benchmark the gate is closed.
     pub fn verdict(&self) -> Verdict {
         let Some(place) = self.current else {
             return Verdict { open: true, rule: Rule::NoForeground, in_flight: IN_FLIGHT_ALONE };

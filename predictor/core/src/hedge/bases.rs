@@ -1,14 +1,15 @@
-//! Bases: what each worker will surely do by the time that all together are done.
+//! Bases: the samples that each worker can complete with high certainty by the time at which all workers
+//! together finish the batch.
 //!
-//! Were the factors of a scenario known, worker i would do its part of the batch in the time in which all do theirs,
-//! `T_w = total / sum_k(v_k / f_wk)`: that is `x_wi = v_i / f_wi * T_w` samples. Over the scenarios this part varies as the
-//! forecasts err: its least value is near what is planned for a worker whose forecast is good, and little for one of which
-//! anything may come.
+//! If the factors of a scenario w were known, each worker would compute for the time `T_w = total / sum_k(v_k
+//! / f_wk)`, in which worker i completes `x_wi = v_i / f_wi * T_w` samples. This number varies over the
+//! scenarios with the forecast errors. Its minimum is close to the planned batch if the worker's forecasts
+//! are accurate, and small if they are not.
 
 use crate::allocate::{Scenarios, Share};
 
-/// The least part of each worker over the scenarios, by rank, in samples: around these batches, at the speed that each worker
-/// has at its own.
+/// Returns for each worker, by rank, the minimum of `x_wi` over the scenarios, in samples. Each worker's
+/// speed is its speed at its batch in `batches`.
 pub fn least_parts(shares: &[Share], batches: &[u64], scenarios: &Scenarios) -> Vec<f64> {
     let total: u64 = batches.iter().sum();
     let speed = |(share, batch): (&Share, &u64)| {
@@ -32,7 +33,8 @@ mod tests {
     use super::*;
     use crate::curve::Curve;
 
-    /// By hand: twice as slow in every second scenario, a worker does a third of what two do together, not half.
+    /// Computed by hand: a worker that is half as fast in every second scenario completes a third of the
+    /// samples of two workers there, not half.
     #[test]
     fn golden() {
         let swings: Vec<f64> = (0..8).map(|k| if k % 2 == 0 { -(2f64.ln()) } else { 0.0 }).collect();

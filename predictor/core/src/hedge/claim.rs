@@ -1,20 +1,24 @@
-//! The worker's side of a tail: one counter for a pool, and the judgement whether to take more.
+//! The worker's side of a tail: the shared counter of a pool, and the decision whether to claim another
+//! chunk.
 //!
-//! Members share one counter and change it by atomic additions only: [`CLAIM`] takes the next chunk, [`LEAVE`] says
-//! that this member takes no more. Every chunk is taken by exactly one: additions are in one order for all, so each
-//! total up to the number of chunks is seen once. And every chunk is taken: a member stops when the chunks are used
-//! up, or by leaving, and whoever would be the last to leave must stay.
+//! The members of a pool share one counter and change it by atomic additions only. [`CLAIM`] claims the next
+//! chunk. [`LEAVE`] announces that this member claims no more chunks.
 //!
-//! The counter is never set back. What it stood at when an iteration began is what the additions of all iterations
-//! before come to, which members tell each other at the barrier: see [`Counter::settle`].
+//! Each chunk is claimed by exactly one member: additions have one order for all members, so each total up to
+//! the number of chunks occurs once. All chunks are claimed: a member stops when the chunks are used up or by
+//! leaving, and the last remaining member must not leave.
+//!
+//! The counter is never reset. Its value at the beginning of an iteration is the sum of the additions in all
+//! earlier iterations. The members exchange their numbers of additions at the barrier: see
+//! [`Counter::settle`].
 
-/// Added to claim the next chunk.
+/// Addition that claims the next chunk.
 pub const CLAIM: i64 = 1;
 
-/// Added to claim no more in this iteration.
+/// Addition that announces that a member claims no more chunks in this iteration.
 pub const LEAVE: i64 = 1 << 32;
 
-/// A pool's counter in one iteration, as a member reads it.
+/// Counter of a pool in one iteration, as a member reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counter {
     began_at: i64,
@@ -23,70 +27,74 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Of a pool with so many chunks and members, whose counter stood at `began_at` when the iteration began.
+    /// Returns the counter of a pool with these numbers of chunks and members. `began_at` is its value at the
+    /// beginning of the iteration.
     pub fn new(began_at: i64, chunks: usize, members: usize) -> Self {
         Self { began_at, chunks, members }
     }
 
-    /// The chunk that an addition of [`CLAIM`] took, by the total that it gave; `None`: they are used up.
+    /// Returns the index of the chunk that an addition of [`CLAIM`] claimed, given the total after the
+    /// addition; `None` if the chunks are used up.
     pub fn claimed(&self, total: i64) -> Option<usize> {
         let claims = total.wrapping_sub(self.began_at) & (LEAVE - 1);
         usize::try_from(claims - 1).ok().filter(|chunk| *chunk < self.chunks)
     }
 
-    /// Whether a member that added [`LEAVE`] may leave, by the total that this gave; else all others have left, and it must
-    /// claim until the chunks are used up.
+    /// Returns whether a member that added [`LEAVE`] may leave, given the total after the addition. If not,
+    /// all other members have left, and this one must claim until the chunks are used up.
     pub fn may_leave(&self, total: i64) -> bool {
         let left = total.wrapping_sub(self.began_at) >> 32;
         usize::try_from(left).is_ok_and(|left| left < self.members)
     }
 
-    /// Where the counter stands after an iteration with so many additions of each kind, over all members.
+    /// Returns the counter's value after an iteration with these numbers of additions by all members.
     pub fn settle(began_at: i64, claims: u64, leaves: u64) -> i64 {
         began_at.wrapping_add(claims.cast_signed()).wrapping_add(leaves.cast_signed().wrapping_mul(LEAVE))
     }
 }
 
-/// What a member expects of another one.
+/// Expected progress of another member.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Peer {
-    /// When it will have done its base, in seconds after the begin of the iteration.
+    /// Expected end of its base, in seconds after the beginning of the iteration.
     pub base_end_s: f64,
-    /// Its speed in samples per second.
+    /// Speed in samples per second.
     pub speed: f64,
 }
 
-/// Whether the others would sooner finish without this member.
+/// Decides whether the other members would finish sooner without this member.
 ///
-/// It knows its own pace, which it has just measured, and what the others have done: their bases, and the chunks that are
-/// taken and not its own. So it knows how fast they were until it claimed last, less a chunk each that they may not have done
-/// yet; before its first claim it has the forecasts. The others will have done what is left after `left / speed`, and the one
-/// that comes last up to a chunk later.
+/// This member has measured its own seconds per sample. Of the others it knows the bases and the chunks that
+/// it did not claim itself. From these it estimates their joint speed up to its own last claim, assuming that
+/// each has one chunk still in progress. Before its first claim it uses the forecast speeds.
+///
+/// The others will finish the remaining samples after `left / speed`, and the last of them up to one chunk
+/// later.
 #[derive(Debug, Clone)]
 pub struct Judge<'a> {
     chunks: &'a [u64],
     members: &'a [Peer],
-    /// Which of them it is itself, where it is among them.
+    /// Index of this member, if `members` includes it.
     own: Option<usize>,
-    /// Samples of the others' bases, and their forecast speed together.
+    /// Sum of the samples of the others' bases, and the sum of their forecast speeds.
     bases: f64,
     speed: f64,
-    /// Chunks that are known to be taken, and when that was known.
+    /// Number of chunks known to be claimed, and the time of that information.
     taken: usize,
     at_s: f64,
-    /// Samples in them that others took.
+    /// Samples in these chunks that others claimed.
     by_others: u64,
-    /// Samples in the chunks that are not known to be taken.
+    /// Samples in the chunks that are not known to be claimed.
     left: u64,
 }
 
 impl<'a> Judge<'a> {
-    /// Of a member of a pool with these chunks and these other members.
+    /// Returns the judge of a member of a pool with these chunks and these other members.
     pub fn new(chunks: &'a [u64], others: &'a [Peer]) -> Self {
         Self::of(chunks, others, None)
     }
 
-    /// Of one member, by its number among all members.
+    /// Returns the judge of one member, given by its index among all members.
     pub fn of_member(chunks: &'a [u64], members: &'a [Peer], own: usize) -> Self {
         Self::of(chunks, members, Some(own))
     }
@@ -104,8 +112,8 @@ impl<'a> Judge<'a> {
         self.members.iter().enumerate().filter(|(at, _)| Some(*at) != self.own).map(|(_, peer)| peer)
     }
 
-    /// Takes note that this member took chunk `index`, and that all before it were taken, `at_s` seconds after the begin of the
-    /// iteration.
+    /// Records that this member claimed chunk `index`, so that all chunks before it were claimed. `at_s` is
+    /// the time in seconds after the beginning of the iteration.
     pub fn saw(&mut self, index: usize, at_s: f64) {
         let Some(news) = self.chunks.get(self.taken..=index) else { return };
         let samples: u64 = news.iter().sum();
@@ -115,13 +123,13 @@ impl<'a> Judge<'a> {
         self.at_s = at_s;
     }
 
-    /// Whether every chunk is known to be taken.
+    /// Returns whether all chunks are known to be claimed.
     pub fn is_empty(&self) -> bool {
         self.taken == self.chunks.len()
     }
 
-    /// Whether to leave the rest to the others. `pace_s` is this member's time for a sample in this iteration, `claim_s` what
-    /// a claim takes.
+    /// Returns whether to leave the remaining chunks to the others. `pace_s` is this member's time per sample
+    /// in this iteration, and `claim_s` the time of a claim, both in seconds.
     pub fn declines(&self, now_s: f64, pace_s: f64, claim_s: f64) -> bool {
         let others = (self.members.len() - usize::from(self.own.is_some())) as f64;
         if others == 0.0 {
@@ -140,7 +148,7 @@ impl<'a> Judge<'a> {
         claim_s + pace_s * next > (left + others * next) / speed
     }
 
-    /// The chunk that comes next where so many samples are left.
+    /// Returns the size of the next chunk when `left` samples remain.
     fn chunk_at(&self, left: f64) -> f64 {
         let mut after = self.left as f64;
         let mut next = 0.0;
@@ -161,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// One member's steps within an iteration.
+    /// State of a member within an iteration.
     #[derive(Clone, Copy, PartialEq)]
     enum Member {
         Claiming,
@@ -170,8 +178,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever acts when, and whoever wants to leave when: each chunk is taken once, over several iterations of a counter
-        /// that is never set back.
+        /// With any order of actions, and with members that leave at any time, each chunk is claimed exactly
+        /// once. This holds over several iterations of a counter that is never reset.
         #[test]
         fn every_chunk_is_taken_exactly_once(
             chunks in 0usize..20, members in 1usize..6, began_at in any::<i64>(),
@@ -211,19 +219,21 @@ mod tests {
         let members = [Peer { base_end_s: 1.0, speed: 10.0 }; 4];
         let chunks = [20, 10, 10, 4, 4];
         let mut judge = Judge::of_member(&chunks, &members, 2);
-        // A chunk of 20 takes three seconds, or four: the others would need 1.6 s for all 48, and the last of them 2 s more.
+        // A chunk of 20 takes 3 s or 4 s. The others would need 1.6 s for all 48 samples, and the last of
+        // them 2 s more.
         assert!(!judge.declines(1.0, 0.15, 0.0));
         assert!(judge.declines(1.0, 0.2, 0.0));
         assert!(Judge::new(&chunks, &members[..3]).declines(1.0, 0.2, 0.0));
         judge.saw(0, 1.0);
         judge.saw(3, 2.0);
-        // In two seconds the others did 30 samples and 20 more, of which 12 may not be done: the last four take them .84 s.
+        // In 2 s the others did 30 samples and 20 more, of which 12 may not be done yet. The last four
+        // samples take them 0.84 s.
         assert!(judge.declines(2.0, 0.25, 0.0));
         assert!(!judge.declines(2.0, 0.15, 0.0));
-        assert!(judge.declines(2.0, 0.15, 0.5), "a claim would take longer than all that is left");
+        assert!(judge.declines(2.0, 0.15, 0.5), "a claim would take longer than the remaining samples");
         assert!(!judge.is_empty());
         judge.saw(4, 3.0);
         assert!(judge.is_empty());
-        assert!(!Judge::new(&chunks, &[]).declines(0.0, 1e9, 1.0), "nobody else is there");
+        assert!(!Judge::new(&chunks, &[]).declines(0.0, 1e9, 1.0), "the pool has no other member");
     }
 }

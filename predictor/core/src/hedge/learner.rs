@@ -1,8 +1,9 @@
-//! What tails cost, learned from what workers report of them.
+//! Learns the costs of chunks and claims from the workers' reports.
 //!
-//! A chunk takes longer than its samples alone would: a pass over few samples has fixed costs. Within one iteration a worker
-//! is about as contended in its base as in its chunks, so that the two differ by this alone: no model of contention is
-//! needed, and none of how batches were chosen. It counts in samples, so that it is the same however contended the worker is.
+//! A chunk takes longer than its samples alone would, because each pass has fixed costs. Within one iteration
+//! a worker has about the same contention in its base as in its chunks, so these costs are the only
+//! difference between the two. No model of contention or of the choice of batches is needed. Costs are
+//! counted in samples, which makes them independent of contention.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,46 +11,49 @@ use super::play::Took;
 use crate::curve::CurveLearner;
 use crate::series::Observation;
 
-/// What an iteration leaves of the weight of those before: one bad day must not keep a worker from tails for ever.
+/// Factor by which an iteration reduces the weight of earlier ones. It ensures that a few bad iterations do
+/// not exclude a worker from tails permanently.
 const FORGETTING: f64 = 0.97;
 
-/// So many chunks that cost nothing beside their samples, and so many claims of [`CLAIM_FIRST_S`], are believed at first.
+/// Weight of the prior: this number of chunks without extra cost, and of claims of [`CLAIM_FIRST_S`].
 const PRIOR: f64 = 4.0;
 
-/// What a claim takes while nobody has claimed, in seconds.
+/// Assumed time of a claim before the first one is measured, in seconds.
 pub const CLAIM_FIRST_S: f64 = 5e-4;
 
-/// Chunks are no smaller than this part of a worker's batch before it has computed any.
+/// Divisor of a worker's batch that gives its smallest chunk before it has computed any.
 const FIRST_PART: u64 = 16;
 
-/// What chunks cost a worker. Sums fade; what is believed at first does not.
+/// Cost of chunks for one worker. The sums decay with each iteration; the prior does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChunkCost {
-    /// Chunks, and the samples that they cost beside their own.
+    /// Number of chunks, and their cost in samples in addition to their own samples.
     chunks: f64,
     extra: f64,
-    /// Claims, and their seconds.
+    /// Number of claims, and their total time in seconds.
     claims: f64,
     claim_s: f64,
-    /// The smallest chunks, on average over an iteration, that it has computed.
+    /// Smallest average chunk of any iteration, in samples.
     smallest: Option<f64>,
 }
 
-/// Of one worker's iteration.
+/// Base and chunks of one worker in one iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parts {
-    /// Samples of its base.
+    /// Samples of the base.
     pub base: u64,
-    /// Seconds that they took.
+    /// Compute time of the base in seconds.
     pub base_s: f64,
-    /// What it claimed.
+    /// The claimed part.
     pub tail: Took,
 }
 
 impl Parts {
-    /// Lets a curve learn: the base, and then a chunk as they were on average, which meets the contention of the base.
-    /// `forecast` is what the base was chosen by. In how many passes a worker computes a batch is its own affair: its curve is of
-    /// whole batches, and whole chunks.
+    /// Updates a curve with the base and then with an average chunk, which has the same contention as the
+    /// base.
+    ///
+    /// `forecast` is the forecast speed by which the base was chosen. Curves describe whole batches and whole
+    /// chunks; the number of passes in which a worker computes them does not matter.
     pub fn measure(&self, curve: &mut CurveLearner, forecast: Option<f64>) {
         curve.measure(self.base, self.base_s, forecast);
         if let Some((chunk, count)) = self.chunks() {
@@ -57,14 +61,16 @@ impl Parts {
         }
     }
 
-    /// What all of it says of the worker's speed, in [`CurveLearner::work`]. `None` where it says nothing.
+    /// Returns one observation of the worker's speed from base and chunks, in [`CurveLearner::work`] per
+    /// second; `None` if nothing was computed.
     pub fn observation(&self, curve: &CurveLearner) -> Option<Observation> {
         let base = if self.base > 0 { curve.work(self.base) } else { 0.0 };
         let tail = self.chunks().map_or(0.0, |(chunk, count)| count * curve.work(chunk));
         Observation::new(base + tail, self.base_s + self.tail.compute_s)
     }
 
-    /// The samples of a chunk on average, rounded, at least 1; and how many of these the tail is worth, so that rounding loses none.
+    /// Returns the average samples of a chunk, rounded and at least 1, and the number of such chunks in the
+    /// tail, as a real number so that rounding loses no samples.
     fn chunks(&self) -> Option<(u64, f64)> {
         let Took { samples, chunks, .. } = self.tail;
         let chunk = ((samples as f64 / chunks.max(1) as f64).round() as u64).max(1);
@@ -73,7 +79,8 @@ impl Parts {
 }
 
 impl ChunkCost {
-    /// Takes how an iteration went; without a base or a chunk it says nothing, and what was learned fades.
+    /// Records an iteration. Without a base or without chunks, it only reduces the weight of earlier
+    /// iterations.
     pub fn observe(&mut self, parts: &Parts) {
         for sum in [&mut self.chunks, &mut self.extra, &mut self.claims, &mut self.claim_s] {
             *sum *= FORGETTING;
@@ -86,25 +93,25 @@ impl ChunkCost {
         let pace_s = base_s / *base as f64;
         self.chunks += chunks;
         self.extra += tail.compute_s / pace_s - samples;
-        // The last claim comes to nothing.
+        // The last claim gets no chunk.
         self.claims += chunks + 1.0;
         self.claim_s += tail.claim_s;
         let chunk = samples / chunks;
         self.smallest = Some(self.smallest.map_or(chunk, |smallest| smallest.min(chunk)));
     }
 
-    /// Samples that a chunk costs beside its own.
+    /// Returns the cost of a chunk in samples, in addition to its own samples.
     pub fn overhead(&self) -> f64 {
         (self.extra / (self.chunks + PRIOR)).max(0.0)
     }
 
-    /// Seconds of a claim.
+    /// Returns the time of a claim in seconds.
     pub fn claim_s(&self) -> f64 {
         (self.claim_s + PRIOR * CLAIM_FIRST_S) / (self.claims + PRIOR)
     }
 
-    /// The smallest chunk that may be tried on a worker with such a batch: half of what it knows, so that a cost that nobody knows
-    /// yet is met step by step.
+    /// Returns the smallest chunk to try on a worker with such a batch: half of the smallest chunk computed
+    /// so far, so that an unknown cost is approached step by step.
     pub fn trusted(&self, batch: u64) -> u64 {
         let known = self.smallest.map(|smallest| (smallest / 2.0) as u64);
         known.unwrap_or(batch / FIRST_PART).max(1)
@@ -115,7 +122,7 @@ impl ChunkCost {
 mod tests {
     use super::*;
 
-    /// 40 samples in .7 s, then 20 in four chunks in .2 s.
+    /// 40 samples in 0.7 s, then 20 in four chunks in 0.2 s.
     fn parts() -> Parts {
         let tail = Took { samples: 20, chunks: 4, compute_s: 0.2, claim_s: 0.01 };
         Parts { base: 40, base_s: 0.7, tail }
@@ -137,8 +144,8 @@ mod tests {
         assert_eq!((curve, nothing.observation(&CurveLearner::new())), (same, None));
     }
 
-    /// By hand: 17.5 ms for a sample of the base, 20 ms for one of the tail: four chunks cost 400 / 17.5 - 20 samples more, beside
-    /// four that are believed to cost none.
+    /// Computed by hand: 17.5 ms for a sample of the base, 20 ms for a sample of the tail. Four chunks cost
+    /// 400 / 17.5 - 20 samples more; the prior counts another four chunks without extra cost.
     #[test]
     fn what_chunks_cost_is_told_within_an_iteration_and_fades() {
         let mut cost = ChunkCost::default();

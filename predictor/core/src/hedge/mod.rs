@@ -1,16 +1,20 @@
-//! Hedged steps: what cannot be foreseen is shared.
+//! Hedged steps: a shared tail compensates for forecast errors.
 //!
-//! A step takes as long as its slowest worker, and the best forecast leaves steps a fifth longer than they would be if each
-//! speed were known. So each worker gets a base that it will surely do in time, and the rest of the global batch is a tail
-//! of shrinking chunks that whoever is free claims. Nothing moves: all know the order of the samples, and a claim is an
-//! addition on a shared counter that names a range.
+//! A step takes as long as its slowest worker. Even with the best forecast, steps take a fifth longer than
+//! they would if each speed were known. Therefore each worker gets a base, which it can complete in time with
+//! high certainty. The rest of the global batch is a tail of shrinking chunks, which workers claim when they
+//! are free.
 //!
-//! - [`claim`]: the worker's side: the counter, and when to leave the rest to the others
-//! - `bases`: what each will surely do
-//! - `chunks`: the sequence in which the tail is claimed
-//! - [`learner`]: what chunks and claims cost
-//! - [`play`](mod@play): what comes of both, event by event
-//! - [`hedge`]: whether, and how
+//! No data moves. All workers know the order of the samples, and a claim is an addition on a shared counter
+//! that identifies a range of samples.
+//!
+//! - [`claim`]: the worker's side: the counter, and the decision when to leave the remaining chunks to the
+//!   others
+//! - `bases`: samples that each worker can complete with high certainty
+//! - `chunks`: the sequence of chunks in the tail
+//! - [`learner`]: costs of chunks and claims
+//! - [`play`](mod@play): discrete-event simulation of a hedged step
+//! - [`hedge`]: decides whether a step is hedged, and how
 
 mod bases;
 mod chunks;
@@ -26,73 +30,80 @@ pub use play::{ClaimCost, Hand, Took, play};
 
 use crate::allocate::{Scenarios, Share};
 
-/// The most chunks of a tail for each worker, on average.
+/// Maximum number of chunks of a tail per worker, on average.
 pub const CHUNKS_PER_WORKER_MAX: usize = 16;
 
-/// The most workers that claim from one counter, where nothing else is asked for.
+/// Default of the maximum number of workers that claim from one counter.
 pub const POOL_MAX: usize = 64;
 
-/// Events that one call plays at most, about: a millisecond with few workers.
+/// Approximate maximum number of events that one call simulates: a millisecond with few workers.
 const EVENTS_MAX: usize = 10_000;
 
-/// Events for one scenario and worker, about: claims in all drafts.
+/// Approximate number of events per scenario and worker: claims in all drafts.
 const EVENTS_PER_WORKER: usize = 40;
 
-/// What is tried; the first with every size of chunks. Bases are parts of what a worker did in its worst scenario: what comes may
-/// be worse than all that came, and a base that ends late is late for everybody. Chunks are what is left over so many times the
-/// number of workers: twice where nobody is more than twice as slow as the others, more where somebody is.
+/// Candidate shapes. The first one is tried with every chunk size.
+///
+/// - Bases are a part of the samples that a worker completes in its worst scenario: future iterations can be
+///   worse than all past ones, and a base that ends late delays all workers.
+/// - Chunks are the remaining samples divided by `parts` times the number of workers. A factor of 2 is enough
+///   if no worker is more than twice as slow as the others; otherwise it must be larger.
 const SHAPES: [Shape; 3] =
     [Shape { base: 0.7, parts: 2 }, Shape { base: 0.8, parts: 2 }, Shape { base: 0.7, parts: 4 }];
 
-/// How large bases and chunks are.
+/// Sizes of bases and chunks.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     base: f64,
     parts: usize,
 }
 
-/// Beyond so many workers bases are smaller: of n workers n / 129 meet worse than their last 128 iterations in every step.
+/// Number of workers above which bases are smaller: in every step about n / 129 of n workers have a larger
+/// error than in their last 128 iterations.
 const FEW_WORKERS: f64 = 64.0;
-/// By this power of their number.
+/// Exponent with which bases decrease in the number of workers.
 const MANY_WORKERS: f64 = 0.2;
 
-/// What hedging is bound to.
+/// Options and costs of hedging.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Terms {
-    /// What a claim costs.
+    /// Cost of a claim.
     pub cost: ClaimCost,
-    /// No chunk is smaller; at least 1, a multiple of the quantum.
+    /// Minimum chunk in samples; at least 1, and a multiple of the quantum.
     pub min_chunk: u64,
-    /// Bases and chunks are multiples of this (but one base, where the global batch is none).
+    /// Bases and chunks are multiples of this. If the global batch is not a multiple, one base includes the
+    /// remainder.
     pub quantum: u64,
-    /// The most workers that claim from one counter; at least 2.
+    /// Maximum number of workers that claim from one counter; at least 2.
     pub pool_max: usize,
 }
 
-/// Bases, and a tail.
+/// A hedged step: bases and a tail.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hedged {
-    /// Samples by rank that each worker does first.
+    /// Base of each worker, by rank, in samples.
     pub bases: Vec<u64>,
-    /// The tail, in the order of its samples. Bases and chunks together are the global batch.
+    /// Pools of the tail, in the order of its samples. Bases and chunks add up to the global batch.
     pub pools: Vec<Pool>,
-    /// Expected time of the step in seconds.
+    /// Expected step time in seconds.
     pub step_time_s: f64,
 }
 
 /// Workers that claim from the same part of the tail.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Pool {
-    /// Their ranks, rising.
+    /// Ranks of the members, in ascending order.
     pub members: Vec<usize>,
-    /// What they expect of each other, in the same order.
+    /// Expected progress of each member, in the same order.
     pub expected: Vec<Peer>,
-    /// Samples of each chunk, falling.
+    /// Samples of each chunk, in descending order.
     pub chunks: Vec<u64>,
 }
 
-/// Whether part of these batches (by rank, as planned without a tail) is better left to a tail, and which part. `costs` are
-/// those of chunks, for workers that can claim. `None` where no tail is expected to shorten the step.
+/// Returns a hedged step if a tail is expected to shorten the step; `None` otherwise.
+///
+/// `batches` are the batches by rank as planned without a tail. `costs` are the chunk costs by rank; `None`
+/// for workers that cannot claim.
 pub fn hedge(
     batches: &[u64],
     shares: &[Share],
@@ -121,25 +132,25 @@ struct Draft<'a> {
     costs: &'a [Option<ChunkCost>],
     scenarios: &'a Scenarios,
     terms: &'a Terms,
-    /// What each does in its worst scenario.
+    /// Minimum samples of each worker over the scenarios (`least_parts`).
     parts: &'a [f64],
 }
 
 impl Draft<'_> {
-    /// The best of these, with the size of its smallest chunk.
+    /// Returns the best of these drafts, with the size of its smallest chunk.
     fn best(&self, drafts: impl Iterator<Item = (Shape, u64)>) -> Option<(Hedged, u64)> {
         let hedged = drafts.filter_map(|(shape, size)| Some((self.hedged(shape, size)?, size)));
         hedged.min_by(|(a, _), (b, _)| a.step_time_s.total_cmp(&b.step_time_s))
     }
 
-    /// With bases and chunks of this shape, down to this size. `None` where there is no such tail.
+    /// Returns the hedged step with bases and chunks of this shape; `None` if such a tail does not exist.
     fn hedged(&self, shape: Shape, smallest: u64) -> Option<Hedged> {
         let mut claimants: Vec<usize> =
             (0..self.batches.len()).filter(|rank| self.costs[*rank].is_some()).collect();
         let mut bases = self.batches.to_vec();
         claimants.iter().for_each(|rank| bases[*rank] = self.base(*rank, shape.base));
         let tail = |bases: &[u64]| self.batches.iter().sum::<u64>() - bases.iter().sum::<u64>();
-        // Who could claim more than it may have claims nothing: then no order of claims can break a cap.
+        // A worker whose cap the tail could exceed claims nothing. Then no order of claims can exceed a cap.
         let capped = |rank: &usize, bases: &[u64]| {
             self.shares[*rank].cap.is_some_and(|cap| bases[*rank] + tail(bases) > cap)
         };
@@ -165,11 +176,11 @@ impl Draft<'_> {
         Some(hedged)
     }
 
-    /// A worker's base: whole quanta of this part of what it does in its worst scenario, at least its floor, and at most what it
-    /// would be given without a tail.
+    /// Returns a worker's base: this part of its samples in the worst scenario, in whole quanta. It is at
+    /// least its floor and at most its batch without a tail.
     fn base(&self, rank: usize, part: f64) -> u64 {
         let quantum = self.terms.quantum;
-        // Where the global batch is no multiple of the quantum, one worker has what is left over.
+        // If the global batch is not a multiple of the quantum, one worker's batch includes the remainder.
         let odd = self.batches[rank] % quantum;
         let rare = (FEW_WORKERS / self.batches.len() as f64).min(1.0).powf(MANY_WORKERS);
         let surely = (part * rare * self.parts[rank]) as u64;
@@ -177,7 +188,7 @@ impl Draft<'_> {
         (surely / quantum * quantum).max(floor).min(self.batches[rank] - odd) + odd
     }
 
-    /// These workers' part of the tail: what they would be given without one, less their bases.
+    /// Returns these workers' part of the tail: their batches without a tail minus their bases.
     fn pool(&self, members: &[usize], bases: &[u64], parts: usize, smallest: u64) -> Pool {
         let expected: Vec<Peer> = members.iter().map(|rank| self.peer(*rank, bases[*rank])).collect();
         let tail = members.iter().map(|rank| self.batches[*rank] - bases[*rank]).sum();
@@ -185,25 +196,25 @@ impl Draft<'_> {
         Pool { members: members.to_vec(), expected, chunks }
     }
 
-    /// What others expect of a worker with such a base.
+    /// Returns the expected progress of a worker with this base.
     fn peer(&self, rank: usize, base: u64) -> Peer {
         let batch = self.batches[rank].max(1);
         let curve = &self.shares[rank].curve;
         Peer { base_end_s: curve.time(base), speed: batch as f64 / curve.time(batch) }
     }
 
-    /// The scenarios that there is time for, the same for every draft.
+    /// Returns a subset of the scenarios that is small enough to simulate, the same for every draft.
     fn rows(&self) -> impl Iterator<Item = &[f64]> {
         let events = self.scenarios.len() * self.batches.len() * EVENTS_PER_WORKER;
         self.scenarios.rows().step_by(events.div_ceil(EVENTS_MAX).clamp(1, self.scenarios.len()))
     }
 
-    /// The mean over the scenarios of the time of the step.
+    /// Returns the mean step time over the scenarios, in seconds.
     fn step_s(&self, hedged: &Hedged) -> f64 {
         mean(self.rows().map(|factors| self.played_s(hedged, factors)))
     }
 
-    /// The mean over the same scenarios without a tail.
+    /// Returns the mean step time over the same scenarios without a tail, in seconds.
     fn plain_s(&self) -> f64 {
         let finish_s = |factors: &[f64], rank: usize| {
             let share = &self.shares[rank];

@@ -1,42 +1,42 @@
-//! What comes of bases and chunks: workers do their bases, then claim.
+//! Discrete-event simulation of a pool: workers compute their bases, then claim chunks.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::claim::{CLAIM, Counter, Judge, LEAVE, Peer};
 
-/// What claiming costs.
+/// Cost of claims.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ClaimCost {
-    /// From asking to knowing, where nobody else asks, in seconds.
+    /// Time from the request to the response of a claim without competing claims, in seconds.
     pub latency_s: f64,
-    /// How long the counter is busy with one addition, in seconds: others wait behind it. At most the latency.
+    /// Time for which one addition occupies the counter, in seconds; other claims wait. At most the latency.
     pub busy_s: f64,
 }
 
 /// A member of a pool in an iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hand {
-    /// Samples of its base.
+    /// Samples of the base.
     pub base: u64,
-    /// Seconds that its base takes.
+    /// Compute time of the base in seconds.
     pub base_s: f64,
 }
 
-/// What a worker did of a tail.
+/// Part of a tail that a worker computed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Took {
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Chunks.
+    /// Number of chunks.
     pub chunks: u64,
-    /// Seconds of computing them.
+    /// Compute time of the chunks in seconds.
     pub compute_s: f64,
-    /// Seconds of waiting for claims, those that came to nothing among them.
+    /// Time spent waiting for claims in seconds, including claims that got no chunk.
     pub claim_s: f64,
 }
 
-/// A member that is free at a time; the first is the greatest, then the lowest number.
+/// A free member and the time at which it is free. The earliest is the greatest; ties go to the lowest index.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Free {
     pub at_s: f64,
@@ -63,9 +63,14 @@ impl PartialOrd for Free {
     }
 }
 
-/// Plays an iteration of one pool: `hands` are its members', in its order, `expected` what they expect of each other, and
-/// `time_s` says how long a member takes for so many samples. Answers what each member did of the tail. Its compute ends after
-/// base and chunks; it is at the barrier when its last claim is answered too.
+/// Simulates an iteration of one pool. Returns the part of the tail that each member computed.
+///
+/// - `hands`: the members of the pool.
+/// - `expected`: the expected progress of each member, in the same order.
+/// - `time_s`: the compute time in seconds of a member for a number of samples.
+///
+/// A member's compute ends after its base and chunks. It is at the barrier when it also has the response to
+/// its last claim.
 pub fn play(
     chunks: &[u64],
     hands: &[Hand],
@@ -110,7 +115,7 @@ pub fn play(
     took
 }
 
-/// Seconds for a sample as a member has seen them in this iteration.
+/// Returns the seconds per sample that a member has measured in this iteration.
 fn pace_s(hand: &Hand, took: &Took, expected: &Peer) -> f64 {
     let samples = hand.base + took.samples;
     if samples == 0 { 1.0 / expected.speed } else { (hand.base_s + took.compute_s) / samples as f64 }

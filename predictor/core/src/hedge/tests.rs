@@ -10,7 +10,7 @@ fn terms(min_chunk: u64, quantum: u64) -> Terms {
     Terms { cost: COST, min_chunk, quantum, pool_max: POOL_MAX }
 }
 
-/// A worker that has computed chunks of this size, which cost nothing beside their samples.
+/// Returns the cost of a worker that has computed chunks of this size without extra cost.
 fn tried(chunk: u64) -> Option<ChunkCost> {
     let mut cost = ChunkCost::default();
     let tail = Took { samples: chunk, chunks: 1, compute_s: chunk as f64, claim_s: 1e-3 };
@@ -18,7 +18,7 @@ fn tried(chunk: u64) -> Option<ChunkCost> {
     Some(cost)
 }
 
-/// Errors of forecasts that are off by up to `width` either way, in a repeating order.
+/// Residuals of forecasts with errors up to `width` in both directions, in a repeating order.
 fn residuals(workers: usize, width: f64) -> Vec<Vec<f64>> {
     let error =
         |worker: usize, k: usize| width * ((7 * worker + 5 * k) as f64 * 0.618).fract().mul_add(2.0, -1.0);
@@ -38,19 +38,31 @@ fn good_forecasts_and_dear_chunks_need_no_tail() {
     };
     let cheap = vec![tried(2); 4];
     assert!(decide(0.4, &cheap, COST).is_some());
-    assert_eq!(decide(0.001, &cheap, COST), None, "nothing to share");
-    assert_eq!(decide(0.4, &cheap, ClaimCost { latency_s: 0.3, busy_s: 0.0 }), None, "claims cost more");
+    assert_eq!(decide(0.001, &cheap, COST), None, "a tail gains nothing");
+    assert_eq!(
+        decide(0.4, &cheap, ClaimCost { latency_s: 0.3, busy_s: 0.0 }),
+        None,
+        "claims cost more than a tail gains"
+    );
     let tail = Took { samples: 2, chunks: 1, compute_s: 60.0, claim_s: 1e-3 };
     let mut dear = ChunkCost::default();
     (0..100).for_each(|_| dear.observe(&Parts { base: 100, base_s: 100.0, tail }));
     assert!(dear.overhead() > 50.0);
     assert_eq!(decide(0.4, &[Some(dear); 4], COST), None, "a chunk costs as much as 50 samples more");
-    assert_eq!(decide(0.4, &[tried(2), None, None, None], COST), None, "one alone has nobody to share with");
+    assert_eq!(
+        decide(0.4, &[tried(2), None, None, None], COST),
+        None,
+        "one worker alone cannot share a tail"
+    );
     let unknown = Scenarios::default();
-    assert_eq!(hedge(&[64; 4], &shares, &cheap, &unknown, &terms(1, 1)), None, "errors are not known yet");
+    assert_eq!(
+        hedge(&[64; 4], &shares, &cheap, &unknown, &terms(1, 1)),
+        None,
+        "forecast errors are not known yet"
+    );
 }
 
-/// A device that nobody knows yet is not asked for tiny chunks at once.
+/// A device without measured chunks does not start with tiny chunks.
 #[test]
 fn chunks_shrink_as_they_are_tried() {
     let shares = vec![Share::new(Curve::at_speed(100.0)); 4];
@@ -82,8 +94,8 @@ fn many_workers_claim_from_several_pools() {
 }
 
 proptest! {
-    /// Whatever is known, asked for and forbidden: bases and chunks are the batch exactly, in whole quanta, within all bounds,
-    /// and the step is expected to be shorter than without.
+    /// For any costs, options and bounds: bases and chunks add up to the batch exactly, in whole quanta and
+    /// within all bounds, and the expected step is shorter than without a tail.
     #[test]
     fn a_tail_keeps_every_rule(
         workers in prop::collection::vec(
@@ -122,8 +134,8 @@ proptest! {
         }
     }
 
-    /// Where no base ends late and nobody is far from the others: the step is longer than the shortest possible by the smallest
-    /// chunk on the slowest worker and by claims, at most.
+    /// If no base ends late and the workers' speeds are similar, the step exceeds the shortest possible one
+    /// by at most the smallest chunk on the slowest worker plus the claims.
     #[test]
     fn the_excess_is_the_smallest_chunk_and_the_claims(
         paces in prop::collection::vec(0.8f64..1.25, 2..9), each in 20u64..200, smallest in 1u64..6, latency in 0.0f64..0.1,

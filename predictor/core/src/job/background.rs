@@ -1,4 +1,4 @@
-//! How much background work an iteration can carry.
+//! The background work that an iteration can carry.
 
 use evenstep_protocol::{Allocation, BackgroundBudget, BackgroundSettings};
 
@@ -6,10 +6,12 @@ use super::tail::Hedging;
 use crate::gate::{Limit, budgets};
 use crate::plan::WorkerOutlook;
 
-/// Gives each share its budget; none if a worker is unmeasured, because the end of the step is not known then.
+/// Sets the background budget of each allocation. If a worker is unmeasured, no budgets are set, because the
+/// end of the step is not known.
 ///
-/// A worker finishes when its compute and communication do. One that claims from a tail finishes with the step: the tail fills
-/// the time that it would wait and shortens the step, which is worth more than other work.
+/// A worker finishes when its compute and communication finish. A worker that claims from a tail finishes
+/// with the step: the tail uses the time that it would wait. This shortens the step, which takes precedence
+/// over background work.
 pub fn set_budgets(
     allocations: &mut [Allocation],
     outlooks: &[WorkerOutlook],

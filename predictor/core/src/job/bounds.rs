@@ -7,22 +7,23 @@ use super::state::JobState;
 /// Bounds of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// It takes at least this many samples.
+    /// Minimum number of samples.
     pub floor: u64,
-    /// It takes at most this many samples.
+    /// Maximum number of samples in the local batch.
     pub cap: Option<u64>,
-    /// It takes at most this many samples, including those that it claims from a tail.
+    /// Maximum number of samples, including those that it claims from a tail.
     pub in_all: Option<u64>,
-    /// The most samples that its memory holds at once, if it does not accumulate: no chunk may be larger.
+    /// Maximum number of samples that fit into memory at once, if it does not accumulate. No chunk may be
+    /// larger.
     pub at_once: Option<u64>,
-    /// The most samples that it computes at once, if the job lets it accumulate.
+    /// Maximum number of samples per forward and backward pass, if the job allows accumulation.
     pub micro_batch: Option<u64>,
     /// The tightest cap, and its origin.
     pub tightest: Option<(u64, CapReason)>,
 }
 
 impl JobState {
-    /// The bounds of a worker in a whole iteration.
+    /// Returns the bounds of a worker in a full iteration.
     pub fn bounds(&self, id: &WorkerId) -> Bounds {
         let spec = &self.spec;
         let Some(worker) = self.workers.get(id) else {
@@ -69,7 +70,8 @@ impl JobState {
         }
         bounds.cap = bounds.in_all;
         if let Some(most) = bounds.at_once {
-            // A batch that does not fit into memory cannot run: a learned cap rules over every floor.
+            // A batch that does not fit into memory cannot run, so a learned cap takes precedence over every
+            // floor.
             let whole = if spec.allowed_sizes.is_empty() { most - most % spec.quantum } else { most };
             bounds.floor = bounds.floor.min(whole);
             bounds.cap = Some(bounds.cap.map_or(whole, |cap| cap.min(whole)));
@@ -77,7 +79,7 @@ impl JobState {
         bounds
     }
 
-    /// The floor of every worker.
+    /// Returns the floor of every worker.
     fn floor(&self) -> u64 {
         let usual = if self.spec.allowed_sizes.is_empty() { self.spec.quantum } else { 0 };
         self.spec.min_local_batch.unwrap_or(usual)

@@ -1,4 +1,4 @@
-//! Planning an iteration: from the state of a job and a request to the allocation.
+//! Planning of an iteration: from the state of a job and a request to the allocation.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::plan::{
     InForce, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
 };
 
-/// Why an iteration has no allocation.
+/// The reason why an iteration has no allocation.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Undecided {
-    /// The bounds or the sizes do not allow one.
+    /// The bounds or the sizes do not allow an allocation.
     #[error(transparent)]
     Unplannable(#[from] Unplannable),
     /// The learning-rate rule has no instruction.
@@ -26,12 +26,12 @@ pub enum Undecided {
     LearningRate(#[from] LearningRateError),
 }
 
-/// A planned iteration that is not part of the state yet: see [`JobState::apply`].
+/// A planned iteration that is not yet part of the state; see [`JobState::apply`].
 #[derive(Debug, Clone)]
 pub struct Decided {
     /// The allocation.
     pub answer: Arc<AllocateAnswer>,
-    /// The plan in force from now on; `None` if it stays as it is.
+    /// The new plan; `None` if the current plan remains.
     in_force: Option<(Vec<WorkerId>, InForce)>,
     instruction: Upcoming,
 }
@@ -45,15 +45,15 @@ impl Decided {
 }
 
 impl JobState {
-    /// Plans an iteration. If the request asks for less than a whole global batch, the ragged end of an epoch, the plan is not
-    /// compared with the one in force and does not replace it.
+    /// Plans an iteration. If the request is for less than a full global batch (the ragged end of an epoch),
+    /// the plan is not compared with the current plan and does not replace it.
     ///
-    /// An iteration that is planned again, or before others that were requested, was not carried out by anybody, nor were those
-    /// after it: their learning-rate instructions are forgotten.
+    /// If an iteration is planned again, or an earlier iteration is planned, no worker can have finished it
+    /// or any later one. The learning-rate instructions from it on are discarded.
     ///
     /// # Errors
-    /// [`Undecided`] if the bounds, the sizes or the learning-rate rule do not allow an allocation. The state is unchanged then, as
-    /// it is in any case before [`Self::apply`].
+    /// [`Undecided`] if the bounds, the sizes or the learning-rate rule do not allow an allocation. The state
+    /// never changes before [`Self::apply`].
     pub fn decide(&self, request: &AllocateRequest) -> Result<Decided, Undecided> {
         let iteration = request.iteration;
         let live = self.live();
@@ -92,7 +92,7 @@ impl JobState {
             decision.predicted_step_time_s = Some(hedging.step_time_s);
         }
         let mut allocations = allocations(&live, &plan, &outlooks, &bounds, request, hedging.as_ref());
-        // A profile measures: nothing may run beside it.
+        // No background work may run during a profile, because it would disturb the measurements.
         let measures = matches!(plan.reason, Reason::Profiling { .. });
         if let Some(wanted) = self.spec.background.filter(|_| !measures) {
             background::set_budgets(&mut allocations, &outlooks, hedging.as_ref(), wanted);
@@ -113,7 +113,8 @@ impl JobState {
         Ok(Decided { answer: Arc::new(answer), in_force, instruction })
     }
 
-    /// Makes a planned iteration part of the state: its plan is in force, and its iteration is requested.
+    /// Applies a planned iteration to the state: its plan becomes the current plan, and its iteration counts
+    /// as requested.
     pub fn apply(&mut self, decided: Decided) {
         let Decided { answer, in_force, instruction } = decided;
         self.learning_rate.accept(instruction);
@@ -125,7 +126,8 @@ impl JobState {
     }
 }
 
-/// The rules of a job. At the ragged end of an epoch any size is allowed: few of the usual ones add up.
+/// Returns the rules of a job. At the ragged end of an epoch any size is allowed, since few sums of the usual
+/// sizes match.
 fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rules {
     let spec = &state.spec;
     let sizes = match spec.distinct_sizes {
@@ -144,7 +146,8 @@ fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rules {
     }
 }
 
-/// What is known of each live worker. Floors and pins do not count if a ragged iteration has too few samples for them.
+/// Returns the state of each live worker for the planner. Floors and pins are ignored if a ragged iteration
+/// has too few samples for them.
 fn outlooks(
     state: &JobState,
     live: &[WorkerId],
@@ -176,7 +179,7 @@ fn outlooks(
     live.iter().zip(bounds).map(outlook).collect()
 }
 
-/// The plan of an iteration that belongs to the profile at the start.
+/// Returns the plan of an iteration in the profile at the start.
 fn profile_step(state: &JobState, iteration: u64) -> Option<Plan> {
     let steps = state.profile(iteration);
     let at = usize::try_from(iteration).ok()?;
@@ -206,7 +209,8 @@ fn allocations(
                 Some(cost) => measured.curve.time_of(cost),
                 None => measured.curve.time(local_batch),
             };
-            // With a tail: the speed at all that it is expected to do. Of a worker without samples: as it would be with one.
+            // With a tail: the speed over all its expected samples. Without samples: the speed with one
+            // sample.
             let (batch, batch_s) = match hedging {
                 Some(_) => (plan.batches[rank], measured.curve.time(plan.batches[rank])),
                 None => (local_batch, time_s),

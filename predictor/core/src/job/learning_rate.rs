@@ -4,7 +4,7 @@ use evenstep_protocol::{JobSpec, LearningRateRule, OptimizerInstruction, Ramp};
 
 use crate::learning_rate::{Controller, Instruction, LearningRateError, RampLength, Rule};
 
-/// The learning-rate rule in the job options.
+/// Returns the learning-rate rule in the job options.
 pub fn rule(spec: &JobSpec) -> Rule {
     let settings = &spec.learning_rate;
     match spec.rule {
@@ -22,7 +22,7 @@ pub fn rule(spec: &JobSpec) -> Rule {
     }
 }
 
-/// The controller of a new job: the global batch in its options is the base.
+/// Creates the controller of a new job. The global batch in the job options is the base batch.
 ///
 /// # Errors
 /// [`LearningRateError`] if a setting of the rule is out of range.
@@ -30,7 +30,7 @@ pub fn controller(spec: &JobSpec) -> Result<Controller, LearningRateError> {
     Controller::new(rule(spec), spec.global_batch)
 }
 
-/// An instruction in the words of the wire.
+/// Converts an instruction to its wire type.
 pub fn on_the_wire(rule: LearningRateRule, instruction: &Instruction) -> OptimizerInstruction {
     OptimizerInstruction {
         rule,

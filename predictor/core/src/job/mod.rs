@@ -1,24 +1,25 @@
-//! What is known of one job, and the two questions it is there for: [`JobState::observe`] learns from reports, and
+//! The state of one job, with two operations: [`JobState::observe`] learns from reports, and
 //! [`JobState::decide`] plans an iteration.
 //!
-//! The service restores a [`JobState`] from its store, keeps it between requests and stores what comes out of it. `decide` changes
-//! nothing: its [`Decided`] becomes part of the state with [`JobState::apply`], so an iteration that cannot be planned leaves no trace.
+//! The service restores a [`JobState`] from its store, keeps it between requests and stores its results.
+//! `decide` does not change the state. [`JobState::apply`] applies its [`Decided`], so an iteration that
+//! cannot be planned has no effect.
 //!
 //! Files in reading order:
-//! - `report`: what a report says of speed, drivers and gradients
-//! - `worker`: what is learned of one worker beside the forecast of its speed
-//! - `models`: the models of all workers of a job, and what they learn from
-//! - `training`: what their networks are fitted on
-//! - `stored`: their form in the store, and its version
+//! - `report`: speed, drivers and gradients in a report
+//! - `worker`: the models of one worker, except its forecast
+//! - `models`: the models of all workers of a job
+//! - `training`: the training sets of their networks
+//! - `stored`: their format in the store, and its version
 //! - `learning_rate`: the learning-rate rule of a job and its instruction
-//! - `state`: job options, members, models and the plan in force
+//! - `state`: job options, members, models and the current plan
 //! - `bounds`: the floor and the caps of a worker
 //! - `profile`: the iterations at the start that measure batch curves
 //! - `observe`: learns from reports
-//! - `straggler`: whether a worker is slow for long, compared with its peers
+//! - `straggler`: detects workers that are slow for a long time, compared with their peers
 //! - `reason`: decisions and stragglers as text
 //! - `tail`: the shared tail of an iteration
-//! - `background`: how much background work an iteration can carry
+//! - `background`: the background work that an iteration can carry
 //! - `decide`: plans an iteration
 
 mod background;

@@ -1,4 +1,4 @@
-//! The models of a job's workers, and what they have seen.
+//! The models of a job's workers.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +15,23 @@ use crate::hedge::learner::CLAIM_FIRST_S;
 use crate::hedge::{ChunkCost, ClaimCost};
 use crate::series::Observation;
 
-/// How long a counter is busy with one addition, in seconds, where a claim takes no less: 50,000 claims a second, fewer than one
-/// store takes on loopback (the trainer's example `claims`).
+/// Time that a counter is busy with one addition, in seconds, unless a claim takes less: 50,000 claims per
+/// second. One store on loopback handles more (the trainer's example `claims`).
 const CLAIM_BUSY_S: f64 = 2e-5;
 
-/// Forecasts of a job, and what else its reports taught.
+/// The forecaster of a job and the models of its workers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Models {
     forecaster: JobForecaster<WorkerId>,
     workers: BTreeMap<WorkerId, WorkerModel>,
 }
 
-/// What the job knows of a report beside its contents.
+/// Context of a report, in addition to its contents.
 #[derive(Debug, Clone, Copy)]
 pub struct Circumstances {
-    /// The most samples that the worker computes at once, if it accumulates gradients.
+    /// Maximum number of samples per forward and backward pass, if the worker accumulates gradients.
     pub micro_batch: Option<u64>,
-    /// The position of its iteration in the profile at the start.
+    /// Position of its iteration in the profile at the start.
     pub profile: ProfilePart,
 }
 
@@ -42,61 +42,64 @@ impl Default for Models {
 }
 
 impl Models {
-    /// Models that have seen nothing.
+    /// Creates models without observations.
     pub fn new() -> Self {
         Self { forecaster: JobForecaster::new(drivers()), workers: BTreeMap::new() }
     }
 
-    /// What they expect.
+    /// Returns the forecaster.
     pub fn forecaster(&self) -> &JobForecaster<WorkerId> {
         &self.forecaster
     }
 
-    /// What is known of a worker beside its forecast; `None` before its first report.
+    /// Returns the models of a worker, except its forecast; `None` before its first report.
     pub fn worker(&self, worker: &WorkerId) -> Option<&WorkerModel> {
         self.workers.get(worker)
     }
 
-    /// What a worker is expected to do in the coming iteration: its forecast, in sample equivalents, and its time at any batch.
+    /// Returns a worker's forecast for the next iteration, in sample equivalents, and its curve (time over
+    /// batch size).
     pub fn expected(&self, worker: &WorkerId) -> Option<(Forecast, Curve)> {
         let forecast = self.forecaster.forecast(worker, None)?;
         Some((forecast, self.workers.get(worker)?.curve.curve_at(forecast.speed)))
     }
 
-    /// The joint distribution of these workers' forecasts, from their recent errors.
+    /// Returns the joint distribution of these workers' forecasts, from their recent residuals.
     pub fn scenarios(&self, workers: &[WorkerId]) -> Scenarios {
         let residuals: Vec<Vec<f64>> =
             workers.iter().map(|worker| self.forecaster.residuals(worker).collect()).collect();
         Scenarios::from_residuals(&residuals)
     }
 
-    /// What a claim costs: the mean over the workers.
+    /// Returns the cost of a claim: the mean over the workers.
     pub fn claim_cost(&self) -> ClaimCost {
         let sum: f64 = self.workers.values().map(|worker| worker.chunks.claim_s()).sum();
         let latency_s = if self.workers.is_empty() { CLAIM_FIRST_S } else { sum / self.workers.len() as f64 };
         ClaimCost { latency_s, busy_s: latency_s.min(CLAIM_BUSY_S) }
     }
 
-    /// What chunks cost a worker, as far as that is known.
+    /// Returns the cost of chunks for a worker; the default if it is unknown.
     pub fn chunk_cost(&self, worker: &WorkerId) -> ChunkCost {
         self.workers.get(worker).map_or_else(ChunkCost::default, |known| known.chunks)
     }
 
-    /// Whether the latest reports count by cost and not by samples.
+    /// Whether the latest reports count costs instead of samples.
     pub fn counts_cost(&self) -> bool {
         self.workers.values().any(|worker| worker.counts_cost)
     }
 
-    /// A departed worker has come back: what was learned of it counts for less.
+    /// Marks a worker that left and rejoined: its models get less weight.
     pub fn age(&mut self, worker: &WorkerId) {
         self.forecaster.age(worker);
     }
 
-    /// Learns from reports, those of one iteration together, and the circumstances of each. Returns the workers whose profile
-    /// made no curve.
+    /// Learns from reports with their context; reports of the same iteration are processed together. Returns
+    /// the workers whose profile gave no curve.
     ///
-    /// Two kinds of reports are left out. The first of a worker: a first iteration allocates, compiles and warms caches. One
-    /// that is not newer than what the models have seen: it arrived late, after an outage.
+    /// Speeds are not learned from two kinds of reports:
+    ///
+    /// - The first report of a worker, since a first iteration allocates, compiles and warms caches.
+    /// - A report that is not newer than the newest one: it arrived late, after an outage.
     pub fn learn<'a>(
         &mut self,
         reports: impl IntoIterator<Item = &'a WorkerReport>,
@@ -110,7 +113,7 @@ impl Models {
             let outcomes: Vec<(WorkerId, Observation)> = measured.collect();
             self.forecaster.observe(&outcomes);
             for report in &reports {
-                // Speeds were measured by a curve that was not known yet: they start anew.
+                // Earlier speeds were measured without this curve, so the forecaster starts again.
                 if circumstances(report).profile == ProfilePart::Last {
                     self.forecaster.age(&report.worker);
                 }
@@ -123,7 +126,7 @@ impl Models {
         failed
     }
 
-    /// Takes what a report says beside its speed. Returns whether the models may learn from its speed.
+    /// Updates all models except the speed. Returns whether the report may be used to learn the speed.
     fn is_usable(&mut self, report: &WorkerReport, circumstances: Circumstances) -> bool {
         let first = !self.workers.contains_key(&report.worker);
         let known = self.workers.entry(report.worker.clone()).or_default();
@@ -131,13 +134,14 @@ impl Models {
             return false;
         }
         if known.take(report, circumstances.micro_batch) {
-            // Speeds were measured by a curve that holds no more: they start anew.
+            // Earlier speeds were measured with a curve that is no longer valid, so the forecaster starts
+            // again.
             self.forecaster.age(&report.worker);
         }
         !first
     }
 
-    /// Lets the curve learn from a report, and returns the observation in sample equivalents of the curve.
+    /// Updates the curve with a report. Returns the observation in sample equivalents of the curve.
     fn measure(
         &mut self,
         report: &WorkerReport,
@@ -157,33 +161,33 @@ impl Models {
         Some((report.worker.clone(), observation))
     }
 
-    /// How often each driver was missing from a worker's reports.
+    /// Returns the number of a worker's reports that each driver was missing from.
     pub fn missing(&self, worker: &WorkerId) -> BTreeMap<String, u64> {
         self.workers.get(worker).map(|known| known.missing.clone()).unwrap_or_default()
     }
 
-    /// Whether anything was learned of a worker yet.
+    /// Whether the worker has models.
     pub fn knows(&self, worker: &WorkerId) -> bool {
         self.workers.contains_key(worker)
     }
 
-    /// Lets a worker of which nothing is known start from what was learned on a device like its own.
+    /// Sets the starting point of an unmeasured worker: the models of a worker on the same kind of device.
     pub fn warm_start(&mut self, worker: &WorkerId, earlier: Earlier) {
         self.forecaster.warm_start(worker, earlier);
     }
 
-    /// Observations learned from, of all workers: rises with every change.
+    /// Returns the number of observations of all workers; it rises with every change.
     pub fn observations(&self) -> u64 {
         self.workers.keys().map(|worker| self.forecaster.observations(worker)).sum()
     }
 
-    /// Workers that have shown so many new observations since their network was fitted, with their curves; they count as
-    /// tried from now on.
+    /// Returns the workers with `every` or more new observations since the last fit of their network, with
+    /// their curves. They count as fitted from now on.
     pub fn take_due(&mut self, every: u64) -> Vec<(WorkerId, CurveLearner)> {
         let mut due = Vec::new();
         for (worker, known) in &mut self.workers {
             let observations = self.forecaster.observations(worker);
-            // A worker that was away begins to count again.
+            // The count of a worker that was away starts again.
             if observations < known.fitted_at {
                 known.fitted_at = 0;
             }
@@ -195,7 +199,7 @@ impl Models {
         due
     }
 
-    /// Puts fitted networks among the experts of their workers.
+    /// Adds fitted networks to the experts of their workers.
     pub fn install(&mut self, networks: Vec<(WorkerId, FittedExpert)>) {
         for (worker, network) in networks {
             self.forecaster.install(&worker, network);
@@ -207,7 +211,8 @@ impl Models {
 mod tests {
     use super::*;
 
-    /// A worker that was away starts its count of observations anew, and so does the count to its next network.
+    /// The observation count of a worker that was away starts again, so its next network is due after as many
+    /// observations.
     #[test]
     fn a_network_is_due_after_so_many_observations_also_for_who_was_away() {
         let worker = WorkerId::new("node/0").unwrap();
@@ -224,13 +229,13 @@ mod tests {
         };
         let due = |models: &mut Models| !models.take_due(20).is_empty();
         learn(&mut models, 20);
-        assert!(!due(&mut models), "the first report is left out");
+        assert!(!due(&mut models), "the first report is not used");
         learn(&mut models, 1);
         assert!(due(&mut models) && !due(&mut models));
         models.age(&worker);
         learn(&mut models, 19);
         assert!(!due(&mut models));
         learn(&mut models, 1);
-        assert!(due(&mut models), "twenty since it is back");
+        assert!(due(&mut models), "20 observations after it rejoined");
     }
 }

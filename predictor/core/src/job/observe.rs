@@ -1,4 +1,4 @@
-//! Learning from reports: the models, and the gradients for AdaScale.
+//! Learning from reports: the models, and the gradient noise for AdaScale.
 
 use std::collections::BTreeMap;
 
@@ -11,29 +11,29 @@ use super::worker::ProfilePart;
 use crate::curve::BadPoints;
 use crate::learning_rate::LearningRateError;
 
-/// A part of the reports from which nothing was learned.
+/// A part of the reports that could not be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Skipped {
     /// The profile of a worker.
-    #[error("the profile of worker {worker} makes no batch curve: {source}")]
+    #[error("cannot compute a batch curve from the profile of worker {worker}: {source}")]
     Profile {
         /// The worker.
         worker: WorkerId,
-        /// Why.
+        /// The reason.
         source: BadPoints,
     },
     /// The gradients of an iteration.
-    #[error("the gradients of iteration {iteration} teach nothing: {source}")]
+    #[error("cannot use the gradients of iteration {iteration}: {source}")]
     Gradients {
         /// The iteration.
         iteration: u64,
-        /// Why.
+        /// The reason.
         source: LearningRateError,
     },
 }
 
 impl JobState {
-    /// Learns from reports that were not seen before. What is learned does not depend on how reports are grouped into calls.
+    /// Learns from new reports. The result does not depend on how reports are grouped into calls.
     pub fn observe(&mut self, reports: &[WorkerReport]) -> Vec<Skipped> {
         if reports.is_empty() {
             return Vec::new();
@@ -45,7 +45,7 @@ impl JobState {
         skipped
     }
 
-    /// Learns from reports that the stored learning-rate rule has seen already.
+    /// Learns from reports that the stored learning-rate rule has already processed.
     pub fn replay(&mut self, reports: &[WorkerReport]) -> Vec<Skipped> {
         let micro_batches = self.micro_batches();
         let earliest = reports.iter().map(|report| report.iteration).min().unwrap_or(u64::MAX);
@@ -61,7 +61,7 @@ impl JobState {
         failed.into_iter().map(|(worker, source)| Skipped::Profile { worker, source }).collect()
     }
 
-    /// The most that each worker computes at once; only if the job accumulates gradients.
+    /// Returns the micro-batch of each worker, if the job accumulates gradients.
     fn micro_batches(&self) -> BTreeMap<WorkerId, u64> {
         if !self.spec.accumulation {
             return BTreeMap::new();
@@ -70,7 +70,7 @@ impl JobState {
         self.workers.keys().filter_map(micro_batch).collect()
     }
 
-    /// Lets AdaScale learn. Reports that arrive late, or carry no gradient norms, teach nothing.
+    /// Updates AdaScale. Reports that arrive late or have no gradient norms are ignored.
     fn observe_gradients(&mut self, reports: &[WorkerReport], skipped: &mut Vec<Skipped>) {
         for reports in by_iteration(reports) {
             let Some(iteration) = reports.first().map(|report| report.iteration) else { continue };

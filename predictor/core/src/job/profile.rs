@@ -6,7 +6,8 @@ use super::state::JobState;
 use crate::plan::profile::{STEPS_MAX, profile};
 
 impl JobState {
-    /// The batches by rank of the first iterations, if the job asks for a profile and `from` may be one of them; else nothing.
+    /// Returns the batches by rank of the profile's iterations. Empty if the job has no profile, if it has
+    /// `allowed_sizes`, or if `from` is after the maximum length of a profile.
     pub(super) fn profile(&self, from: u64) -> Vec<Vec<u64>> {
         if !self.spec.profile || !self.spec.allowed_sizes.is_empty() || from >= STEPS_MAX as u64 {
             return Vec::new();

@@ -5,7 +5,7 @@ use evenstep_protocol::{DecisionKind, StragglerReason, StragglerView, WorkerId};
 use crate::plan::Reason;
 use crate::straggler::{Cause, Straggler};
 
-/// The kind of a decision.
+/// Returns the kind of a decision.
 pub fn kind(reason: &Reason) -> DecisionKind {
     match reason {
         Reason::Unmeasured { .. } => DecisionKind::ColdStart,
@@ -15,17 +15,17 @@ pub fn kind(reason: &Reason) -> DecisionKind {
     }
 }
 
-/// The reason as text. `live` are the workers in rank order.
+/// Returns the reason as text. `live` are the workers in rank order.
 pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
     match *reason {
         Reason::Unmeasured { workers } if workers < live.len() => {
-            format!("{workers} of {} workers unmeasured: at most an even share for each of them", live.len())
+            format!("{workers} of {} workers are unmeasured and get at most an even share", live.len())
         }
         Reason::Unmeasured { workers } => {
-            format!("{workers} of {} workers unmeasured: even shares", live.len())
+            format!("{workers} of {} workers are unmeasured: even shares", live.len())
         }
-        Reason::Profiling { step, of } => format!("step {step} of {of} of the profile of batch curves"),
-        Reason::FirstMeasured => "first shares by measured speed".into(),
+        Reason::Profiling { step, of } => format!("step {step} of {of} of the batch curve profile"),
+        Reason::FirstMeasured => "first allocation by measured speed".into(),
         Reason::SpeedChanged { rank, ratio } => {
             let (direction, percent) = if ratio < 1.0 {
                 ("slowed", (1.0 - ratio) * 100.0)
@@ -35,17 +35,17 @@ pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
             live.get(rank)
                 .map_or_else(String::new, |worker| format!("{worker} {direction} by {percent:.0} %"))
         }
-        Reason::ByCost => "ranges cut by what each sample costs".into(),
-        Reason::Unchanged => "the shares in force are the best".into(),
+        Reason::ByCost => "ranges balanced by sample cost".into(),
+        Reason::Unchanged => "the current shares are the best".into(),
         Reason::Held { gain } => format!(
-            "a change would save {:.1} % of the step, under the minimum of {:.1} %",
+            "a change would save {:.1} % of the step, less than min_gain {:.1} %",
             gain * 100.0,
             min_gain * 100.0
         ),
     }
 }
 
-/// A straggler with its cause as text.
+/// Converts a straggler to its wire type, with its cause as text.
 pub fn straggler(straggler: &Straggler) -> StragglerView {
     let share = |what: &str, waiting: f64| format!("waits for {what} {:.0} % of the time", waiting * 100.0);
     let (reason, detail) = match straggler.cause {
@@ -58,7 +58,7 @@ pub fn straggler(straggler: &Straggler) -> StragglerView {
         Cause::CpuContention { waiting } => (StragglerReason::CpuContention, share("a core", waiting)),
         Cause::LoaderWait { waiting } => (StragglerReason::LoaderWait, share("its data", waiting)),
         Cause::MemoryPressure { waiting } => (StragglerReason::MemoryPressure, share("memory", waiting)),
-        Cause::Unknown => (StragglerReason::Unknown, "no driver tells why".into()),
+        Cause::Unknown => (StragglerReason::Unknown, "no driver explains it".into()),
     };
     StragglerView { reason, speed_ratio: straggler.speed_ratio, since_iteration: straggler.since, detail }
 }

@@ -1,5 +1,5 @@
-//! What a report says: of speed, part by part (the local batch, then the claimed chunks), of the next iteration, of the
-//! reasons why a worker is slow, and of gradients.
+//! Contents of a report for the models: speed by part (the local batch, then the claimed chunks), inputs for
+//! the next iteration, signs of a straggler, and gradient norms.
 
 use evenstep_protocol::{WorkerReport, driver};
 
@@ -9,7 +9,7 @@ use crate::learning_rate::{GradientNorms, LocalNorm};
 use crate::series::DriverSet;
 use crate::straggler::Signs;
 
-/// The parts of a report.
+/// Returns the parts of a report.
 pub fn parts(report: &WorkerReport) -> Parts {
     let base_s = report.compute_time_s;
     if let Some(cost) = report.cost {
@@ -26,7 +26,8 @@ pub fn parts(report: &WorkerReport) -> Parts {
     Parts { base, base_s: (base_s - tail.compute_s).max(0.0), tail }
 }
 
-/// How much faster a worker was at the end of an iteration, in its tail: the log of the pace before over the pace then.
+/// Returns the speed-up of a worker in its tail: the logarithm of its seconds per sample before the tail over
+/// its seconds per sample in the tail.
 pub fn tail_speedup(report: &WorkerReport) -> Option<f64> {
     let tail = report.tail?;
     let base = report.local_batch.checked_sub(tail.samples).filter(|base| *base > 0)?;
@@ -35,7 +36,7 @@ pub fn tail_speedup(report: &WorkerReport) -> Option<f64> {
     Some((base_pace_s / tail_pace_s).ln()).filter(|speedup| speedup.is_finite())
 }
 
-/// Reports grouped by iteration, in rising order; within an iteration they keep their order.
+/// Groups reports by iteration, in ascending order. Within an iteration they keep their order.
 pub fn by_iteration<'a>(
     reports: impl IntoIterator<Item = &'a WorkerReport>,
 ) -> impl Iterator<Item = Vec<&'a WorkerReport>> {
@@ -52,24 +53,25 @@ pub fn by_iteration<'a>(
     })
 }
 
-/// The drivers that forecasts use.
+/// Returns the drivers that forecasts use.
 pub fn drivers() -> DriverSet {
     DriverSet::new(driver::ALL.into_iter().chain([driver::BARRIER_WAIT_S, driver::TAIL_SPEEDUP]))
 }
 
-/// What a report says of the next iteration, by name: its driver readings, the barrier wait, and the speed-up in the tail.
+/// Returns the inputs that forecast the next iteration, by name: driver readings, barrier wait, and tail
+/// speed-up.
 pub fn inputs(report: &WorkerReport) -> impl Iterator<Item = (&str, f64)> {
     let waited = report.barrier_wait_s.map(|wait_s| (driver::BARRIER_WAIT_S, wait_s));
     let ended = tail_speedup(report).map(|speedup| (driver::TAIL_SPEEDUP, speedup));
     report.drivers.iter().map(|(name, value)| (name.as_str(), *value)).chain(waited).chain(ended)
 }
 
-/// The inputs of a report in the order of the drivers.
+/// Returns the inputs of a report in the order of the drivers.
 pub fn readings(drivers: &DriverSet, report: &WorkerReport) -> Vec<Option<f64>> {
     drivers.readings(inputs(report))
 }
 
-/// The readings that can say why a worker is slow.
+/// Returns the readings that can explain why a worker is slow.
 pub fn signs(report: &WorkerReport) -> Signs {
     let reading = |name: &str| report.drivers.get(name).copied();
     Signs {
@@ -82,7 +84,7 @@ pub fn signs(report: &WorkerReport) -> Signs {
     }
 }
 
-/// The gradient norms of one iteration; `None` if its reports do not carry them.
+/// Returns the gradient norms of one iteration; `None` if its reports do not contain them.
 pub fn gradient_norms<'a>(reports: impl IntoIterator<Item = &'a WorkerReport>) -> Option<GradientNorms> {
     let mut locals = Vec::new();
     let mut global_squared = None;
@@ -100,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// 60 samples in .9 s, of which 20 in four chunks took .2 s.
+    /// 60 samples in 0.9 s; 20 of them, in four chunks, took 0.2 s.
     fn report() -> WorkerReport {
         let tail = TailReport { chunks: 4, samples: 20, compute_time_s: 0.2, claim_time_s: 0.01 };
         WorkerReport { tail: Some(tail), ..WorkerReport::new(WorkerId::new("node/0").unwrap(), 1, 60, 0.9) }

@@ -1,4 +1,4 @@
-//! The state of a job: its options, its members, their models, and the plan in force.
+//! The state of a job: its options, members, models, and current plan.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,56 +16,56 @@ use crate::plan::InForce;
 pub struct JobState {
     /// The job options.
     pub spec: JobSpec,
-    /// Iterations before this one are deleted, and never planned again.
+    /// First iteration that is kept. Earlier ones are deleted and never planned again.
     pub kept_from: u64,
-    /// Who takes part.
+    /// The members of the job.
     pub members: Members<WorkerId>,
-    /// Every worker that ever joined.
+    /// All workers that have ever joined.
     pub workers: BTreeMap<WorkerId, WorkerState>,
-    /// What was learned from reports.
+    /// Models learned from reports.
     pub models: Models,
     /// The first iteration that was not requested yet.
     pub next_iteration: u64,
-    /// The newest allocation.
+    /// The latest allocation.
     pub last_answer: Option<Arc<AllocateAnswer>>,
     /// The learning-rate rule and its instructions.
     pub learning_rate: Controller,
-    /// The plan in force and the workers, in rank order, it was made for.
+    /// The current plan, and its workers in rank order.
     pub(super) in_force: Option<(Vec<WorkerId>, InForce)>,
 }
 
-/// What is known of a worker beside its models.
+/// State of a worker, in addition to its models.
 #[derive(Debug)]
 pub struct WorkerState {
-    /// How it joined.
+    /// The latest join request.
     pub request: JoinRequest,
-    /// The largest batch it gets at once since it ran out of memory.
+    /// Maximum number of samples at once, learned from out-of-memory reports.
     pub oom_cap: Option<u64>,
-    /// Bounds that an operator has set.
+    /// Override set by an operator.
     pub operator_override: Option<WorkerOverride>,
 }
 
 impl WorkerState {
-    /// A worker that joined and has reported nothing.
+    /// Returns the state of a worker without reports.
     pub fn new(request: JoinRequest) -> Self {
         Self { request, oom_cap: None, operator_override: None }
     }
 }
 
-/// A job as it was stored.
+/// A job read from the store.
 #[derive(Debug)]
 pub struct Restored {
     /// The job options.
     pub spec: JobSpec,
-    /// Iterations before this one are deleted.
+    /// First iteration that is kept; earlier ones are deleted.
     pub kept_from: u64,
     /// The current generation.
     pub generation: u64,
     /// The generation of the latest departure.
     pub departed_generation: u64,
-    /// Every worker that ever joined, in order of the latest joining.
+    /// All workers that have ever joined, in order of their latest join.
     pub members: Vec<Member<WorkerId>>,
-    /// The same workers with what is known of them.
+    /// State of the same workers.
     pub workers: BTreeMap<WorkerId, WorkerState>,
     /// Stored models, or new ones.
     pub models: Models,
@@ -78,7 +78,8 @@ pub struct Restored {
 }
 
 impl JobState {
-    /// The state of a job as it was stored. [`Self::replay`] then takes the reports that the stored models have not seen.
+    /// Restores the state of a job. Then [`Self::replay`] must process the reports that the stored models
+    /// have not seen.
     pub fn restore(restored: Restored) -> Self {
         let Restored { generation, departed_generation, members, last_iteration, kept_from, .. } = restored;
         let mut state = Self {
@@ -87,7 +88,8 @@ impl JobState {
             members: Members::restore(generation, departed_generation, members),
             workers: restored.workers,
             models: restored.models,
-            // A deletion that was interrupted may have left no allocation, and deleted iterations are not planned again.
+            // An interrupted deletion may leave no allocation, but deleted iterations must not be planned
+            // again.
             next_iteration: last_iteration.map_or(0, |last| last + 1).max(kept_from),
             last_answer: restored.last_answer.map(Arc::new),
             learning_rate: restored.learning_rate,
@@ -98,7 +100,8 @@ impl JobState {
         state
     }
 
-    /// Samples of a whole iteration: as set, or a fixed number for each live worker.
+    /// Returns the number of samples in a full iteration: the fixed global batch, or a fixed number per live
+    /// worker.
     pub fn global_batch(&self) -> u64 {
         match self.spec.per_worker_batch {
             Some(each) => each.saturating_mul(self.members.live().count().max(1) as u64),
@@ -106,28 +109,28 @@ impl JobState {
         }
     }
 
-    /// Live workers in rank order.
+    /// Returns the live workers in rank order.
     pub fn live(&self) -> Vec<WorkerId> {
         self.members.live().cloned().collect()
     }
 
-    /// The lease in milliseconds.
+    /// Returns the lease in milliseconds.
     pub fn lease_ms(&self) -> i64 {
         (self.spec.lease_s * 1e3) as i64
     }
 
-    /// The device of a worker whose models have learned nothing yet; `None` for all others.
+    /// Returns the device of a worker without models; `None` for all others.
     pub fn device_of_cold(&self, worker: &WorkerId) -> Option<&str> {
         let device = self.workers.get(worker)?.request.device.as_deref();
         device.filter(|_| !self.models.knows(worker))
     }
 
-    /// Lets a worker whose models have learned nothing start from what was learned on a device of its kind.
+    /// Sets the starting point of a worker without models: the models of a worker on the same kind of device.
     pub fn warm_start(&mut self, worker: &WorkerId, earlier: Earlier) {
         self.models.warm_start(worker, earlier);
     }
 
-    /// The workers of each kind of device.
+    /// Returns the workers of each kind of device.
     pub fn devices(&self) -> BTreeMap<String, Vec<WorkerId>> {
         let mut devices: BTreeMap<String, Vec<WorkerId>> = BTreeMap::new();
         for (worker, known) in &self.workers {
@@ -139,8 +142,8 @@ impl JobState {
     }
 }
 
-/// The shares in force as the newest allocation has them, without its tail. The speeds that they were made for are not stored: the
-/// forecasts of that allocation stand in.
+/// Returns the plan of the latest allocation, without its tail. The speeds that the plan was made for are not
+/// stored; the forecasts in that allocation replace them.
 fn in_force(answer: &AllocateAnswer, global_batch: u64) -> Option<(Vec<WorkerId>, InForce)> {
     if answer.global_batch != global_batch {
         return None;

@@ -1,15 +1,16 @@
-//! Whether a worker is slow for long.
+//! Detection of stragglers.
 
 use evenstep_protocol::{StragglerView, WorkerId};
 
 use super::reason;
 use super::state::JobState;
 
-/// Workers on devices of the same kind that a worker is compared with, at least.
+/// Minimum number of other workers on the same kind of device for a comparison.
 const PEERS_MIN: usize = 2;
 
 impl JobState {
-    /// A worker that is slower than it was, or than the others on devices of its kind; `None` if it is not.
+    /// Describes a worker that is slower than before, or slower than others on the same kind of device;
+    /// `None` if it is not.
     pub fn straggler(&self, id: &WorkerId) -> Option<StragglerView> {
         let watch = |id: &WorkerId| Some(&self.models.worker(id)?.watch);
         let device = self.workers.get(id)?.request.device.as_ref();
@@ -21,7 +22,7 @@ impl JobState {
         let mut speeds: Vec<f64> =
             self.members.live().filter(is_peer).filter_map(|other| watch(other)?.speed()).collect();
         speeds.sort_by(f64::total_cmp);
-        // A single peer could be the odd one itself.
+        // With a single peer, the peer could be the exception.
         let peers = speeds.get(speeds.len() / 2).copied().filter(|_| speeds.len() >= PEERS_MIN);
         watch(id)?.straggler(peers).map(|straggler| reason::straggler(&straggler))
     }

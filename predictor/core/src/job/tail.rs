@@ -1,4 +1,4 @@
-//! The shared tail of an iteration: whether it has one, and its form on the wire.
+//! The shared tail of an iteration, and its wire type.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,27 +11,32 @@ use crate::allocate::{Scenarios, Share};
 use crate::hedge::{ChunkCost, Hedged, POOL_MAX, Terms, hedge};
 use crate::plan::{Plan, WorkerOutlook};
 
-/// Attempts at a tail, each without the workers whose memory could not hold the chunks of the one before.
+/// Maximum number of attempts. Each excludes the workers whose memory could not hold the chunks of the
+/// previous attempt.
 const TRIES_MAX: usize = 4;
 
-/// A plan of which a part is left to a tail.
+/// A plan with a shared tail.
 #[derive(Debug)]
 pub struct Hedging {
-    /// Samples by rank that each worker does first.
+    /// Base batches by rank.
     pub bases: Vec<u64>,
-    /// By rank: the pool that it claims from.
+    /// Pool that each worker claims from, by rank.
     pub pools: Vec<Option<u64>>,
-    /// By rank: the largest chunk that it may claim; 0 where it claims none.
+    /// Largest chunk that each worker may claim, by rank; 0 if it claims none.
     pub largest_chunks: Vec<u64>,
-    /// What is claimed.
+    /// The shared tail.
     pub tail: Tail,
-    /// Expected time of the step in seconds.
+    /// Expected step time in seconds.
     pub step_time_s: f64,
 }
 
 impl JobState {
-    /// A plan with a shared tail. `None` if the job has no tails, fewer than two workers can claim, a worker is unmeasured, or no
-    /// tail is expected to shorten the step.
+    /// Returns a plan with a shared tail, or `None` in these cases:
+    ///
+    /// - the job turned tails off
+    /// - fewer than two workers can claim
+    /// - a worker is unmeasured
+    /// - no tail is expected to shorten the step
     pub(super) fn hedge(
         &self,
         live: &[WorkerId],
@@ -46,7 +51,7 @@ impl JobState {
         let cost = |id: &WorkerId| self.claims(id).then(|| self.models.chunk_cost(id));
         let mut costs: Vec<Option<ChunkCost>> = live.iter().map(cost).collect();
         let share = |(outlook, bounds): (&WorkerOutlook, &Bounds)| {
-            // What fits at once does not bound what is done one after the other.
+            // A cap on the samples at once does not limit the sum of several chunks.
             Some(Share { cap: bounds.in_all, ..outlook.share()? })
         };
         let shares: Vec<Share> = outlooks.iter().zip(bounds).map(share).collect::<Option<_>>()?;
@@ -72,7 +77,8 @@ impl JobState {
         self.workers.get(id).is_some_and(|worker| worker.request.claims)
     }
 
-    /// The tail of the newest allocation; `None` if fewer than two live workers can claim, or the job has no tails.
+    /// Returns statistics of the latest tail. `None` if fewer than two live workers can claim, or the job
+    /// turned tails off.
     pub fn hedge_view(&self) -> Option<HedgeView> {
         let can = self.members.live().filter(|id| self.claims(id)).count() >= 2;
         (can && self.spec.hedge == Hedge::Auto).then(|| HedgeView {
@@ -86,7 +92,7 @@ impl JobState {
         })
     }
 
-    /// The pool that each worker claims from in the newest allocation.
+    /// Returns the pool that each worker claims from in the latest allocation.
     pub fn pools(&self) -> BTreeMap<&WorkerId, u64> {
         let shares = self.last_answer.iter().filter(|last| last.tail.is_some());
         let shares = shares.flat_map(|last| &last.allocations);
@@ -94,7 +100,7 @@ impl JobState {
     }
 }
 
-/// Members of a pool whose memory does not hold its largest chunk.
+/// Returns the members of pools whose memory cannot hold the largest chunk of their pool.
 fn unfit(hedged: &Hedged, bounds: &[Bounds]) -> Vec<usize> {
     let unfit = |rank: &usize, largest: u64| bounds[*rank].at_once.is_some_and(|most| largest > most);
     let pools = hedged.pools.iter().flat_map(|pool| {
@@ -124,7 +130,7 @@ impl Hedging {
     }
 }
 
-/// The part of an allocation's samples that is left to a tail.
+/// Returns the share of an allocation's samples in its tail.
 fn tail_share(answer: &AllocateAnswer) -> f64 {
     let samples = answer.tail.iter().flat_map(|tail| &tail.chunks).sum::<u64>();
     samples as f64 / answer.global_batch as f64
@@ -134,7 +140,7 @@ fn chunks(answer: &AllocateAnswer) -> u64 {
     answer.tail.as_ref().map_or(0, |tail| tail.chunks.len() as u64)
 }
 
-/// Adds the tail to the reason of an allocation that has one.
+/// Appends the tail to the reason of an allocation that has one.
 pub fn append_reason(answer: &mut AllocateAnswer) {
     let percent = tail_share(answer) * 100.0;
     let chunks = chunks(answer);

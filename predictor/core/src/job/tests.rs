@@ -9,7 +9,7 @@ fn worker(number: usize) -> WorkerId {
     WorkerId::new(format!("node/{number}")).unwrap()
 }
 
-/// A job of two live workers that has seen nothing.
+/// A job with two live workers and no reports.
 fn job(spec: JobSpec) -> JobState {
     let member = |number| Member {
         id: worker(number),
@@ -36,7 +36,7 @@ fn request(iteration: u64) -> AllocateRequest {
     AllocateRequest::new(JobId::new("job").unwrap(), 2, iteration)
 }
 
-/// One worker is twice as fast as the other.
+/// Reports of two workers, one twice as fast as the other.
 fn reports(iteration: u64) -> Vec<WorkerReport> {
     let report = |number: usize| {
         let speed = 100.0 * (number + 1) as f64 * (1.0 + 0.1 * (iteration % 3) as f64);
@@ -70,7 +70,7 @@ fn what_cannot_be_planned_is_an_error_that_leaves_no_trace() {
     assert_eq!(*state.decide(&request(1)).unwrap().answer, *before.answer);
 }
 
-/// Reports of several iterations in one call teach the same as in several.
+/// Reports of several iterations give the same result in one call and in several calls.
 #[test]
 fn grouping_does_not_change_what_is_learned() {
     let mut one_by_one = job(JobSpec::new(64));
@@ -85,7 +85,7 @@ fn grouping_does_not_change_what_is_learned() {
         *together.decide(&request(40)).unwrap().answer
     );
     let read = read_models(&bytes[0]).unwrap();
-    assert_eq!(write_models(&read).unwrap(), bytes[0], "stored models come back as they were");
+    assert_eq!(write_models(&read).unwrap(), bytes[0], "models are unchanged after storing and loading");
     assert!(read_models(&bytes[0][1..]).is_err() || read_models(&[]).is_err());
 }
 

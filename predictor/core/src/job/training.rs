@@ -1,4 +1,4 @@
-//! What the networks of a job's workers are fitted on.
+//! Training sets for the networks of a job's workers.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::report::{by_iteration, drivers, parts, readings};
 use crate::curve::CurveLearner;
 use crate::forecast::nonlinear::Training;
 
-/// The training set of each of these workers' networks, from reports and the curves as they are known now.
+/// Returns the training set of each worker's network, from reports and the current curves.
 pub fn trainings<'a>(
     workers: &[(WorkerId, CurveLearner)],
     reports: impl IntoIterator<Item = &'a WorkerReport>,

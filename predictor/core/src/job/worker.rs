@@ -1,4 +1,4 @@
-//! What is learned of one worker beside the forecast of its speed.
+//! The models of one worker, except its forecast.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,46 +15,46 @@ use crate::straggler::Watch;
 /// Weight of the newest report in the averages of communication.
 const COMMUNICATION_WEIGHT: f64 = 0.2;
 
-/// The position of an iteration in the profile at the start of a job.
+/// Position of an iteration in the profile at the start of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProfilePart {
-    /// It does not belong to the profile.
+    /// Not part of the profile.
     Outside,
-    /// It belongs to the profile, and is not its last.
+    /// Part of the profile, but not its last iteration.
     Within,
-    /// It is the last of the profile.
+    /// Last iteration of the profile.
     Last,
 }
 
-/// What was learned from one worker's reports.
+/// The models learned from one worker's reports.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct WorkerModel {
-    /// The newest iteration taken.
+    /// The latest processed iteration.
     pub newest: Option<u64>,
-    /// How often each driver was missing.
+    /// Number of reports that each driver was missing from.
     pub missing: BTreeMap<String, u64>,
-    /// Observations at the latest fit of a network, or try at one.
+    /// Number of observations at the latest fit of a network, or at the latest attempt.
     pub fitted_at: u64,
-    /// How its time grows with its batch.
+    /// Its curve: time over batch size.
     pub curve: CurveLearner,
-    /// What chunks of a tail cost it.
+    /// Cost of the chunks of a tail.
     pub chunks: ChunkCost,
-    /// The most samples of an iteration, in however many passes.
+    /// Maximum number of samples in one iteration, over all forward and backward passes.
     pub largest: u64,
-    /// How large a batch fits.
+    /// Memory model: the largest batch that fits.
     pub memory: MemoryModel,
-    /// Whether it is slow for long.
+    /// Detector of slow phases.
     pub watch: Watch,
-    /// Whether its reports count by cost and not by samples.
+    /// Whether its reports count costs instead of samples.
     pub counts_cost: bool,
-    /// Batches of the profile under way, and their times.
+    /// Batches and times of the profile in progress.
     profiled: Vec<(u64, f64)>,
     exposed_s: Option<f64>,
     overlapped_s: Option<f64>,
 }
 
 impl WorkerModel {
-    /// What it needs beside its compute; `begins` is the share of the compute after which gradients can travel.
+    /// Returns its communication. `begins` is the share of the compute after which gradients can be sent.
     pub fn communication(&self, begins: f64) -> Communication {
         Communication {
             exposed_s: self.exposed_s.unwrap_or(0.0),
@@ -63,11 +63,11 @@ impl WorkerModel {
         }
     }
 
-    /// Learns from what was computed, and the speed that was forecast for it. The batches of a profile make one curve, once the
-    /// profile is over: the first time at each size is left out.
+    /// Learns from a measurement and its forecast speed. The batches of a profile give one curve when the
+    /// profile is complete; the first time at each size is ignored.
     ///
     /// # Errors
-    /// [`BadPoints`] if the batches of a profile make no curve; everything else was learned.
+    /// [`BadPoints`] if the batches of a profile give no curve. Everything else was learned.
     pub fn measure(
         &mut self,
         parts: &Parts,
@@ -90,8 +90,8 @@ impl WorkerModel {
         Ok(())
     }
 
-    /// Learns what a report says beside its speed. `micro_batch` is the most that the worker computes at once if it accumulates
-    /// gradients. Returns true if a curve that was known starts anew because of that.
+    /// Learns everything in a report except its speed. `micro_batch` is the maximum number of samples per
+    /// pass, if the worker accumulates gradients. Returns true if a change of it discards a known curve.
     pub fn take(&mut self, report: &WorkerReport, micro_batch: Option<u64>) -> bool {
         self.newest = Some(report.iteration);
         self.largest = self.largest.max(report.local_batch);

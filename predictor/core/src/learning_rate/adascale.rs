@@ -1,38 +1,38 @@
-//! AdaScale: how much larger a step the noise of the gradients allows at a larger batch.
+//! AdaScale: the factor by which gradient noise allows larger steps with a larger batch.
 //!
-//! Gradients of local batches differ by noise alone, so their spread tells the noise of one sample, `tr Sigma`, and what is
-//! left of the mean's norm tells the signal, `|G|^2`. With `sigma2 = tr Sigma / B_0` the noise at the base batch and
-//! `mu2 = |G|^2`, a batch of scale `k` is worth `r = (sigma2 + mu2) / (sigma2 / k + mu2)` steps: `k` where all is noise, 1
-//! where none is.
+//! Gradients of local batches differ only by noise. Their spread gives the noise of one sample, `tr Sigma`,
+//! and the remaining part of the mean's norm gives the signal, `|G|^2`. Let `sigma2 = tr Sigma / B_0` be the
+//! noise at the base batch, and `mu2 = |G|^2`. The gain of a batch of scale `k` is
+//! `r = (sigma2 + mu2) / (sigma2 / k + mu2)`: `k` with only noise, 1 without noise.
 
 use serde::{Deserialize, Serialize};
 
 use super::error::LearningRateError;
 
-/// The noise is taken to be at least this.
+/// Minimum of the estimated noise.
 const VARIANCE_MIN: f64 = 1e-6;
-/// Iterations at scale 1 that the averages remember.
+/// Memory of the averages, in iterations at scale 1.
 const MEMORY_ITERATIONS: f64 = 1000.0;
 
 /// Squared norms of the gradients of one iteration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GradientNorms {
-    /// Of each local batch's mean gradient.
+    /// Squared norm of each local batch's mean gradient.
     pub locals: Vec<LocalNorm>,
-    /// Of the global mean, weighted by local batches.
+    /// Squared norm of the global mean gradient, weighted by local batches.
     pub global_squared: f64,
 }
 
-/// One worker's.
+/// Squared norm of one worker's gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LocalNorm {
-    /// Samples of its local batch; at least 1.
+    /// Number of samples in its local batch; at least 1.
     pub local_batch: u64,
     /// Squared norm of its mean gradient.
     pub squared: f64,
 }
 
-/// Noise and signal of gradients, estimated from one iteration; either may come out negative.
+/// Noise and signal of gradients, estimated from one iteration; both estimates may be negative.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     /// `tr Sigma`: variance of one sample's gradient, summed over all parameters.
@@ -42,11 +42,13 @@ pub struct Estimate {
 }
 
 impl GradientNorms {
-    /// Estimates without bias, whether local batches are equal or not. With `g = sum (b_i / B) g_i`, `A` the mean of the
-    /// `|g_i|^2` and `h` that of the `1 / b_i`: `tr Sigma = (A - |g|^2) / (h - 1/B)` and `|G|^2 = |g|^2 - tr Sigma / B`.
+    /// Returns unbiased estimates, also for unequal local batches. Let `g = sum (b_i / B) g_i`, `A` the mean
+    /// of `|g_i|^2` and `h` the mean of `1 / b_i`. Then `tr Sigma = (A - |g|^2) / (h - 1/B)` and
+    /// `|G|^2 = |g|^2 - tr Sigma / B`.
     ///
     /// # Errors
-    /// [`LearningRateError`] where there are fewer than 2 local batches, one has no samples, or a norm is none.
+    /// [`LearningRateError`] if there are fewer than 2 local batches, one has no samples, or a norm is
+    /// negative or not finite.
     pub fn estimate(&self) -> Result<Estimate, LearningRateError> {
         let count = self.locals.len();
         if count < 2 {
@@ -68,27 +70,28 @@ impl GradientNorms {
     }
 }
 
-/// The gain of a batch of this scale, where the base batch has gradients of this noise and signal.
+/// Returns the gain of a batch of this scale, for this noise and signal at the base batch.
 pub fn gain(variance: f64, squared_norm: f64, scale: f64) -> f64 {
     (variance + squared_norm) / (variance / scale + squared_norm)
 }
 
-/// Noise and signal, averaged over iterations.
+/// Averages of noise and signal over iterations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Averages {
     /// `sigma2`: noise at the base batch.
     variance: f64,
     /// `mu2`: signal.
     squared_norm: f64,
-    /// Iterations learned from.
+    /// Number of processed iterations.
     count: u64,
-    /// The newest of them.
+    /// The latest of them.
     pub newest: Option<u64>,
 }
 
 impl Averages {
-    /// Takes the estimate of an iteration. The memory is `1000 / k` iterations: an exponential average with
-    /// `theta = max(1 - k / 1000, 0)`, and the plain mean until there are that many.
+    /// Adds the estimate of an iteration. The memory is `1000 / k` iterations. The result is an exponential
+    /// average with `theta = max(1 - k / 1000, 0)`; until there are that many iterations, it is the plain
+    /// mean.
     pub fn take(&mut self, iteration: u64, estimate: Estimate, base_global_batch: u64, scale: f64) {
         self.newest = Some(iteration);
         self.count += 1;
@@ -99,7 +102,7 @@ impl Averages {
         self.squared_norm += weight * (estimate.squared_norm.max(0.0) - self.squared_norm);
     }
 
-    /// The gain at a scale: 1 before anything is known.
+    /// Returns the gain at a scale; 1 without estimates.
     pub fn gain(&self, scale: f64) -> f64 {
         if self.count == 0 { 1.0 } else { gain(self.variance, self.squared_norm, scale) }
     }
@@ -111,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// Norms of gradients given one by one, with their local batches.
+    /// Returns the norms of these gradients with their local batches.
     fn norms(gradients: &[(u64, &[f64])]) -> GradientNorms {
         let total: f64 = gradients.iter().map(|(batch, _)| *batch as f64).sum();
         let squared = |gradient: &[f64]| gradient.iter().map(|value| value * value).sum::<f64>();
@@ -135,7 +138,7 @@ mod tests {
         ];
         for (gradients, variance, squared_norm, expected) in golden {
             let workers = gradients.len() as f64;
-            // The base batch is a local batch: its noise is that of one local gradient.
+            // The base batch is a local batch, so its noise is the noise of one local gradient.
             for batch in [1, 8] {
                 let given: Vec<(u64, &[f64])> = gradients.iter().map(|g| (batch, *g)).collect();
                 let ours = norms(&given).estimate().unwrap();
@@ -157,7 +160,7 @@ mod tests {
         assert_eq!(Averages::default().gain(16.0), 1.0);
     }
 
-    /// Local batches of 4, 8 and 20 samples whose gradients have variance 8.5 and squared norm 1.38 in all.
+    /// Local batches of 4, 8 and 20 samples. Their gradients have total variance 8.5 and squared norm 1.38.
     #[test]
     fn unequal_batches_are_estimated_without_bias() {
         const ITERATIONS: u32 = 60_000;
@@ -182,7 +185,8 @@ mod tests {
         assert!((squared / 1.38 - 1.0).abs() < 0.01, "{squared}");
     }
 
-    /// The plain mean at first, then an exponential one; by hand at a scale of 500: theta is .5, so it begins at two.
+    /// First a plain mean, then an exponential one. At a scale of 500, theta is 0.5, so the exponential mean
+    /// starts at two.
     #[test]
     fn averages_start_as_plain_means() {
         let at = |variance: f64| Estimate { sample_variance: variance, squared_norm: 1.0 };
@@ -203,14 +207,11 @@ mod tests {
         let two = norms(&[(4, &[1.0]), (4, &[2.0])]);
         let said = |norms: GradientNorms| norms.estimate().unwrap_err().to_string();
         let nan = GradientNorms { global_squared: f64::NAN, ..two.clone() };
-        assert_eq!(said(nan), "squared gradient norm NaN: it must be finite and not negative");
+        assert_eq!(said(nan), "squared gradient norm NaN is invalid; it must be finite and not negative");
         let mut none = two.clone();
         none.locals[1].local_batch = 0;
-        assert_eq!(said(none), "local batch 0: it must hold at least 1 sample");
+        assert_eq!(said(none), "local batch is 0; it must be at least 1");
         let one = GradientNorms { locals: two.locals[..1].to_vec(), ..two };
-        assert_eq!(
-            said(one),
-            "gradients of 1 local batches: at least 2 are needed to tell signal from noise"
-        );
+        assert_eq!(said(one), "gradients of 1 local batches: at least 2 are required to estimate the noise");
     }
 }

@@ -1,4 +1,4 @@
-//! Instructions by the client's iterations: state that survives restarts, and nothing that depends on how often it is asked.
+//! Instructions by the client's iterations. The state can be stored, and repeated requests do not change it.
 
 use std::collections::VecDeque;
 
@@ -9,32 +9,35 @@ use super::error::{LearningRateError, REMEMBERED_MAX};
 use super::ramp::Ramp;
 use super::rule::{Change, Rule};
 
-/// What a client does in an iteration.
+/// The instruction of a client for one iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Instruction {
-    /// Multiply the schedule's learning rate by this.
+    /// Factor for the schedule's learning rate.
     pub lr_multiplier: f64,
-    /// Before the update, multiply the momentum buffer by this, where the learning rate is inside it
-    /// ([`MomentumForm::Inside`]): the multiplier over that of the iteration before. Where it is not, leave the buffer alone.
+    /// Factor for the momentum buffer before the update, if the learning rate is inside the buffer
+    /// ([`MomentumForm::Inside`]): the multiplier over the previous iteration's multiplier. Otherwise the
+    /// buffer is left unchanged.
     pub momentum_buffer_scale: f64,
-    /// The iteration of the schedule whose learning rate is multiplied: the iteration itself, but under AdaScale, where a
-    /// step counts as many as it gained.
+    /// The iteration of the schedule whose learning rate is multiplied. It is the iteration itself, except
+    /// with AdaScale: there each step counts as its gain.
     pub schedule_iteration: u64,
-    /// The ramp under way, which a client can finish alone. `None`: the multiplier stays.
+    /// The ramp in progress, which a client can finish without the predictor. `None` if the multiplier is
+    /// constant.
     pub ramp: Option<Ramp>,
 }
 
-/// How an optimizer keeps its momentum.
+/// The form of an optimizer's momentum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MomentumForm {
     /// `v <- mu v + g; w <- w - eta v`, as PyTorch does.
     Outside,
-    /// `v <- mu v + eta g; w <- w - v`: the buffer holds learning rates of the past, which must be made those of now.
+    /// `v <- mu v + eta g; w <- w - v`: the buffer contains past learning rates and must be rescaled to the
+    /// current one.
     Inside,
 }
 
 impl Instruction {
-    /// What an optimizer of this form multiplies its buffer by before the update.
+    /// Returns the factor of the momentum buffer before the update, for an optimizer of this form.
     pub fn buffer_scale(&self, form: MomentumForm) -> f64 {
         match form {
             MomentumForm::Outside => 1.0,
@@ -45,32 +48,33 @@ impl Instruction {
 
 /// The learning rate of a job.
 ///
-/// Iterations are asked for in rising order, some may be left out: what happened in between follows from the last
-/// instruction, which is all that a client had. An iteration that was asked for gets the same instruction again.
+/// Iterations are requested in ascending order, and some may be skipped. During skipped iterations, clients
+/// follow the last instruction. Requesting an iteration again returns the same instruction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Controller {
     rule: Rule,
     base_global_batch: u64,
-    /// The oldest first; never empty once something was asked.
+    /// Kept instructions, oldest first; never empty after the first request.
     given: VecDeque<Given>,
     averages: Averages,
 }
 
-/// An instruction, and what the next one follows from.
+/// An instruction, and the state that determines the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Given {
     iteration: u64,
     global_batch: u64,
-    /// Samples seen before it.
+    /// Number of samples processed before it.
     samples: u64,
-    /// Where the multiplier goes; under AdaScale it stays where the gain put it.
+    /// The multipliers from here on; with AdaScale, a constant multiplier equal to the gain.
     course: Ramp,
-    /// Iterations of the schedule done before it.
+    /// Number of iterations of the schedule done before it.
     progress: f64,
     instruction: Instruction,
 }
 
-/// An instruction that is not in force yet: [`Controller::preview`] makes it, [`Controller::accept`] takes it.
+/// An instruction that is not in force yet. [`Controller::preview`] creates it, [`Controller::accept`]
+/// applies it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Upcoming {
     /// The number of remembered instructions before it.
@@ -80,7 +84,7 @@ pub struct Upcoming {
 }
 
 impl Upcoming {
-    /// The instruction.
+    /// Returns the instruction.
     pub fn instruction(&self) -> &Instruction {
         &self.next.instruction
     }
@@ -92,10 +96,10 @@ impl Upcoming {
 }
 
 impl Controller {
-    /// A controller for a schedule that was made for this global batch.
+    /// Creates a controller for a schedule that was made for this global batch.
     ///
     /// # Errors
-    /// [`LearningRateError`] where the batch holds no sample or a setting of the rule is out of range.
+    /// [`LearningRateError`] if the batch has no samples or a setting of the rule is out of range.
     pub fn new(rule: Rule, base_global_batch: u64) -> Result<Self, LearningRateError> {
         rule.check()?;
         if base_global_batch == 0 {
@@ -105,7 +109,7 @@ impl Controller {
         Ok(Self { rule, base_global_batch, given: VecDeque::new(), averages })
     }
 
-    /// The rule.
+    /// Returns the rule.
     pub fn rule(&self) -> &Rule {
         &self.rule
     }
@@ -126,18 +130,21 @@ impl Controller {
         Ok(Upcoming { kept, next, changes_state: kept < self.given.len() || !continues })
     }
 
-    /// Makes an instruction the newest; those of its iteration and of later ones are forgotten.
+    /// Appends an instruction. Earlier instructions for its iteration and for later ones are discarded.
     pub fn accept(&mut self, upcoming: Upcoming) {
         self.given.truncate(upcoming.kept);
         self.give(upcoming.next);
     }
 
-    /// The instruction of an iteration with this global batch. The short batch at the end of an epoch is no change: such an
-    /// iteration is asked for with the batch of the others.
+    /// Returns the instruction of an iteration with this global batch. The short batch at the end of an epoch
+    /// is not a change; request such an iteration with the usual batch.
     ///
     /// # Errors
-    /// [`LearningRateError`] where the batch holds no sample or is not the one that the iteration was asked for with
-    /// before, and where the iteration lies before another that was asked for.
+    /// [`LearningRateError`] in these cases:
+    ///
+    /// - the batch has no samples
+    /// - the batch differs from an earlier request of the iteration
+    /// - a later iteration was requested, but this one was not
     pub fn instruct(&mut self, iteration: u64, global_batch: u64) -> Result<Instruction, LearningRateError> {
         if global_batch == 0 {
             return Err(LearningRateError::NoSamples { which: "global batch" });
@@ -187,11 +194,14 @@ impl Controller {
         (1..self.given.len() - 1).min_by(|&a, &b| gap(a).total_cmp(&gap(b))).unwrap_or(1)
     }
 
-    /// Learns from the gradients of an iteration: AdaScale's gain follows them from the next instruction on.
+    /// Learns from the gradients of an iteration. They change AdaScale's gain from the next instruction on.
     ///
     /// # Errors
-    /// [`LearningRateError`] where the rule takes no gradients, those of this iteration or a later one were taken
-    /// already, or they say nothing.
+    /// [`LearningRateError`] in these cases:
+    ///
+    /// - the rule does not use gradients
+    /// - gradients of this or a later iteration were already processed
+    /// - the gradients allow no estimate
     pub fn gradients(&mut self, iteration: u64, norms: &GradientNorms) -> Result<(), LearningRateError> {
         if self.rule != Rule::AdaScale {
             return Err(LearningRateError::NoGradientsTaken);
@@ -211,7 +221,7 @@ impl Controller {
 
     fn next(&self, before: Option<&Given>, iteration: u64, global_batch: u64) -> Given {
         let gone = |before: &Given| iteration - before.iteration;
-        // At the first iteration that is asked for the job may have a past that nobody told of: at the base batch.
+        // Before the first requested iteration, the job may have run at the base batch without the predictor.
         let samples = before.map_or(iteration.saturating_mul(self.base_global_batch), |before| {
             before.samples.saturating_add(gone(before).saturating_mul(before.global_batch))
         });
@@ -241,7 +251,8 @@ impl Controller {
             progress,
             instruction: Instruction {
                 lr_multiplier,
-                // Before the first the buffer is empty, or was filled at the rate of now.
+                // Before the first instruction, the buffer is empty or was filled at the current learning
+                // rate.
                 momentum_buffer_scale: before
                     .map_or(1.0, |before| lr_multiplier / before.course.multiplier(iteration - 1)),
                 schedule_iteration: if self.rule == Rule::AdaScale { progress as u64 } else { iteration },

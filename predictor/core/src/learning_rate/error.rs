@@ -1,66 +1,68 @@
-//! Why there is no instruction.
+//! Errors of the learning-rate controller.
 
 /// Maximum number of remembered instructions. At least the number of iterations that can be requested ahead.
 pub const REMEMBERED_MAX: usize = 128;
 
-/// Why there is no instruction.
+/// The reason why there is no instruction.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LearningRateError {
-    /// A global batch without samples.
-    #[error("{which} 0: it must hold at least 1 sample")]
+    /// A batch or data set without samples.
+    #[error("{which} is 0; it must be at least 1")]
     NoSamples {
-        /// Which batch.
+        /// Name of the batch or data set.
         which: &'static str,
     },
-    /// A setting out of its range.
-    #[error("{name} {value}: it must be {range}")]
+    /// A setting is out of range.
+    #[error("{name} {value} is out of range; it must be {range}")]
     Setting {
-        /// Its name.
+        /// Name of the setting.
         name: &'static str,
         /// Its value.
         value: f64,
-        /// What it must be.
+        /// Its valid range.
         range: &'static str,
     },
-    /// An iteration before one that was asked for already, and not asked for itself.
-    #[error("iteration {iteration}: iterations must rise, and {newest} was asked for already")]
+    /// An iteration that was not requested before, although a later one was.
+    #[error("iteration {iteration} was skipped: {newest} was requested already, and iterations must rise")]
     Backwards {
         /// The iteration.
         iteration: u64,
-        /// The newest that was asked for.
+        /// The latest requested iteration.
         newest: u64,
     },
-    /// An iteration that was asked for with another global batch.
-    #[error("iteration {iteration}: it was asked for with a global batch of {before}, now with {now}")]
+    /// An iteration that was requested before with another global batch.
+    #[error(
+        "iteration {iteration} was first requested with global batch {before}, now with {now}; it must not change"
+    )]
     BatchChanged {
         /// The iteration.
         iteration: u64,
-        /// Its global batch.
+        /// Its first global batch.
         before: u64,
-        /// The one it is asked for with now.
+        /// The newly requested global batch.
         now: u64,
     },
     /// Gradients for a rule that takes none.
     #[error("gradients: the rule is not adascale, and no other takes them")]
     NoGradientsTaken,
-    /// Gradients of an iteration at or before the newest that was learned from.
-    #[error("gradients of iteration {iteration}: those of {newest} were taken already")]
+    /// Gradients of an iteration that is not newer than the latest processed one.
+    #[error("gradients of iteration {iteration} are late: iteration {newest} was processed already")]
     GradientsBackwards {
         /// The iteration.
         iteration: u64,
-        /// The newest that was learned from.
+        /// The latest processed iteration.
         newest: u64,
     },
-    /// Too few local batches to tell signal from noise.
-    #[error("gradients of {count} local batches: at least 2 are needed to tell signal from noise")]
+    /// Too few local batches to estimate the noise.
+    #[error("gradients of {count} local batches: at least 2 are required to estimate the noise")]
     TooFewGradients {
-        /// How many.
+        /// Number of local batches.
         count: usize,
     },
-    /// A squared norm that is none.
-    #[error("squared gradient norm {value}: it must be finite and not negative")]
+    /// A squared norm that is negative or not finite.
+    #[error("squared gradient norm {value} is invalid; it must be finite and not negative")]
     Norm {
-        /// What was given.
+        /// The given value.
         value: f64,
     },
 }

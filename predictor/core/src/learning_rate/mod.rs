@@ -1,4 +1,4 @@
-//! The learning rate when the global batch changes: what a client multiplies its schedule by, iteration by iteration.
+//! Learning rates for a changing global batch: the factor of the client's schedule in each iteration.
 //!
 //! With `B_0` the global batch that the client's schedule was made for and `k = B / B_0` the scale:
 //!
@@ -7,16 +7,17 @@
 //! | [`Rule::None`] | 1 | |
 //! | [`Rule::Linear`] | `k` at once | Goyal et al. 2017 |
 //! | [`Rule::Sqrt`] | `sqrt(k)` at once (Adam) | Krizhevsky 2014 |
-//! | [`Rule::DynamicSgd`] | to `k` in a straight line when it grows, at once when it shrinks | Lin et al. 2019, arXiv 1904.12043 |
+//! | [`Rule::DynamicSgd`] | increases linearly to `k`, decreases to `k` at once | Lin et al. 2019, arXiv 1904.12043 |
 //! | [`Rule::Legw`] | `sqrt(k)`, after a warm-up of `k` times as many epochs | You et al. 2019 |
-//! | [`Rule::AdaScale`] | the gain that the noise of the gradients allows, 1 to `k` | Johnson et al. 2020 |
+//! | [`Rule::AdaScale`] | the gain computed from the gradient noise, 1 to `k` | Johnson et al. 2020 |
 //!
-//! Why a jump to `k` hurts under momentum: the buffer still holds the noise of the small batches ([`noise`]).
+//! A jump to `k` is harmful with momentum, because the buffer still contains the noise of the small batches
+//! ([`noise`]).
 //!
 //! - [`controller`]: instructions by the client's iterations
-//! - [`ramp`]: a straight line of multipliers
-//! - [`adascale`]: noise of gradients, and the gain that it allows
-//! - [`noise`]: what a ramp does to the noise of an update, in closed form
+//! - [`ramp`]: a linear change of the multiplier
+//! - [`adascale`]: gradient noise, and the gain that it allows
+//! - [`noise`]: effect of a ramp on the noise of an update, in closed form
 
 pub mod adascale;
 

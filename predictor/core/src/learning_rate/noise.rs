@@ -1,16 +1,16 @@
-//! What a ramp does to the noise of an update: why Dynamic SGD ramps up, and snaps down.
+//! Effect of a ramp on the noise of an update: the reason why Dynamic SGD ramps increases but not decreases.
 //!
-//! SGD with momentum `mu` moves by `c(t) v_t`, `v` a decaying sum of gradients. At `t = 0` the batch changes by the factor `k`:
-//! gradients have `1/k` of the noise from then on, but the buffer still holds that of before. The variance of an update over
-//! that of an update before the change is
+//! The update of SGD with momentum `mu` is `c(t) v_t`, with `v` a decaying sum of gradients. At `t = 0` the
+//! batch changes by the factor `k`. New gradients then have `1/k` of the noise variance, but the buffer still
+//! contains the earlier noise. The variance of an update relative to an update before the change is
 //!
 //! `N(t) = c(t)^2 (mu^{2t} + (1 - mu^{2t}) / k)`
 //!
-//! and ends at `k` where `c` ends at `k`. A jump (`c(0) = k`) starts at `k^2`.
+//! If `c` ends at `k`, `N` also ends at `k`. A jump (`c(0) = k`) starts at `k^2`.
 
 use super::ramp::Ramp;
 
-/// `N(t)`, `t` iterations after the start of a ramp to `k = ramp.to / ramp.from`.
+/// Returns `N(t)`, `t` iterations after the start of a ramp to `k = ramp.to / ramp.from`.
 pub fn update_noise(ramp: &Ramp, momentum: f64, t: u64) -> f64 {
     let scale = ramp.to / ramp.from;
     let multiplier = ramp.multiplier(ramp.start_iteration.saturating_add(t)) / ramp.from;
@@ -18,7 +18,7 @@ pub fn update_noise(ramp: &Ramp, momentum: f64, t: u64) -> f64 {
     multiplier.powi(2) * (held + (1.0 - held) / scale)
 }
 
-/// The largest `N(t)` over the first `iterations` after the start.
+/// Returns the maximum of `N(t)` over the first `iterations` after the start.
 pub fn peak_update_noise(ramp: &Ramp, momentum: f64, iterations: u64) -> f64 {
     (0..=iterations).map(|t| update_noise(ramp, momentum, t)).fold(0.0, f64::max)
 }
@@ -33,7 +33,7 @@ mod tests {
         Ramp { from: 1.0, to, start_iteration: 100, iterations }
     }
 
-    /// Peaks from an independent computation, to the digits that it was printed with.
+    /// Peaks from an independent computation, compared to its printed precision.
     #[test]
     fn peaks_are_those_of_the_closed_form() {
         let golden = [
@@ -53,7 +53,7 @@ mod tests {
         }
     }
 
-    /// Ramping down keeps a step size that the noisier gradients of the small batch do not bear.
+    /// With a ramp down, the step size is too large for the noisier gradients of the small batch.
     #[test]
     fn shrinking_slowly_is_harmful() {
         let slowly = peak_update_noise(&ramp(1.0 / 16.0, 64), 0.9, 500);
@@ -61,7 +61,7 @@ mod tests {
         assert!(peak_update_noise(&ramp(1.0 / 16.0, 0), 0.9, 500) <= 1.0);
     }
 
-    /// The closed form against momentum that is really run on noise: 4,000 runs give the variance to some percent.
+    /// Compares the closed form with simulated momentum: 4,000 runs give the variance to within some percent.
     #[test]
     fn the_closed_form_is_what_momentum_does() {
         const RUNS: u32 = 4000;

@@ -1,27 +1,28 @@
-//! A straight line of multipliers over iterations.
+//! A linear change of the multiplier over iterations.
 
 use serde::{Deserialize, Serialize};
 
-/// From one multiplier to another: `m(i) = from + (to - from) min(1, (i - start_iteration) / iterations)`.
+/// A linear change: `m(i) = from + (to - from) min(1, (i - start_iteration) / iterations)`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ramp {
     /// Multiplier at its start.
     pub from: f64,
     /// Multiplier at its end.
     pub to: f64,
-    /// The iteration it starts at, which still has `from`.
+    /// First iteration of the ramp, which still has `from`.
     pub start_iteration: u64,
-    /// How many iterations it takes; 0: it is at its end from the start on.
+    /// Number of iterations of the ramp; with 0, the multiplier is `to` from the start.
     pub iterations: u64,
 }
 
 impl Ramp {
-    /// One multiplier from an iteration on.
+    /// Returns a constant multiplier from an iteration on.
     pub fn at_once(multiplier: f64, start_iteration: u64) -> Self {
         Self { from: multiplier, to: multiplier, start_iteration, iterations: 0 }
     }
 
-    /// The multiplier of an iteration; before the start it is that of the start.
+    /// Returns the multiplier of an iteration. Before the start it is `from`, or `to` if the ramp has no
+    /// iterations.
     pub fn multiplier(&self, iteration: u64) -> f64 {
         let done = iteration.saturating_sub(self.start_iteration);
         if done >= self.iterations {

@@ -1,51 +1,52 @@
-//! The rules, their settings, and where each sends the multiplier.
+//! The learning-rate rules, their settings, and the multipliers that they lead to.
 
 use serde::{Deserialize, Serialize};
 
 use super::error::LearningRateError;
 use super::ramp::Ramp;
 
-/// How the learning rate follows the global batch. Settings are checked where a [`super::Controller`] is made of it.
+/// Rules by which the learning rate follows the global batch. [`super::Controller::new`] checks the settings.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
-    /// It does not.
+    /// The learning rate does not change.
     None,
-    /// `k`, at once.
+    /// Multiplier `k`, at once.
     Linear,
-    /// `sqrt(k)`, at once.
+    /// Multiplier `sqrt(k)`, at once.
     Sqrt,
-    /// To `k`: in a ramp where that is more than it is, at once where it is less. A change during a ramp starts another
-    /// one from where the multiplier is.
+    /// Multiplier `k`: increases are ramped, decreases take effect at once. A change during a ramp starts a
+    /// new ramp from the current multiplier.
     DynamicSgd {
-        /// How long a ramp takes.
+        /// Length of a ramp.
         ramp: RampLength,
     },
-    /// `sqrt(k)`, reached in a straight line over a warm-up of `warmup_epochs k` epochs since the beginning of training.
+    /// Multiplier `sqrt(k)`, reached linearly over a warm-up of `warmup_epochs k` epochs from the start of
+    /// training.
     Legw {
-        /// Epochs of warm-up at the base batch; finite, not negative.
+        /// Number of warm-up epochs at the base batch; finite, not negative.
         warmup_epochs: f64,
-        /// Samples of an epoch; at least 1.
+        /// Number of samples in an epoch; at least 1.
         dataset_samples: u64,
     },
-    /// The gain that gradients show.
+    /// The gain computed from the gradient noise.
     #[serde(rename = "adascale")]
     AdaScale,
 }
 
-/// How many iterations a ramp takes.
+/// Length of a ramp.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RampLength {
-    /// So many times the growth of the multiplier, rounded up; finite, not negative.
+    /// Number of iterations per growth factor of the multiplier, rounded up; finite, not negative.
     PerGrowth(f64),
-    /// So many, whatever the growth; 0: at once.
+    /// Fixed number of iterations; with 0 the change takes effect at once.
     Iterations(u64),
 }
 
 impl Default for RampLength {
-    /// Eight for each time that the batch grows by: what implementations of Dynamic SGD use. With momentum .9 it keeps the
-    /// noise of an update within 4 % of where it ends (see [`super::noise`]).
+    /// Eight iterations per growth factor of the batch, as in implementations of Dynamic SGD. With momentum
+    /// 0.9, the noise of an update exceeds its final value by at most 4 % (see [`super::noise`]).
     fn default() -> Self {
         Self::PerGrowth(8.0)
     }
@@ -60,8 +61,8 @@ impl RampLength {
     }
 }
 
-/// LEGW in closed form: `sqrt(scale) min(1, progress / (warmup_epochs scale dataset / batch))`, with `progress` in iterations
-/// of `batch` samples, the base batch.
+/// Returns the LEGW multiplier in closed form:
+/// `sqrt(scale) min(1, progress / (warmup_epochs scale dataset / batch))`. The unit of `progress` is iterations of `batch` samples, the base batch.
 pub fn legw_multiplier(
     scale: f64,
     progress: f64,
@@ -74,24 +75,26 @@ pub fn legw_multiplier(
     scale.sqrt() * share
 }
 
-/// Where a change of the batch takes place.
+/// A change of the batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Change {
-    /// The iteration that has the new batch.
+    /// The first iteration with the new batch.
     pub iteration: u64,
-    /// The multiplier that it would have had; `None` at the beginning.
+    /// Its multiplier without the change; `None` at the beginning.
     pub multiplier: Option<f64>,
-    /// The new batch in samples.
+    /// The new batch, in samples.
     pub global_batch: u64,
-    /// The base batch in samples.
+    /// The base batch, in samples.
     pub base_global_batch: u64,
-    /// Samples seen before it.
+    /// Number of samples processed before it.
     pub samples: u64,
 }
 
 impl Rule {
+    /// Checks the settings.
+    ///
     /// # Errors
-    /// [`LearningRateError::Setting`] where one is out of range.
+    /// [`LearningRateError`] if a setting is out of range or the data set has no samples.
     pub(super) fn check(&self) -> Result<(), LearningRateError> {
         let not_negative = |name, value: f64| match value >= 0.0 && value.is_finite() {
             true => Ok(()),
@@ -99,28 +102,29 @@ impl Rule {
         };
         match *self {
             Self::DynamicSgd { ramp: RampLength::PerGrowth(each) } => {
-                not_negative("iterations of a ramp for each time of growth", each)
+                not_negative("ramp iterations per growth factor", each)
             }
             Self::Legw { warmup_epochs, dataset_samples } => {
                 if dataset_samples == 0 {
-                    return Err(LearningRateError::NoSamples { which: "dataset" });
+                    return Err(LearningRateError::NoSamples { which: "dataset_samples" });
                 }
-                not_negative("epochs of warm-up", warmup_epochs)
+                not_negative("warmup_epochs", warmup_epochs)
             }
             _ => Ok(()),
         }
     }
 
-    /// The course of the multiplier from a change of the batch on, where no gradients are needed to tell. A client that has no
-    /// instruction for a changed batch follows this. The settings of the rule must be in range, and no batch 0.
+    /// Returns the multipliers after a change of the batch, for rules that need no gradients. A client
+    /// without an instruction for a changed batch can use this. The settings of the rule must be valid, and
+    /// no batch may be 0.
     pub fn course(&self, change: &Change) -> Ramp {
         let scale = change.global_batch as f64 / change.base_global_batch as f64;
         match *self {
             Self::None | Self::AdaScale => Ramp::at_once(1.0, change.iteration),
             Self::Linear => Ramp::at_once(scale, change.iteration),
             Self::Sqrt => Ramp::at_once(scale.sqrt(), change.iteration),
-            // At the beginning there is no momentum that could hold noise, so there is nothing to ramp from but 1, the
-            // multiplier of the batch that the schedule was made for.
+            // At the beginning the momentum buffer contains no noise. The ramp starts at 1, the multiplier of
+            // the batch that the schedule was made for.
             Self::DynamicSgd { ramp } => {
                 ramp_up(change.multiplier.unwrap_or(1.0), scale, ramp, change.iteration)
             }
@@ -141,8 +145,8 @@ fn ramp_up(from: f64, to: f64, length: RampLength, start_iteration: u64) -> Ramp
     }
 }
 
-/// An iteration counts itself as progress, so that the first has no learning rate of 0. The warm-up ends at a whole
-/// iteration, so that a client can finish it alone.
+/// An iteration includes its own samples in the progress, so the first learning rate is not 0. The warm-up
+/// ends at a whole iteration, so that a client can finish it without the predictor.
 fn warm_up(change: &Change, scale: f64, base_warmup_samples: f64) -> Ramp {
     let batch = change.global_batch as f64;
     let warmup = base_warmup_samples * scale;

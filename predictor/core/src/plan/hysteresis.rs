@@ -1,28 +1,30 @@
-//! When a better plan is worth a change.
+//! Hysteresis: decides whether the gain of a better plan justifies a change.
 //!
-//! The gain is that of the *expected maximum* over the forecasts' recent errors, which is flat near the optimum: on noisy equal
-//! workers a plan that follows the noise gains next to nothing in expectation, and a minimum gain of two percent holds it off.
-//! A worker that really slowed down passes that minimum at once.
+//! The gain is the gain in the *expected maximum* over recent forecast errors, which is flat near the
+//! optimum. If equal workers are noisy, a plan that follows the noise gains almost nothing in expectation,
+//! and a minimum gain of 2 % prevents the change. If a worker really slows down, the gain exceeds that
+//! minimum at once.
 
 use super::rules::Objective;
 use crate::allocate::{Scenarios, Share};
 
-/// While the forecasts' errors are not known yet, a change must gain this share of the step.
+/// Minimum gain, as a share of the step, while the forecast errors are not known yet.
 const UNSURE_GAIN: f64 = 0.2;
-/// The best plan was chosen by the very scenarios that judge it: fewer of them flatter it more. A gain over this many counts half.
+/// Number of scenarios with which a gain counts half. The best plan was chosen with the same scenarios that
+/// evaluate it, which overestimates its gain; fewer scenarios overestimate it more.
 const FLATTERED_SCENARIOS: f64 = 16.0;
 
-/// What a better plan would bring.
+/// Gain of a better plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Gain {
-    /// The share of the step that the best plan saves, as far as it can be believed.
+    /// Share of the step time that the best plan saves, corrected for overestimation.
     pub believed: f64,
-    /// Whether it saves any time at all.
+    /// Whether the best plan saves any time.
     is_shorter: bool,
 }
 
 impl Gain {
-    /// The gain of the `best` plan over the `held` one, over the scenarios.
+    /// Returns the gain of the `best` plan over the `held` plan, over the scenarios.
     pub fn of(
         shares: &[Share],
         scenarios: &Scenarios,
@@ -45,7 +47,7 @@ impl Gain {
         Self { believed, is_shorter: best_s < held_s }
     }
 
-    /// Whether the gain reaches the minimum, a share of the step.
+    /// Returns whether the gain reaches the minimum, which is a share of the step time.
     pub fn is_worth_a_change(&self, min_gain: f64) -> bool {
         self.is_shorter && self.believed >= min_gain
     }

@@ -1,8 +1,8 @@
-//! From forecasts to the batches of an iteration, with the reason: a plain function of its input.
+//! Plans the batches of an iteration from forecasts, and gives the reason: a pure function of its input.
 //!
-//! What the plan minimises is the expected time of the slowest worker over the forecasts' joint distribution
-//! ([`Scenarios`]). It holds what is in force unless a change is worth it (`hysteresis`). A worker that is unmeasured gets a careful
-//! share. At the start of a job a short [`profile`] can make batch curves known.
+//! A plan minimises the expected time of the slowest worker over the joint distribution of forecast errors
+//! ([`Scenarios`]). The plan in force is kept unless a change gains enough (`hysteresis`). An unmeasured
+//! worker gets a cautious share. At the start of a job, a short [`profile`] can measure the batch curves.
 
 mod outlook;
 mod rules;
@@ -24,23 +24,23 @@ pub use rules::{MAX_BATCH_GROWTH, MIN_GAIN, Objective, Rules, Sizes};
 
 use hysteresis::Gain;
 
-/// The plan in force: what the same workers, in the same order, were given last.
+/// The plan in force: the most recent batches for the same workers in the same order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InForce {
     /// Samples by rank.
     pub batches: Vec<u64>,
-    /// Speeds by rank that the batches were made for; `None` after a cold start.
+    /// Speeds by rank for which the batches were planned; `None` after a cold start.
     pub speeds: Option<Vec<f64>>,
 }
 
-/// The batches of an iteration.
+/// Batches of an iteration, with the reason.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// Samples by rank; their sum is the global batch.
     pub batches: Vec<u64>,
-    /// The speeds they were made for; `None` at a cold start.
+    /// Speeds by rank for which the batches were planned; `None` at a cold start.
     pub speeds: Option<Vec<f64>>,
-    /// What was decided and why.
+    /// The decision and its reason.
     pub reason: Reason,
     /// Expected time of the slowest worker, in seconds.
     pub step_time_s: Option<f64>,
@@ -49,54 +49,54 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan as the one in force for the next iteration.
+    /// Returns the part of the plan that the next iteration needs as its plan in force.
     pub fn in_force(&self) -> InForce {
         InForce { batches: self.batches.clone(), speeds: self.speeds.clone() }
     }
 }
 
-/// Why an iteration cannot be planned.
+/// Error of a plan: the rules and bounds leave no split.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unplannable {
-    /// The bounds cannot hold the global batch.
+    /// The floors add up to more, or the caps to less, than the global batch.
     #[error(transparent)]
     Infeasible(#[from] Infeasible),
-    /// No allowed sizes make it.
+    /// The global batch cannot be split into allowed sizes.
     #[error(transparent)]
     Sizes(#[from] NoSplit),
 }
 
-/// Why an iteration was planned as it was.
+/// The reason for a plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reason {
-    /// So many workers are unmeasured.
+    /// Some workers are unmeasured.
     Unmeasured {
-        /// How many.
+        /// Number of unmeasured workers.
         workers: usize,
     },
-    /// A step of the profile at the start.
+    /// A step of the profile at the start of the job.
     Profiling {
-        /// Which, from 1.
+        /// Number of the step, from 1.
         step: usize,
-        /// Of how many.
+        /// Number of steps.
         of: usize,
     },
-    /// The first plan on measured speeds, or the first of a new set of workers or bounds.
+    /// The first plan from measured speeds, or the first for a new set of workers or bounds.
     FirstMeasured,
-    /// A worker's expected speed moved most since the plan in force was made.
+    /// The worker whose expected speed changed most since the plan in force was made.
     SpeedChanged {
-        /// Its rank.
+        /// Rank of the worker.
         rank: usize,
-        /// New speed over old.
+        /// Ratio of the new to the old speed.
         ratio: f64,
     },
-    /// Ranges were cut by what each sample costs.
+    /// The samples were split into contiguous ranges by their costs.
     ByCost,
-    /// The best plan is the one in force.
+    /// The best plan equals the plan in force.
     Unchanged,
-    /// A better plan would gain less than the minimum.
+    /// The plan in force was kept: the gain of a better one is below the minimum.
     Held {
-        /// The share of the step that it would save.
+        /// Gain of the better plan as a share of the step time.
         gain: f64,
     },
 }
@@ -104,7 +104,9 @@ pub enum Reason {
 /// Plans the next iteration.
 ///
 /// # Errors
-/// [`Unplannable`] where the bounds cannot hold the global batch, or no allowed sizes make it.
+/// - [`Unplannable::Infeasible`] if the bounds do not admit the global batch.
+/// - [`Unplannable::Sizes`] if the global batch cannot be split into the allowed sizes, or the search for
+///   such a split would take too long.
 pub fn plan(
     workers: &[WorkerOutlook],
     scenarios: &Scenarios,
@@ -127,7 +129,7 @@ pub fn plan(
         return Ok(Plan { batches, speeds: None, reason, step_time_s: None, even_step_time_s: None });
     };
     let finish = |batches: &[u64]| scenarios.expected_finish(&shares, batches);
-    // Where nothing fits into the trusted region, bounds alone decide: the job must go on.
+    // If the limits on batch growth leave no split, only the bounds apply, so that the job can continue.
     let best = split(&shares, scenarios, rules)
         .or_else(|_| split(&untrusted(&shares, workers), scenarios, rules))?;
     let even_step_time_s = Some(finish(&even_batches));
@@ -153,7 +155,8 @@ pub fn plan(
         }
     };
     let (batches, made_for, reason) = match change {
-        // The speeds stay those that the batches were made for, so that slow drift adds up until it is worth a change.
+        // The speeds for which these batches were planned are kept, so that slow drift adds up until a change
+        // is worthwhile.
         Change::Hold { held, gain } => (held.batches.clone(), held.speeds.clone(), Reason::Held { gain }),
         Change::To(batches, reason) => (batches, Some(speeds), reason),
     };
@@ -166,11 +169,13 @@ enum Change<'a> {
     Hold { held: &'a InForce, gain: f64 },
 }
 
-/// Plans an iteration whose samples cost differently, in their order: contiguous ranges of balanced finish times. What is in
-/// force cannot be held: each iteration has other samples.
+/// Plans an iteration whose samples differ in cost: contiguous ranges, in sample order, with balanced finish
+/// times.
+///
+/// The plan in force is not considered, because each iteration has other samples.
 ///
 /// # Errors
-/// As [`plan`].
+/// - [`Unplannable::Infeasible`] if the bounds do not admit the number of samples.
 pub fn plan_by_cost(workers: &[WorkerOutlook], costs: &[f64], rules: &Rules) -> Result<Plan, Unplannable> {
     let even_batches = even(&bounds(workers), rules.global_batch, rules.quantum)?;
     let measured = shares(workers, &even_batches, f64::INFINITY);
@@ -193,7 +198,7 @@ fn bounds(workers: &[WorkerOutlook]) -> Vec<(u64, Option<u64>)> {
     workers.iter().map(|worker| (worker.floor, worker.cap)).collect()
 }
 
-/// The best split by the rule for sizes. At the ragged end of an epoch, where no allowed sizes or few of them add up, any do.
+/// Returns the best split under the rule for sizes.
 fn split(shares: &[Share], scenarios: &Scenarios, rules: &Rules) -> Result<Vec<u64>, Unplannable> {
     let Rules { global_batch, quantum, sizes, .. } = rules;
     match sizes {
@@ -203,7 +208,7 @@ fn split(shares: &[Share], scenarios: &Scenarios, rules: &Rules) -> Result<Vec<u
     }
 }
 
-/// All workers with the same speed, within their bounds.
+/// Returns all workers with the same speed and their own bounds.
 fn alike(workers: &[WorkerOutlook]) -> Vec<Share> {
     let share = |worker: &WorkerOutlook| Share {
         floor: worker.floor,
@@ -213,9 +218,11 @@ fn alike(workers: &[WorkerOutlook]) -> Vec<Share> {
     workers.iter().map(share).collect()
 }
 
-/// What the split sees of each worker; `None` where nobody is measured. An unmeasured worker is taken for as slow as the slowest
-/// of the others, and gets no more than an even share. A measured one gets at most
-/// `max_batch_growth` times the largest batch it was measured at, or an even share if that is more.
+/// Returns each worker as an input of a split; `None` if no worker is measured.
+///
+/// An unmeasured worker is assumed to be as slow as the slowest measured worker, and gets at most an even
+/// share. A measured worker gets at most `max_batch_growth` times the largest batch it was measured at, or an
+/// even share if that is more.
 fn shares(workers: &[WorkerOutlook], even: &[u64], max_batch_growth: f64) -> Option<Vec<Share>> {
     let measured =
         || workers.iter().zip(even).filter_map(|(worker, even)| Some((worker.measured.as_ref()?, *even)));
@@ -229,7 +236,7 @@ fn shares(workers: &[WorkerOutlook], even: &[u64], max_batch_growth: f64) -> Opt
             }
             None => (slowest, *even as f64),
         };
-        // A bound beyond what integers hold is none.
+        // A bound above the range of integers is no bound.
         let trusted = (trusted < u64::MAX as f64).then_some(trusted as u64);
         Share {
             curve: curve.clone(),
@@ -241,13 +248,13 @@ fn shares(workers: &[WorkerOutlook], even: &[u64], max_batch_growth: f64) -> Opt
     Some(workers.iter().zip(even).map(share).collect())
 }
 
-/// The same shares without the trusted region.
+/// Returns the same shares without the limits on batch growth.
 fn untrusted(shares: &[Share], workers: &[WorkerOutlook]) -> Vec<Share> {
     let share = |(share, worker): (&Share, &WorkerOutlook)| Share { cap: worker.cap, ..share.clone() };
     shares.iter().zip(workers).map(share).collect()
 }
 
-/// Whether the batches in force are still a legal answer.
+/// Returns whether the batches in force still satisfy all rules and bounds.
 fn is_legal(batches: &[u64], workers: &[WorkerOutlook], rules: &Rules) -> bool {
     let Rules { global_batch, quantum, sizes, .. } = rules;
     let odd = batches.iter().filter(|batch| *batch % quantum != 0).count();

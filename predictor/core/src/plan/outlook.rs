@@ -1,24 +1,24 @@
-//! What is known of one worker when an iteration is planned.
+//! A worker as an input of a plan.
 
 use crate::allocate::{Communication, Share};
 use crate::curve::Curve;
 use crate::forecast::Forecast;
 
-/// What is known of one worker when an iteration is planned.
+/// A worker as an input of a plan: its forecast, communication and bounds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerOutlook {
-    /// What it is expected to do; `None` while it is unmeasured.
+    /// Forecast and curve of the worker; `None` while it is unmeasured.
     pub measured: Option<Measured>,
-    /// What it needs beside its compute.
+    /// Communication time, in addition to compute time.
     pub communication: Communication,
-    /// It takes at least this many samples.
+    /// Minimum batch in samples.
     pub floor: u64,
-    /// It takes at most this many samples.
+    /// Maximum batch in samples.
     pub cap: Option<u64>,
 }
 
 impl WorkerOutlook {
-    /// The worker as a split sees it, within its own bounds; `None` while it is unmeasured.
+    /// Returns the worker as an input of a split, within its own bounds; `None` while it is unmeasured.
     pub fn share(&self) -> Option<Share> {
         let Self { measured, communication, floor, cap } = self;
         let curve = measured.as_ref()?.curve.clone();
@@ -26,13 +26,13 @@ impl WorkerOutlook {
     }
 }
 
-/// What a worker is expected to do.
+/// Forecast and curve of a measured worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// Its expected speed, in sample equivalents of its curve's reference batch.
+    /// Expected speed, in sample equivalents of the curve's reference batch per second.
     pub forecast: Forecast,
-    /// Its expected time at any batch in this iteration.
+    /// Expected compute time in this iteration over batch size.
     pub curve: Curve,
-    /// The largest batch it was measured at.
+    /// Largest batch at which the worker was measured.
     pub largest: u64,
 }

@@ -1,20 +1,23 @@
-//! A short profile at the start of a job: powers of two up to the cap, so that batch curves are known before they matter.
+//! A short profile at the start of a job: the workers run powers of two up to their caps, so that their batch
+//! curves are known early.
 //!
-//! The sum of all batches is fixed, so workers take turns: those of even rank compute the size that is measured while the others
-//! share the rest, and the other way round. Each size is run twice: the first iteration at a new size is left out of the curve.
+//! The sum of all batches is fixed, so the workers alternate. First the workers of even rank compute the size
+//! that is measured while the others share the remaining samples, then the reverse. Each size runs twice,
+//! because the first iteration at a new size is not used for the curve.
 
 use crate::allocate::even;
 
-/// Sizes that are measured at most, from twice an even share downwards.
+/// Maximum number of sizes that are measured, from twice an even share downwards.
 const SIZES_MAX: usize = 6;
 /// Iterations at each size.
 const REPEATS: usize = 2;
 
-/// A profile has no more steps.
+/// Maximum number of steps of a profile.
 pub const STEPS_MAX: usize = 2 * SIZES_MAX * REPEATS;
 
-/// The steps of a profile: batches by rank for each of the first iterations. Empty where there is nothing to vary (a single
-/// worker, or bounds that leave no choice).
+/// Returns the steps of a profile: batches by rank for each of the first iterations.
+///
+/// The result is empty if sizes cannot vary: with a single worker, or with bounds that leave no choice.
 pub fn profile(bounds: &[(u64, Option<u64>)], global_batch: u64, quantum: u64) -> Vec<Vec<u64>> {
     let Ok(plain) = even(bounds, global_batch, quantum) else { return Vec::new() };
     let largest = plain.iter().max().map_or(0, |batch| batch.saturating_mul(2));

@@ -1,46 +1,48 @@
-//! The rules of a job that a plan keeps.
+//! Rules of a job for its plans.
 
 /// The default of [`Rules::min_gain`].
 pub const MIN_GAIN: f64 = 0.02;
 /// The default of [`Rules::max_batch_growth`].
 pub const MAX_BATCH_GROWTH: f64 = 2.0;
 
-/// Which sizes local batches may have.
+/// Allowed sizes of local batches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Sizes {
-    /// Every multiple of the quantum.
+    /// Any multiple of the quantum.
     #[default]
     Any,
-    /// These only, rising.
+    /// Only these sizes, in ascending order.
     Allowed(Vec<u64>),
-    /// Multiples of the quantum, at most so many distinct ones in an iteration.
+    /// Multiples of the quantum, with at most this number of distinct sizes in an iteration.
     Distinct(usize),
 }
 
-/// What a plan minimises.
+/// Objective that a plan minimises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Objective {
-    /// The expected time of the slowest worker, over the recent errors of the forecasts.
+    /// The expected time of the slowest worker over recent forecast errors.
     #[default]
     ExpectedMaximum,
-    /// The time of the slowest worker by the forecasts, as if they were certain: to compare with.
+    /// The time of the slowest worker if all forecasts were exact; for comparison.
     Maximum,
 }
 
-/// The rules of a job.
+/// Rules of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
-    /// Samples to share out.
+    /// Global batch in samples.
     pub global_batch: u64,
-    /// Every batch is a multiple of this (but one, where the global batch is none).
+    /// Batches are multiples of this. If the global batch is not a multiple, one worker also gets the
+    /// remainder.
     pub quantum: u64,
-    /// Which sizes there may be.
+    /// Allowed sizes of local batches.
     pub sizes: Sizes,
-    /// What is minimised.
+    /// Objective that plans minimise.
     pub objective: Objective,
-    /// Hold the plan in force while a new plan would shorten the expected step by less than this share, 0 to 1.
+    /// Minimum gain, as a share of the expected step time, 0 to 1. The plan in force is kept if a new plan
+    /// would gain less.
     pub min_gain: f64,
-    /// No worker gets more than this many times the largest batch it was measured at, or an even share if that is more; at
-    /// least 1.
+    /// Maximum ratio of a worker's batch to the largest batch it was measured at; at least 1. An even share
+    /// is always allowed.
     pub max_batch_growth: f64,
 }

@@ -43,7 +43,7 @@ fn even_until_somebody_is_measured() {
     assert_eq!((plan.step_time_s, plan.speeds), (None, None));
 }
 
-/// A joiner counts as slow as the slowest, and the others go on as they were.
+/// A new worker counts as the slowest measured worker. The ratio between the others does not change.
 #[test]
 fn who_joins_gets_a_careful_share() {
     let plan = planned(&[at(30.0), at(10.0), unmeasured()], None, &rules());
@@ -63,7 +63,7 @@ fn follows_the_speeds_and_names_who_moved() {
     assert_eq!((next.step_time_s, next.even_step_time_s), (Some(8.0), Some(12.0)));
 }
 
-/// Each drift alone gains too little; together they do not.
+/// Each drift alone gains too little for a change; both together gain enough.
 #[test]
 fn small_gains_are_held_and_drift_adds_up() {
     let mut last = planned(&[at(10.0), at(10.0)], None, &rules());
@@ -100,7 +100,7 @@ fn nobody_goes_far_beyond_what_was_measured() {
     assert_eq!(planned(&workers, None, &rules()).batches, [60, 30, 30]);
     let bolder = Rules { max_batch_growth: 3.0, ..rules() };
     assert_eq!(planned(&workers, None, &bolder).batches, [90, 15, 15]);
-    // An even share is always allowed, and the bound gives way if caps leave no other split.
+    // An even share is always allowed. The limit on batch growth is ignored if caps leave no other split.
     let capped = |cap| WorkerOutlook { cap: Some(cap), ..measured_at(1.0, 1) };
     assert_eq!(planned(&[measured_at(1.0, 1), capped(5), capped(5)], None, &rules()).batches, [110, 5, 5]);
 }
@@ -130,7 +130,8 @@ fn ranges_by_cost() {
     assert_eq!((plan.batches.as_slice(), plan.step_time_s), ([1, 5, 2].as_slice(), Some(8.0)));
 }
 
-/// Four equal workers with 10 % noise, forecast and planned for a thousand iterations as the service does: the shares stay.
+/// Four equal workers with 10 % noise, forecast and planned for a thousand iterations as the service does:
+/// the batches rarely change.
 #[test]
 fn noise_does_not_move_the_shares() {
     let changes: Vec<usize> = (0..4).map(changes_by_noise).collect();
@@ -149,7 +150,7 @@ fn changes_by_noise(seed: u64) -> usize {
         let next = plan(&outlooks, &Scenarios::from_residuals(&residuals), now.as_ref(), &rules).unwrap();
         changes += usize::from(now.as_ref().is_some_and(|now| now.batches != next.batches));
         let outcome = |worker: u8| {
-            // The sum of twelve uniform deviates is a normal one.
+            // The sum of twelve uniform deviates approximates a normal deviate.
             let deviate = (0..12).map(|_| noise.random::<f64>()).sum::<f64>() - 6.0;
             let batch = next.batches[usize::from(worker)] as f64;
             (worker, Observation::new(batch, batch / 100.0 * (0.1 * deviate).exp()).unwrap())
@@ -161,7 +162,7 @@ fn changes_by_noise(seed: u64) -> usize {
 }
 
 proptest! {
-    /// Sums and bounds hold whatever is known, and the same input in another order gives the same shares in that order.
+    /// Sums and bounds hold for any mix of measured and unmeasured workers.
     #[test]
     fn sums_and_bounds_hold(
         workers in prop::collection::vec((prop::option::of(1.0f64..100.0), 0u64..5, prop::option::of(30u64..90)), 1..8),

@@ -1,22 +1,24 @@
-//! When those who were sent away should come again: once what is under way, and what was sent away before, is done with at the
-//! rate at which things are done. So their waits grow with how much waits, and they do not all come back at once.
+//! The `Retry-After` of rejected requests: the time in which the measured throughput can process the bytes in
+//! flight and the bytes rejected before. So waits grow with the backlog, and clients do not all return at
+//! once.
 
 use std::time::{Duration, Instant};
 
-/// A rate is taken over at least so long, and an overload is over when nobody was refused for so long.
+/// Shortest interval over which throughput is measured. An overload is over after this time without a
+/// rejection.
 const STRETCH: Duration = Duration::from_secs(1);
-/// The longest wait that is asked for, in seconds.
+/// Longest wait, in seconds.
 const LONGEST_S: f64 = 60.0;
 
-/// How fast things are done while there is too much, and how much was sent away.
+/// Throughput during an overload, and the bytes rejected.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// The stretch that is being measured: since when, and bytes done in it.
+    /// Start of the current interval. `done` is the number of bytes processed in it.
     since: Instant,
     done: f64,
-    /// Of the latest stretch in which somebody was refused; `None` before the first.
+    /// Throughput in the latest interval with a rejection; `None` before the first.
     bytes_per_s: Option<f64>,
-    /// Bytes sent away and not expected back yet, as of the latest refusal.
+    /// Bytes rejected and not yet expected back, at the time of the latest rejection.
     away: f64,
     refused_at: Option<Instant>,
 }
@@ -26,33 +28,33 @@ impl Pace {
         Self { since: now, done: 0.0, bytes_per_s: None, away: 0.0, refused_at: None }
     }
 
-    /// A request of so many bytes is done with.
+    /// Counts a request of `bytes` bytes as processed.
     pub fn done(&mut self, bytes: usize, now: Instant) {
         self.done += bytes as f64;
         let lasted = now.saturating_duration_since(self.since);
         if lasted < STRETCH {
             return;
         }
-        // Without refusals the rate says how much came in, and not how much could have.
+        // Without rejections, the throughput is the rate of arrivals and not the capacity.
         if self.refused_at.is_some_and(|refused| refused >= self.since) {
             self.bytes_per_s = Some(self.done / lasted.as_secs_f64());
         }
         (self.since, self.done) = (now, 0.0);
     }
 
-    /// A request of so many bytes is sent away while others take up `bytes_taken`: returns after how many seconds it should
-    /// come again, 1 to 60.
+    /// Rejects a request of `bytes` bytes while `bytes_taken` bytes are in flight. Returns the time after
+    /// which the client should retry, 1 to 60 seconds.
     pub fn refuse(&mut self, bytes: usize, bytes_taken: usize, now: Instant) -> u64 {
         let quiet = self.refused_at.map(|refused| now.saturating_duration_since(refused));
         match quiet.filter(|quiet| *quiet <= STRETCH) {
             Some(quiet) => self.away -= self.bytes_per_s.unwrap_or(0.0) * quiet.as_secs_f64(),
-            // An overload begins, and with it a stretch.
+            // An overload begins: start a new interval.
             None => (self.since, self.done, self.away) = (now, 0.0, 0.0),
         }
         self.refused_at = Some(now);
         self.away = self.away.max(0.0) + bytes as f64;
         let Some(bytes_per_s) = self.bytes_per_s.filter(|rate| *rate > 0.0) else { return 1 };
-        // Those who come again too soon are not counted without end.
+        // Bounded, because clients that retry too early are counted again each time.
         self.away = self.away.min(LONGEST_S * bytes_per_s);
         ((bytes_taken as f64 + self.away) / bytes_per_s).ceil().clamp(1.0, LONGEST_S) as u64
     }
@@ -69,8 +71,8 @@ mod tests {
         let begin = Instant::now();
         let at = |ms: u64| begin + Duration::from_millis(ms);
         let mut pace = Pace::new(begin);
-        assert_eq!(pace.refuse(MB, 64 * MB, at(0)), 1, "nothing is known of the rate");
-        // 20 MB a second, and twice as much comes.
+        assert_eq!(pace.refuse(MB, 64 * MB, at(0)), 1, "the throughput is unknown");
+        // The throughput is 20 MB/s; arrivals are twice that.
         for tick in 1..=25 {
             pace.refuse(MB, 64 * MB, at(tick * 50));
             pace.done(MB, at(tick * 50));
@@ -80,11 +82,11 @@ mod tests {
         let waits: Vec<u64> = (0..100).map(|_| pace.refuse(MB, 64 * MB, at(1300))).collect();
         assert!(waits.is_sorted() && waits[99] >= first + 4, "{waits:?}");
         let later = pace.refuse(MB, 64 * MB, at(2200));
-        assert!(later < waits[99], "a second's worth was done: {later}");
+        assert!(later < waits[99], "one second of throughput was processed: {later}");
         for _ in 0..100_000 {
             assert!(pace.refuse(8 * MB, 64 * MB, at(2200)) <= 60);
         }
-        // Long after, nobody is away any more.
+        // Long after the overload, no rejected request is still expected back.
         assert!(pace.refuse(MB, 64 * MB, at(60_000)) <= 5);
     }
 

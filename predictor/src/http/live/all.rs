@@ -1,4 +1,4 @@
-//! `GET /v1/live`: everything at a glance, once a second.
+//! `GET /v1/live`: the summary of all jobs, once a second.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,10 +15,12 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use super::{ALIVE_EVERY, Api, RETRY_AFTER, Refusal, Streams, event, events};
 use crate::jobs::{JobError, Jobs};
 
-/// The time from look to look.
+/// Interval at which the summary is read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Everything at a glance, as server-sent events `jobs`: at most one a second, at least one every five.
+/// Follow the summary of all jobs.
+///
+/// Server-sent events named `jobs`: at most one per second, and at least one every five seconds.
 #[utoipa::path(
     get, path = "/v1/live", tag = "jobs",
     responses(
@@ -40,12 +42,13 @@ pub async fn follow(
     })))
 }
 
-/// The latest look, shared by all who follow: however many they are, the store is asked once a second.
+/// The latest summary. All clients share it, so the store is read once a second for any number of clients.
 #[derive(Debug, Default)]
 pub struct Feed(Mutex<Option<(Instant, u64, Arc<LiveView>)>>);
 
 impl Feed {
-    /// The view, not older than a look, with a number that rises where anything but the time changed.
+    /// Returns the summary, at most one interval old, and its version. The version rises when anything but
+    /// the time changed.
     async fn look(&self, jobs: &Jobs) -> Result<(u64, Arc<LiveView>), JobError> {
         let mut latest = self.0.lock().await;
         if let Some((at, number, view)) = &*latest
@@ -70,7 +73,7 @@ struct Follower {
     jobs: Arc<Jobs>,
     streams: Streams,
     looks: Interval,
-    /// What was said last, and when.
+    /// Version and time of the last event.
     said: Option<(u64, Instant)>,
     begins: bool,
     _place: OwnedSemaphorePermit,
@@ -88,7 +91,7 @@ impl Follower {
                 () = self.streams.ended() => return None,
             }
             let looked = self.streams.feed.look(&self.jobs).await;
-            // The store is away: whoever follows sees that the view is old, and the next look may be better.
+            // The store failed. The client can see the age of its summary, and the next read may succeed.
             let Ok((number, view)) = looked else { continue };
             let is_known = self.said.is_some_and(|(said, at)| said == number && at.elapsed() < ALIVE_EVERY);
             if !is_known {

@@ -1,4 +1,4 @@
-//! `GET /v1/jobs/{id}/live`: a job as it runs.
+//! `GET /v1/jobs/{id}/live`: events of a running job.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -17,12 +17,17 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{ALIVE_EVERY, Api, InPath, RETRY_AFTER, Refusal, Streams, event, events};
 use crate::jobs::{Cursor, Job, Jobs};
 
-/// The time from step to step, at least: nobody sees more, and of short steps the newest says most.
+/// Shortest interval between two `step` events. People cannot follow more, and the newest iteration is the
+/// most relevant.
 const STEP_EVERY: Duration = Duration::from_millis(100);
 
-/// A job as it runs, as server-sent events: `step` (the latest iteration whose workers reported, at most 10 a second), `log` (an
-/// entry of the log), `changed` (workers, wishes or overrides changed: ask for them again) and `gone` (the job was deleted, or is
-/// another predictor's now; the last event).
+/// Follow a running job.
+///
+/// Server-sent events:
+/// - `step`: the latest iteration whose workers reported, at most 10 per second.
+/// - `log`: an entry of the log.
+/// - `changed`: workers, job options or overrides changed; read them again.
+/// - `gone`: the job was deleted, or another predictor serves it now. The last event.
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}/live", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
     responses(
@@ -36,7 +41,7 @@ pub async fn follow(
     InPath(job_id): InPath<JobId>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refusal> {
     let job = api.jobs.job(&job_id).await?;
-    // In memory from here on: what is to be followed must be there.
+    // Loads the job into memory, where its events are.
     job.view().await?;
     let place = api.streams.enter()?;
     let mut changes = job.live().watch();
@@ -64,7 +69,7 @@ struct Follower {
     changes: watch::Receiver<()>,
     cursor: Cursor,
     streams: Streams,
-    /// At most what one look brings.
+    /// Events of the last look at the job that are not sent yet.
     waiting: VecDeque<Event>,
     next_step: Instant,
     is_over: bool,
@@ -82,7 +87,8 @@ impl Follower {
                 return None;
             }
             let changed = async {
-                // A job that nobody has any more changes no more: whether it is gone is looked at all the same.
+                // The sender is dropped with the job, so an error of `changed` needs no handling: the
+                // registry is checked below.
                 let _ = timeout(ALIVE_EVERY, self.changes.changed()).await;
                 sleep_until(self.next_step).await;
             };

@@ -1,4 +1,4 @@
-//! What pages and terminals follow while jobs run: server-sent events, and the past in columns.
+//! Server-sent events for pages and terminals while jobs run, and the history of a job in columns.
 
 mod all;
 mod job;
@@ -23,15 +23,15 @@ use super::Api;
 use super::body::{InPath, InQuery, within};
 use super::problem::Refusal;
 
-/// Streams at once.
+/// Limit of open streams.
 const STREAMS_MAX: usize = 256;
-/// The longest silence of a stream: whoever hears nothing for longer has lost it.
+/// Longest time without an event or a comment. A client that receives nothing for longer has lost the stream.
 const ALIVE_EVERY: Duration = Duration::from_secs(5);
-/// How soon whoever lost a stream should come again.
+/// Pause after which a client should reconnect.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// The longest stretch of history: a year.
+/// Longest period of history: one year.
 const SINCE_S_MAX: u64 = 366 * 86_400;
-/// Iterations in one history.
+/// Limit of iterations in one history.
 const POINTS_MAX: u64 = 2_000;
 
 pub fn router() -> OpenApiRouter<Api> {
@@ -42,7 +42,7 @@ pub fn router() -> OpenApiRouter<Api> {
         .routes(routes!(log))
 }
 
-/// The streams that are open.
+/// The open streams.
 #[derive(Debug, Clone)]
 pub struct Streams {
     places: Arc<Semaphore>,
@@ -51,34 +51,34 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// None open. They end when `ending` turns true.
+    /// Returns a counter with no open stream. Streams end when `ending` becomes true.
     pub fn new(ending: watch::Receiver<bool>) -> Self {
         Self { places: Arc::new(Semaphore::new(STREAMS_MAX)), ending, feed: Arc::default() }
     }
 
     fn enter(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.places.clone().try_acquire_owned().map_err(|_| {
-            let detail = format!("{STREAMS_MAX} streams are open already");
+            let detail = format!("{STREAMS_MAX} streams are open, the limit; close one or retry later");
             let status = StatusCode::SERVICE_UNAVAILABLE;
             Refusal::new(status, "busy", "Too many streams", detail).retry_after(ALIVE_EVERY.as_secs())
         })
     }
 
-    /// Done once the service is going down.
+    /// Completes when the service shuts down.
     async fn ended(&mut self) {
-        // The sender goes away only with the service.
+        // The sender is dropped only with the service.
         let _ = self.ending.wait_for(|ending| *ending).await;
     }
 }
 
-/// Events of a stream, with comments in between where it is silent.
+/// Sends the events of a stream, and comments while it has none.
 fn events<S: Stream<Item = Result<Event, Infallible>> + Send + 'static>(
     stream: S,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     Sse::new(stream).keep_alive(KeepAlive::new().interval(ALIVE_EVERY))
 }
 
-/// An event with a value; one that cannot be written down says so.
+/// An event with a JSON value. If the value cannot be serialized, the event holds the error.
 fn event(name: &str, value: &impl Serialize) -> Event {
     Event::default()
         .event(name)
@@ -90,18 +90,18 @@ fn event(name: &str, value: &impl Serialize) -> Event {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Stretch {
-    /// So many seconds back, 1 to a year; default 3600.
+    /// Period in seconds before now, 1 to a year; default 3600.
     since_s: Option<u64>,
-    /// At most so many iterations, 1 to 2,000; default 600. Jobs with many workers get fewer.
+    /// Limit of iterations, 1 to 2,000; default 600. Jobs with many workers get fewer.
     points: Option<u64>,
 }
 
-/// A stretch of a job's past, thin enough for a chart: iterations evenly picked, in columns.
+/// Get a period of a job's history for a chart: evenly sampled iterations, in columns.
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}/history", tag = "jobs",
     params(("job_id" = String, Path, description = "The job"), Stretch),
     responses(
-        (status = 200, description = "The past", body = HistoryView),
+        (status = 200, description = "The history", body = HistoryView),
         (status = 404, description = "Unknown job", body = Problem),
         (status = 422, description = "A value breaks a rule", body = Problem),
     )
@@ -117,7 +117,9 @@ async fn history(
     Ok(axum::Json(api.jobs.job(&job_id).await?.history(since_s, points).await?))
 }
 
-/// What happened to a job lately, in plain words. Steps that changed nothing are not in it.
+/// Get the log of a job.
+///
+/// The recent events of the job, as text. Iterations that changed nothing are not included.
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}/log", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
     responses((status = 200, description = "The log", body = LogView), (status = 404, description = "Unknown job", body = Problem))

@@ -1,4 +1,4 @@
-//! The metrics of jobs and their workers; docs/metrics.md says what each means.
+//! The metrics of jobs and their workers; docs/metrics.md describes each.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use evenstep_protocol::JobId;
 use super::tally::Tally;
 use super::view::{Live, Seen};
 
-/// Workers whose series are shown at once, over all jobs; jobs beyond show only what is the job's own.
+/// Limit of workers with series, over all jobs. Further jobs only show series of the job.
 const WORKERS_MAX: usize = 20_000;
 
-/// A family, by the name and the help that it is shown with.
+/// Declares metric families by name and help text.
 macro_rules! families {
     ($($field:ident: $kind:ident $name:literal $help:literal,)*) => {
         /// The families of all jobs, filled job by job.
@@ -30,7 +30,7 @@ macro_rules! families {
         }
 
         impl JobFamilies {
-            /// All families that have series.
+            /// Returns all families that have series.
             pub fn done(self) -> Vec<MetricFamily> {
                 let mut all: Vec<MetricFamily> = [$(self.$field.done(),)*].into_iter().flatten().collect();
                 all.extend(self.step_times);
@@ -44,7 +44,7 @@ families! {
     speed: gauge "evenstep_worker_speed_samples_per_second"
         "Measured speed in the latest reported iteration: samples over compute time, without barrier wait.",
     predicted: gauge "evenstep_worker_predicted_speed_samples_per_second"
-        "Speed that had been predicted for the latest reported iteration.",
+        "Predicted speed for the latest reported iteration.",
     lower: gauge "evenstep_worker_predicted_speed_samples_per_second_lower"
         "Lower end of the 90 % interval of the predicted speed.",
     upper: gauge "evenstep_worker_predicted_speed_samples_per_second_upper"
@@ -52,31 +52,31 @@ families! {
     compute_time: gauge "evenstep_worker_compute_time_seconds"
         "Forward and backward time in the latest reported iteration.",
     predicted_compute_time: gauge "evenstep_worker_predicted_compute_time_seconds"
-        "Compute time that had been predicted for the latest reported iteration.",
-    local_batch: gauge "evenstep_worker_local_batch_samples" "Samples given in the latest answer.",
+        "Predicted compute time for the latest reported iteration.",
+    local_batch: gauge "evenstep_worker_local_batch_samples" "Local batch in the latest allocation.",
     slack: gauge "evenstep_worker_slack_seconds"
-        "Time that the worker is expected to wait for the slowest in the iteration answered last; of jobs with background work.",
+        "Expected wait for the slowest worker in the latest allocated iteration; only for jobs with background work.",
     background_budget: gauge "evenstep_worker_background_budget_seconds"
-        "Background work that may delay the worker in the iteration answered last.",
-    last_report: gauge "evenstep_worker_last_report_timestamp_seconds" "When the worker reported last.",
-    info: gauge "evenstep_worker_info" "What the worker computes on.",
-    samples: counter "evenstep_worker_samples_total" "Samples that the worker computed.",
-    compute: counter "evenstep_worker_compute_seconds_total" "Time that the worker computed.",
+        "Time of background work that may delay the worker in the latest allocated iteration.",
+    last_report: gauge "evenstep_worker_last_report_timestamp_seconds" "Time of the latest report of the worker.",
+    info: gauge "evenstep_worker_info" "Device of the worker.",
+    samples: counter "evenstep_worker_samples_total" "Samples computed by the worker.",
+    compute: counter "evenstep_worker_compute_seconds_total" "Compute time of the worker.",
     barrier_wait: counter "evenstep_worker_barrier_wait_seconds_total"
-        "Time that the worker waited at the barrier for the slowest.",
+        "Barrier wait of the worker for the slowest worker.",
     loader_wait: counter "evenstep_worker_loader_wait_seconds_total" "Time that the worker waited for its data.",
-    comings: counter "evenstep_worker_membership_changes_total" "Workers that joined, left or expired.",
+    comings: counter "evenstep_worker_membership_changes_total" "Workers that joined, left, or whose lease expired.",
     workers: gauge "evenstep_job_workers" "Workers by state.",
-    iteration: gauge "evenstep_job_iteration" "The first iteration that nobody has asked for.",
-    global_batch: gauge "evenstep_job_global_batch_samples" "Samples in an iteration.",
+    iteration: gauge "evenstep_job_iteration" "First iteration that was not requested yet.",
+    global_batch: gauge "evenstep_job_global_batch_samples" "Global batch.",
     predicted_step: gauge "evenstep_job_predicted_step_time_seconds"
-        "Expected time of the slowest worker in the latest answer.",
+        "Predicted time of the slowest worker in the latest allocation.",
     even_step: gauge "evenstep_job_even_step_time_seconds"
-        "Expected time of the slowest worker had all got even shares.",
-    tail: gauge "evenstep_job_tail_samples" "Samples of the latest answer that were left to a tail.",
-    learning_rate: gauge "evenstep_job_learning_rate_multiplier_ratio" "What the learning rate is multiplied by.",
-    reallocations: counter "evenstep_reallocations_total" "Answers whose shares differ from those before.",
-    refitted: gauge "evenstep_model_last_refit_timestamp_seconds" "When networks of the job were fitted last.",
+        "Predicted time of the slowest worker if all workers had equal shares.",
+    tail: gauge "evenstep_job_tail_samples" "Samples in the shared tail of the latest allocation.",
+    learning_rate: gauge "evenstep_job_learning_rate_multiplier_ratio" "Multiplier of the learning rate.",
+    reallocations: counter "evenstep_reallocations_total" "Allocations whose shares differ from the previous ones.",
+    refitted: gauge "evenstep_model_last_refit_timestamp_seconds" "Time of the latest fit of networks of the job.",
 }
 
 fn seconds(unix_ms: i64) -> f64 {
@@ -96,7 +96,7 @@ impl JobFamilies {
                 self.worker(job, worker.as_str(), tally);
             }
             for share in seen.steps.latest_answer().iter().flat_map(|answer| &answer.allocations) {
-                // Whoever left meanwhile is not shown any more.
+                // Workers that have left meanwhile are not shown.
                 if seen.workers.contains_key(&share.worker) {
                     let labels = [("job_id", job), ("worker", share.worker.as_str())];
                     self.local_batch.say(labels, share.local_batch as f64);

@@ -1,25 +1,25 @@
-//! What happened to a job, in plain words, and how often.
+//! The log of a job as text, and counters of its events.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use evenstep_protocol::{AllocateAnswer, Allocation, DecisionKind, LogEntry, LogKind, WorkerId};
 use evenstep_store::{MemberEvent, MemberEventKind};
 
-/// Entries kept.
+/// Limit of entries in memory.
 const ENTRIES_MAX: usize = 500;
 
-/// The log of a job. Each entry has a number, so that a reader knows what is new to it.
+/// The log of a job. Entries are numbered, so that a reader can request only new ones.
 #[derive(Debug, Default)]
 pub struct Log {
     entries: VecDeque<LogEntry>,
-    /// Entries ever written.
+    /// Number of entries ever written.
     written: u64,
     reallocations: BTreeMap<&'static str, u64>,
     comings: BTreeMap<&'static str, u64>,
 }
 
 impl Log {
-    /// The entries after the first `read`, the oldest first, and how many were ever written.
+    /// Returns the entries after the first `read`, oldest first, and the number of entries ever written.
     pub fn since(&self, read: u64) -> (Vec<LogEntry>, u64) {
         let new = usize::try_from(self.written.saturating_sub(read)).unwrap_or(usize::MAX);
         let skip = self.entries.len().saturating_sub(new);
@@ -31,12 +31,12 @@ impl Log {
         &self.reallocations
     }
 
-    /// Comings and goings by event.
+    /// Membership changes by event.
     pub fn comings(&self) -> &BTreeMap<&'static str, u64> {
         &self.comings
     }
 
-    /// Something happened.
+    /// Writes an entry.
     pub fn write(
         &mut self,
         at_unix_ms: i64,
@@ -55,7 +55,7 @@ impl Log {
         }
     }
 
-    /// A plan was answered, after another one. Only a plan whose shares differ is a change.
+    /// Logs a new allocation if its shares differ from the previous one.
     pub fn answered(&mut self, at_unix_ms: i64, before: Option<&AllocateAnswer>, answer: &AllocateAnswer) {
         let Some(reason) = changed(before, answer) else { return };
         *self.reallocations.entry(reason).or_default() += 1;
@@ -68,16 +68,16 @@ impl Log {
         });
     }
 
-    /// Somebody came, went, or is used otherwise.
+    /// Logs a change of a worker: it joined, left, or its bounds changed.
     pub fn member(&mut self, at_unix_ms: i64, event: &MemberEvent) {
         let (kind, text) = match &event.kind {
             MemberEventKind::Joined(_) => (LogKind::Joined, "joined".to_owned()),
-            MemberEventKind::Rejoined(_) => (LogKind::Changed, "said anew what it can take".to_owned()),
+            MemberEventKind::Rejoined(_) => (LogKind::Changed, "joined again with new bounds".to_owned()),
             MemberEventKind::Left => (LogKind::Left, "left".to_owned()),
-            MemberEventKind::Expired => (LogKind::Expired, "fell silent: its lease ran out".to_owned()),
+            MemberEventKind::Expired => (LogKind::Expired, "expired: its lease was not renewed".to_owned()),
             MemberEventKind::OutOfMemory(cap) => (
                 LogKind::OutOfMemory,
-                format!("ran out of memory: at most {cap} samples at once from now on"),
+                format!("ran out of memory: capped at {cap} samples per micro-batch from now on"),
             ),
             MemberEventKind::Override(None) => {
                 (LogKind::Override, "is no longer overridden by an operator".to_owned())
@@ -109,8 +109,9 @@ impl Log {
     }
 }
 
-/// Why the shares of an answer differ from those before it; `None` where they do not. What a tail takes off a share is a layer
-/// on the plan, and no change of it; neither is the ragged end of an epoch.
+/// The reason why the shares of an allocation differ from the previous one; `None` if they are equal. Samples
+/// that a tail takes from a share do not count as a change of the plan, and neither does the smaller last
+/// batch of an epoch.
 fn changed(before: Option<&AllocateAnswer>, answer: &AllocateAnswer) -> Option<&'static str> {
     let planned = |share: &Allocation| share.planned_batch.unwrap_or(share.local_batch);
     let same = |(a, b): (&Allocation, &Allocation)| planned(a) == planned(b);
@@ -120,7 +121,7 @@ fn changed(before: Option<&AllocateAnswer>, answer: &AllocateAnswer) -> Option<&
         DecisionKind::Rebalanced => Some("rebalanced"),
         DecisionKind::Held => None,
     };
-    // The first that is seen: what was in force before is not known.
+    // The first allocation since this predictor owns the job: the previous one is unknown.
     let Some(before) = before else { return by_kind.filter(|reason| *reason != "rebalanced") };
     if before.allocations.len() != answer.allocations.len()
         || before.allocations.iter().zip(&answer.allocations).any(|(a, b)| a.worker != b.worker)

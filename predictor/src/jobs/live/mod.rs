@@ -1,12 +1,13 @@
-//! What happens in a job while it runs: for pages, terminals and metrics.
+//! Live statistics and log of a job, for pages, terminals and metrics.
 //!
-//! It is kept beside the job's state under a lock of its own that is held for moments only: readers wait neither for a plan nor for
-//! the store, and no plan waits for readers. Nothing of it is stored: it begins anew with each predictor that takes the job.
+//! They have a separate lock that is only held for short moments: readers wait neither for a plan nor for the
+//! store, and no plan waits for readers. They are not stored: when another predictor takes over the job, they
+//! begin from zero.
 //!
 //! - `steps`: the latest iterations
-//! - `tally`: what each worker has done
-//! - `log`: what happened to the job, as text
-//! - `view`: all of it together
+//! - `tally`: totals of each worker
+//! - `log`: events of the job, as text
+//! - `view`: all of these under one lock
 //! - `families`: the metrics of jobs and their workers
 
 mod families;

@@ -1,34 +1,34 @@
-//! The latest iterations of a job: what was answered, and what was reported of it.
+//! The latest iterations of a job: their allocations and reports.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use evenstep_protocol::{AllocateAnswer, Allocation, StepView, StepWorker, WorkerReport};
 
-/// Iterations kept, at most: more than may be asked for ahead.
+/// Limit of iterations in memory. It is larger than the number of iterations that can be requested ahead.
 const STEPS_MAX: usize = 160;
-/// Iterations kept of the widest jobs.
+/// Iterations in memory of the jobs with the most workers.
 const STEPS_MIN: usize = 4;
-/// Shares in all iterations kept, roughly: wide jobs keep fewer.
+/// Approximate limit of shares in all iterations in memory. Jobs with many workers keep fewer iterations.
 const SHARES_MAX: usize = 65_536;
-/// Iterations that means are over.
+/// Number of iterations over which means are taken.
 const MEAN_OVER: usize = 64;
 
-/// What a worker reported of an iteration.
+/// A worker's report of an iteration.
 #[derive(Debug, Clone, Copy)]
 pub struct Done {
-    /// Samples that it computed.
+    /// Samples computed.
     pub samples: u64,
     /// Forward and backward time, in seconds.
     pub compute_time_s: f64,
     /// Wait for data, in seconds.
     pub loader_wait_s: f64,
-    /// Wait at the barrier, in seconds, where it said so.
+    /// Wait at the barrier, in seconds; `None` if not reported.
     pub barrier_wait_s: Option<f64>,
 }
 
 impl Done {
-    /// From a report.
+    /// Reads the values from a report.
     pub fn of(report: &WorkerReport) -> Self {
         Self {
             samples: report.local_batch,
@@ -38,12 +38,12 @@ impl Done {
         }
     }
 
-    /// From the begin of the iteration to the end of the barrier, in seconds.
+    /// Time from the beginning of the iteration to the end of the barrier, in seconds.
     fn step_time_s(&self) -> f64 {
         self.loader_wait_s + self.compute_time_s + self.barrier_wait_s.unwrap_or(0.0)
     }
 
-    /// Samples per second of compute time; a worker that had no samples shows no speed.
+    /// Samples per second of compute time; `None` for a worker without samples.
     pub fn speed(&self) -> Option<f64> {
         (self.samples > 0 && self.compute_time_s > 0.0).then(|| self.samples as f64 / self.compute_time_s)
     }
@@ -53,16 +53,16 @@ impl Done {
 #[derive(Debug)]
 pub struct Step {
     answer: Arc<AllocateAnswer>,
-    /// By rank; empty until the first report.
+    /// Reports by rank; empty until the first report.
     done: Vec<Option<Done>>,
     reported: usize,
     at_unix_ms: i64,
-    /// Every worker has reported, or somebody a later iteration.
+    /// True once every worker has reported, or any worker has reported a later iteration.
     is_over: bool,
 }
 
 impl Step {
-    /// The longest that any worker took, in seconds; absent before the first report.
+    /// Longest step time of any worker, in seconds; `None` before the first report.
     pub fn step_time_s(&self) -> Option<f64> {
         self.done.iter().flatten().map(Done::step_time_s).reduce(f64::max)
     }
@@ -71,7 +71,7 @@ impl Step {
         self.done.iter().flatten().map(|done| done.samples).sum()
     }
 
-    /// The iteration for people and pages.
+    /// The iteration for the API.
     pub fn view(&self) -> StepView {
         let answer = &*self.answer;
         let worker = |(rank, share): (usize, &Allocation)| {
@@ -107,16 +107,16 @@ impl Step {
     }
 }
 
-/// Means over the latest iterations that are over.
+/// Means over the latest completed iterations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Means {
-    /// Of the step time, in seconds.
+    /// Mean step time, in seconds.
     pub step_time_s: f64,
     /// Samples over the sum of the step times.
     pub samples_per_s: f64,
-    /// Share of the workers' time in which they waited for the slowest; absent where nobody said.
+    /// Share of the workers' time spent waiting for the slowest; `None` if no worker reported it.
     pub waiting_share: Option<f64>,
-    /// Of |actual - predicted| / predicted speed; absent before the first prediction.
+    /// Mean of |actual - predicted| / predicted speed; `None` before the first prediction.
     pub error_ratio: Option<f64>,
 }
 
@@ -125,7 +125,7 @@ pub struct Means {
 pub struct Steps(VecDeque<Step>);
 
 impl Steps {
-    /// An iteration was answered, or answered anew.
+    /// Adds an allocation, or replaces the one of the same iteration.
     pub fn answered(&mut self, answer: Arc<AllocateAnswer>) {
         let most = (SHARES_MAX / answer.allocations.len().max(1)).clamp(STEPS_MIN, STEPS_MAX);
         let at = self.0.partition_point(|step| step.answer.iteration < answer.iteration);
@@ -139,7 +139,7 @@ impl Steps {
         }
     }
 
-    /// A worker reported. Its share of the iteration, where that is still known.
+    /// Adds a report. Returns the worker's share of the iteration if the iteration is still in memory.
     pub fn reported(&mut self, report: &WorkerReport, now_unix_ms: i64, hint: usize) -> Option<&Allocation> {
         let at = self.0.binary_search_by_key(&report.iteration, |step| step.answer.iteration).ok()?;
         let step = self.0.get_mut(at)?;
@@ -156,8 +156,8 @@ impl Steps {
         self.0.get(at)?.answer.allocations.get(rank)
     }
 
-    /// Marks what is over since it was asked last: what everybody reported, and what lies before that or before anything that was
-    /// reported. Says their step times.
+    /// Marks completed iterations: iterations that every worker reported, and those before them or before any
+    /// reported iteration. Returns the step times of the iterations completed since the last call.
     pub fn close(&mut self) -> Vec<f64> {
         let Some(newest) = self.0.iter().rposition(|step| step.reported > 0) else { return Vec::new() };
         let mut closed = Vec::new();
@@ -171,17 +171,17 @@ impl Steps {
         closed
     }
 
-    /// The latest iteration that is over.
+    /// The latest completed iteration.
     pub fn latest(&self) -> Option<&Step> {
         self.0.iter().rev().find(|step| step.is_over)
     }
 
-    /// The latest answer.
+    /// The latest allocation.
     pub fn latest_answer(&self) -> Option<&AllocateAnswer> {
         self.0.back().map(|step| &*step.answer)
     }
 
-    /// Means over the latest iterations that are over.
+    /// Means over the latest completed iterations.
     pub fn means(&self) -> Option<Means> {
         let (mut steps, mut step_time_s, mut samples) = (0.0, 0.0, 0);
         let (mut waited_s, mut took_s) = (0.0, 0.0);
@@ -212,12 +212,12 @@ impl Steps {
 }
 
 impl Step {
-    /// The iteration's number.
+    /// The number of the iteration.
     pub fn iteration(&self) -> u64 {
         self.answer.iteration
     }
 
-    /// When the last of its reports came, in milliseconds since 1970.
+    /// Time of the latest report, in milliseconds since 1970.
     pub fn at_unix_ms(&self) -> i64 {
         self.at_unix_ms
     }
@@ -227,7 +227,7 @@ impl Step {
 mod tests {
     use super::*;
 
-    /// An answer of so many workers, each with ten samples at 100 a second.
+    /// An allocation for `workers` workers, each with ten samples at 100 samples/s.
     fn answer(iteration: u64, workers: usize) -> Arc<AllocateAnswer> {
         let share = |rank: usize| {
             serde_json::json!({"worker": format!("w/{rank}"), "rank": rank, "local_batch": 10, "offset": 10 * rank,
@@ -242,7 +242,7 @@ mod tests {
         Arc::new(serde_json::from_value(answer).unwrap())
     }
 
-    /// A worker's report: it computed for so long, and waited for as long as is left of .3 s.
+    /// A worker's report with this compute time. It waited at the barrier for the rest of 0.3 s.
     fn report(worker: usize, iteration: u64, compute_time_s: f64) -> WorkerReport {
         let worker = evenstep_protocol::WorkerId::new(format!("w/{worker}")).unwrap();
         WorkerReport {
@@ -257,16 +257,17 @@ mod tests {
         (0..4).for_each(|iteration| steps.answered(answer(iteration, 2)));
         assert!(steps.reported(&report(0, 0, 0.1), 1, 0).is_some());
         assert!(steps.close().is_empty() && steps.latest().is_none());
-        // A wrong guess of the rank changes nothing.
+        // A wrong hint of the rank has no effect.
         assert_eq!(steps.reported(&report(1, 0, 0.2), 2, 0).unwrap().rank, 1);
         assert_eq!(steps.close(), [0.3]);
-        // One that only one worker reported is over with the next; one that nobody reported never is.
+        // An iteration that one worker reported is completed by a report of the next one. An iteration
+        // without reports never is.
         steps.reported(&report(0, 1, 0.1), 3, 0);
         steps.reported(&report(0, 3, 0.1), 4, 0);
         assert_eq!(steps.close().len(), 1);
         assert_eq!(steps.latest().unwrap().iteration(), 1);
-        assert!(steps.close().is_empty(), "each is closed once");
-        assert!(steps.reported(&report(0, 9, 0.1), 5, 0).is_none(), "nobody asked for it");
+        assert!(steps.close().is_empty(), "each iteration is closed once");
+        assert!(steps.reported(&report(0, 9, 0.1), 5, 0).is_none(), "the iteration was not requested");
     }
 
     #[test]
@@ -279,7 +280,7 @@ mod tests {
         let means = steps.means().unwrap();
         assert!((means.samples_per_s - 20.0 / 0.3).abs() < 1e-9);
         assert!((means.waiting_share.unwrap() - 0.3 / 0.6).abs() < 1e-9);
-        // 100 and 50 samples a second, where 100 had been predicted.
+        // 50 and 100 samples/s, with 100 predicted.
         assert!((means.error_ratio.unwrap() - 0.25).abs() < 1e-9);
         let view = steps.latest().unwrap().view();
         assert_eq!(view.workers[1].actual_samples_per_s, Some(50.0));
@@ -292,7 +293,7 @@ mod tests {
         steps.answered(answer(1, 3));
         steps.reported(&report(2, 0, 0.1), 1, 2);
         steps.answered(answer(0, 2));
-        assert!(steps.reported(&report(2, 0, 0.1), 1, 2).is_none(), "it has no share any more");
+        assert!(steps.reported(&report(2, 0, 0.1), 1, 2).is_none(), "the worker has no share any more");
         assert_eq!(steps.latest_answer().unwrap().iteration, 1);
     }
 

@@ -1,42 +1,42 @@
-//! What a worker has done since this predictor has its job.
+//! Totals of a worker since this predictor owns its job.
 
 use evenstep_protocol::{Allocation, WorkerReport};
 
 use super::steps::Done;
 
-/// The tally of one worker.
+/// Totals of one worker.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     /// Its position among the live workers.
     pub rank: usize,
-    /// What it computes on.
+    /// The device of the worker.
     pub device: Option<String>,
-    /// Samples that it computed.
+    /// Samples computed.
     pub samples: u64,
-    /// Time it computed, in seconds.
+    /// Compute time, in seconds.
     pub compute_s: f64,
-    /// Time it waited at the barrier, in seconds.
+    /// Barrier wait, in seconds.
     pub barrier_wait_s: f64,
-    /// Time it waited for its data, in seconds.
+    /// Wait for data, in seconds.
     pub loader_wait_s: f64,
-    /// Its latest report, where there was one.
+    /// Its latest report; `None` before the first.
     pub latest: Option<Latest>,
 }
 
-/// The latest report of a worker, beside what had been predicted for it.
+/// The latest report of a worker, with the prediction for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Latest {
-    /// When it came, in milliseconds since 1970.
+    /// Time of arrival, in milliseconds since 1970.
     pub at_unix_ms: i64,
     /// The iteration.
     pub iteration: u64,
-    /// What it reported.
+    /// The reported values.
     pub done: Done,
-    /// What had been predicted, where that is known.
+    /// The prediction, as far as known.
     pub predicted: Predicted,
 }
 
-/// What an answer had predicted of a worker.
+/// The prediction of an allocation for one worker.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Predicted {
     /// Speed, in samples per second of compute time.
@@ -61,7 +61,7 @@ impl Predicted {
 }
 
 impl Tally {
-    /// Adds a report, with its worker's share of the iteration where that is still known.
+    /// Adds a report, with the worker's share of the iteration if it is still in memory.
     pub fn add(&mut self, report: &WorkerReport, share: Option<&Allocation>, at_unix_ms: i64) {
         let done = Done::of(report);
         self.samples += done.samples;

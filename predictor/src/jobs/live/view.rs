@@ -1,4 +1,4 @@
-//! What happens in a job while it runs, under one lock.
+//! Live statistics and log of a job, under one lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,13 +18,14 @@ use super::steps::{Step, Steps};
 use super::tally::Tally;
 use crate::jobs::describe;
 
-/// Step times, in seconds.
+/// Histogram buckets of step times, in seconds.
 const STEP_TIMES_S: &[f64] =
     &[0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0];
-/// Changes of plans go to the service's log this often at most, in milliseconds: a job may change its plan at every step.
+/// Shortest interval between two log messages about plan changes, in milliseconds. A job may change its plan
+/// at every iteration.
 const SAY_EVERY_MS: i64 = 10_000;
 
-/// What is seen of a job.
+/// Live statistics and log of a job.
 #[derive(Debug)]
 pub struct Live {
     seen: Mutex<Seen>,
@@ -38,15 +39,15 @@ pub(super) struct Seen {
     pub steps: Steps,
     pub workers: BTreeMap<WorkerId, Tally>,
     pub log: Log,
-    /// How often workers, wishes or overrides changed.
+    /// Number of changes of workers, job options or overrides.
     changed: u64,
     pub refitted_unix_ms: Option<i64>,
-    /// Changes of the plan that the service's log knows of, and when it was told last.
+    /// Number of plan changes at the time of the latest log message about them.
     said: u64,
     said_unix_ms: i64,
 }
 
-/// A job's state at a glance.
+/// The summary of a job's workers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MembersLine {
     state: JobStateView,
@@ -55,7 +56,7 @@ pub(super) struct MembersLine {
     pub global_batch: u64,
 }
 
-/// How far somebody who looks has read.
+/// The position up to which a reader has read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cursor {
     step: Option<(u64, i64)>,
@@ -63,21 +64,21 @@ pub struct Cursor {
     changed: u64,
 }
 
-/// What is new to somebody who looks.
+/// The changes since a reader's last read.
 #[derive(Debug, Default)]
 pub struct Updates {
-    /// The latest iteration that is over.
+    /// The latest completed iteration.
     pub step: Option<StepView>,
-    /// Entries of the log.
+    /// New entries of the log.
     pub log: Vec<LogEntry>,
-    /// Whether workers, wishes or overrides changed.
+    /// Whether workers, job options or overrides changed.
     pub changed: bool,
 }
 
 impl Live {
-    /// Nothing seen yet.
+    /// Statistics at zero, and an empty log.
     pub fn new() -> Self {
-        let help = "Iterations: the longest that any worker took for its data, compute and barrier wait.";
+        let help = "Step time of an iteration: the longest sum of data wait, compute time and barrier wait of any worker.";
         Self {
             seen: Mutex::default(),
             changes: watch::Sender::new(()),
@@ -85,12 +86,12 @@ impl Live {
         }
     }
 
-    /// Wakes at every change.
+    /// Returns a receiver that is notified of every change.
     pub fn watch(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 
-    /// What is new since `cursor`, which is moved on.
+    /// Returns the changes since `cursor`, and advances it.
     pub fn updates(&self, cursor: &mut Cursor) -> Updates {
         let seen = self.lock();
         let latest = seen.steps.latest();
@@ -103,7 +104,7 @@ impl Live {
         Updates { step, log, changed }
     }
 
-    /// The cursor of somebody who has read the log, and nothing else.
+    /// A cursor at the end of the log, for a reader that has not seen the latest iteration.
     pub fn cursor(&self) -> Cursor {
         let seen = self.lock();
         Cursor { step: None, log: seen.log.since(u64::MAX).1, changed: seen.changed }
@@ -114,7 +115,7 @@ impl Live {
         self.lock().log.since(0).0
     }
 
-    /// The job at a glance.
+    /// The summary of the job.
     pub fn line(&self, job_id: &JobId) -> JobLine {
         let seen = self.lock();
         let (latest, means) = (seen.steps.latest(), seen.steps.means());
@@ -133,7 +134,7 @@ impl Live {
         }
     }
 
-    /// An iteration was answered, and these reports were taken.
+    /// Records a new allocation and the reports of a request.
     pub fn allocated(
         &self,
         job_id: &JobId,
@@ -144,7 +145,7 @@ impl Live {
         let mut guard = self.lock();
         let seen = &mut *guard;
         for report in reports {
-            // Whoever left meanwhile is not shown any more.
+            // Workers that have left meanwhile are not shown.
             let Some(tally) = seen.workers.get_mut(&report.worker) else { continue };
             let share = seen.steps.reported(report, now_unix_ms, tally.rank);
             tally.add(report, share, now_unix_ms);
@@ -170,32 +171,32 @@ impl Live {
         self.changes.send_replace(());
     }
 
-    /// Something happened to a worker.
+    /// Logs a change of a worker.
     pub fn member(&self, now_unix_ms: i64, event: &MemberEvent) {
         self.lock().log.member(now_unix_ms, event);
     }
 
-    /// The job's wishes are others now.
+    /// Logs a change of the job options.
     pub fn options(&self, now_unix_ms: i64) {
-        self.lock().log.write(now_unix_ms, LogKind::Changed, None, "the job's wishes changed");
+        self.lock().log.write(now_unix_ms, LogKind::Changed, None, "the job options changed");
     }
 
-    /// Networks were fitted.
+    /// Logs a fit of networks.
     pub fn refitted(&self, now_unix_ms: i64, networks: usize) {
         let mut seen = self.lock();
         seen.refitted_unix_ms = Some(now_unix_ms);
-        let text = format!("{networks} networks were fitted anew");
+        let text = format!("{networks} networks were fitted again");
         seen.log.write(now_unix_ms, LogKind::Refitted, None, text);
         drop(seen);
         self.changes.send_replace(());
     }
 
-    /// The job is there no more: whoever follows looks again.
+    /// Notifies readers that the job was deleted or given up.
     pub fn gone(&self) {
         self.changes.send_replace(());
     }
 
-    /// Who takes part now, and with what.
+    /// Records the live workers, their ranks and devices.
     pub fn members(&self, state: &JobState) {
         let mut guard = self.lock();
         let seen = &mut *guard;

@@ -1,27 +1,28 @@
-//! When each worker finished: bars on one scale of time, so that a good plan is a straight edge.
+//! Finish times of workers as bars on one time scale. With a good plan, all bars end at the same column.
 
 use evenstep_protocol::{StepView, StepWorker};
 use ratatui::text::{Line, Span};
 
 use super::{Theme, words};
 
-/// Parts of a character cell, from an eighth to the whole.
+/// Fractions of a character cell, from one eighth to the whole.
 const EIGHTHS: [&str; 8] = ["▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"];
-/// Waiting for the slowest.
+/// Marks barrier wait.
 const WAIT: &str = "░";
-/// When it was expected to finish.
+/// Marks the expected finish time.
 const EXPECTED: &str = "┃";
 
-/// From the begin of the step to its end, over so many cells.
+/// A scale from the beginning of the iteration to its end.
 pub(super) struct Scale {
     longest_s: f64,
-    /// When all are expected to finish: what is claimed from a tail is nobody's before.
+    /// Expected finish time of all workers if the iteration has a tail, because the claims of each worker are
+    /// not known in advance.
     together_s: Option<f64>,
     width: u16,
 }
 
 impl Scale {
-    /// The longest that any worker took or was expected to takes the whole width.
+    /// A scale on which the longest actual or expected time takes the whole width.
     pub(super) fn of(step: &StepView, width: u16) -> Self {
         let together_s = step.predicted_step_time_s.filter(|_| step.tail_samples > 0);
         let took = |worker: &StepWorker| {
@@ -32,7 +33,7 @@ impl Scale {
         Self { longest_s, together_s, width }
     }
 
-    /// What the bars show, and how long the longest is.
+    /// The legend, and the length of the longest bar.
     pub(super) fn head(&self) -> String {
         let width = usize::from(self.width);
         let longest = words::time((self.longest_s > 0.0).then_some(self.longest_s));
@@ -42,7 +43,7 @@ impl Scale {
         format!("{words}{}{longest}", " ".repeat(gap))
     }
 
-    /// Cells that a time takes, in eighths.
+    /// Width of a time, in eighths of a cell.
     fn eighths(&self, time_s: f64) -> usize {
         if self.longest_s <= 0.0 {
             return 0;
@@ -51,7 +52,7 @@ impl Scale {
         (time_s / self.longest_s * all).round().clamp(0.0, all) as usize
     }
 
-    /// One worker's step.
+    /// The bar of one worker.
     pub(super) fn bar(&self, theme: Theme, worker: &StepWorker) -> Line<'static> {
         let compute_s = worker.compute_time_s.unwrap_or(0.0);
         let computed = self.eighths(compute_s);
@@ -88,7 +89,8 @@ mod tests {
         let mut step = step(1, 2);
         step.tail_samples = 0;
         let scale = Scale::of(&step, 21);
-        // 0.21 s over 21 cells, expected after 0.20; the second computes for 0.20 and waits for 0.01.
+        // 0.21 s over 21 cells, expected after 0.20 s. The second worker computes for 0.20 s and waits for
+        // 0.01 s.
         assert_eq!(text(&scale.bar(Theme::new(false), &step.workers[0])), format!("{}┃█", "█".repeat(19)));
         assert_eq!(text(&scale.bar(Theme::new(false), &step.workers[1])), format!("{}┃░", "█".repeat(19)));
     }
@@ -99,7 +101,7 @@ mod tests {
         let scale = Scale::of(&step, 42);
         let ends: Vec<_> =
             step.workers.iter().map(|worker| text(&scale.bar(Theme::new(false), worker)).find('┃')).collect();
-        // The step of 0.21 s was expected to take 0.205 s.
+        // The iteration of 0.21 s was expected to take 0.205 s.
         assert_eq!(ends, [Some(40 * "█".len()); 2]);
     }
 

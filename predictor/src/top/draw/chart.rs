@@ -1,4 +1,4 @@
-//! Predicted and actual speed of the chosen worker over its latest steps.
+//! Predicted and actual speed of the selected worker over its latest iterations.
 
 use evenstep_protocol::StepWorker;
 use ratatui::buffer::Buffer;
@@ -34,7 +34,7 @@ pub(super) fn draw(picture: &Picture<'_>, open: &OpenJob, area: Rect, buffer: &m
         block.render(area, buffer);
         return;
     }
-    // A little room above and below, so that no line is on the frame; and never below 0.
+    // Some room above and below, so that no line is on the frame; but never below 0.
     let room = (high - low).max(high * 0.05) * 0.1;
     let (low, high) = ((low - room).max(0.0), high + room);
     let axis = |bounds: [f64; 2], labels: [String; 2]| {
@@ -60,10 +60,10 @@ pub(super) fn draw(picture: &Picture<'_>, open: &OpenJob, area: Rect, buffer: &m
         .render(area, buffer);
 }
 
-/// A line of points: iterations and speeds.
+/// Points of a line: iterations and speeds.
 type Points = Vec<(f64, f64)>;
 
-/// Actual and predicted speeds before the first step that was seen live.
+/// Actual and predicted speeds before the first iteration of the stream.
 fn before(open: &OpenJob, worker: &StepWorker) -> (Points, Points) {
     let Some(history) = &open.history else { return (Vec::new(), Vec::new()) };
     let Some(known) = history.workers.iter().find(|known| known.worker == worker.worker) else {

@@ -1,4 +1,4 @@
-//! What the keys do and what the columns mean.
+//! Help: the keys and the columns.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -8,26 +8,26 @@ use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 use super::Theme;
 
 const TEXT: [&str; 20] = [
-    "j k, arrows, PgUp PgDn, g G   choose a job or a worker",
+    "j k, arrows, PgUp PgDn, g G   select a job or a worker",
     "Enter     open the job",
     "Esc       back to all jobs",
-    "?         this; any key closes it",
+    "?         help; any key closes it",
     "q         quit",
     "",
-    "step      longest time of any worker, its wait included",
-    "expected  what the slowest was expected to take",
-    "even shares   the same, had all got the same batch",
+    "step      longest time of any worker, including its wait",
+    "expected  expected time of the slowest worker",
+    "even shares   the same, with equal batches for all",
     "predicted, actual   samples per second of compute time",
     "error     (actual - predicted) / predicted",
-    "wait      at the barrier, for the slowest",
-    "waiting   share of the workers' time that is wait",
+    "wait      barrier wait for the slowest worker",
+    "waiting   share of barrier wait in the workers' time",
     "",
-    "Bars: all workers on one scale of time. A good plan",
-    "is a straight edge: all finish at once.",
+    "Bars: all workers on one time scale. With a good plan",
+    "all workers finish at the same time.",
     "",
-    "!         a worker that is slow for long, a job or a",
-    "          node that is silent, a connection that is lost",
-    "dim       a worker that left",
+    "!         a straggler, a job or a node without new data,",
+    "          or a lost connection",
+    "dim       a worker that has left",
 ];
 
 pub(super) fn draw(theme: Theme, area: Rect, buffer: &mut Buffer) {

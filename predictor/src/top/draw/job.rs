@@ -1,4 +1,4 @@
-//! One job: the step in a line, its workers, the chosen one's past, and what happened.
+//! One job: the latest iteration in a line, its workers, the selected worker's history, and the log.
 
 use evenstep_protocol::{StepView, StepWorker, WorkerState};
 use ratatui::buffer::Buffer;
@@ -10,17 +10,17 @@ use ratatui::widgets::{Cell, Paragraph, Row, StatefulWidget, Table, TableState, 
 use super::super::state::OpenJob;
 use super::{Picture, bars, chart, log, words};
 
-/// Rows that the chart and the log take where there are enough, and without which they are left out.
+/// Rows of the chart and the log. They are omitted if fewer rows are free.
 const LOWER_HEIGHT: u16 = 12;
 const LOWER_HEIGHT_MIN: u16 = 5;
-/// Rows of workers that stay where room is short.
+/// Rows of workers that are always shown.
 const WORKERS_MIN: u16 = 3;
-/// From this width on chart and log stand side by side.
+/// Smallest width at which chart and log are side by side.
 const SIDE_BY_SIDE: u16 = 100;
-/// A bar shorter than this tells nothing.
+/// Smallest useful width of a bar.
 const BAR_MIN: u16 = 12;
 
-/// Columns of numbers: head, width, and the width of the screen from which they are there.
+/// Columns of numbers: header, width, and the smallest screen width at which the column is shown.
 const COLUMNS: [(&str, u16, u16); 7] = [
     ("batch", 9, 0),
     ("share", 7, 100),
@@ -34,12 +34,17 @@ const COLUMNS: [(&str, u16, u16); 7] = [
 pub(super) fn draw(picture: &Picture<'_>, open: &OpenJob, area: Rect, buffer: &mut Buffer) {
     let theme = picture.theme;
     if open.gone {
-        say(picture, format!("There is no job {} here.", open.job_id), area, buffer);
+        say(picture, format!("Unknown job {}.", open.job_id), area, buffer);
         return;
     }
     let Some(step) = &open.step else {
         let [words, rest] = Layout::vertical([Constraint::Length(3), Constraint::Min(0)]).areas(area);
-        say(picture, "No worker has reported a step since this was opened.".to_owned(), words, buffer);
+        say(
+            picture,
+            "No worker has reported an iteration since this job was opened.".to_owned(),
+            words,
+            buffer,
+        );
         log::draw(picture, open, rest, buffer);
         return;
     };
@@ -78,7 +83,8 @@ fn say(picture: &Picture<'_>, words: String, area: Rect, buffer: &mut Buffer) {
     Paragraph::new(Text::from(lines)).centered().wrap(Wrap { trim: true }).render(area, buffer);
 }
 
-/// The latest step, and the mean of the latest steps, in a line; what matters most first, as what has no room is left out.
+/// The latest iteration, and means of the latest iterations, in a line. The most important values come first,
+/// because the end is omitted if the line is too long.
 fn figures(picture: &Picture<'_>, open: &OpenJob, step: &StepView, width: u16) -> Line<'static> {
     let (theme, plain) = (picture.theme, Style::new());
     let line = picture.state.jobs().iter().find(|job| job.job_id == open.job_id);
@@ -109,7 +115,7 @@ fn figures(picture: &Picture<'_>, open: &OpenJob, step: &StepView, width: u16) -
     for (name, value, style) in said {
         let more =
             [Span::styled(format!(" {name} "), theme.faint()), Span::styled(value, style), Span::raw(" ")];
-        // A number that is cut off is another number.
+        // A value is omitted rather than cut off, because a number with missing digits is wrong.
         if figures.width() + more.iter().map(Span::width).sum::<usize>() > usize::from(width) {
             break;
         }
@@ -121,7 +127,7 @@ fn figures(picture: &Picture<'_>, open: &OpenJob, step: &StepView, width: u16) -
 fn draw_workers(picture: &Picture<'_>, open: &OpenJob, step: &StepView, area: Rect, buffer: &mut Buffer) {
     let theme = picture.theme;
     let longest = step.workers.iter().map(|worker| worker.worker.as_str().len()).max().unwrap_or(0);
-    // One more, for a mark.
+    // One column more, for a mark.
     let name_width = u16::try_from(longest + 1).unwrap_or(u16::MAX).clamp(6, 6.max(area.width / 4));
     let shown: Vec<usize> = (0..COLUMNS.len()).filter(|column| area.width >= COLUMNS[*column].2).collect();
     let taken = 2 + name_width + shown.iter().map(|column| COLUMNS[*column].1 + 1).sum::<u16>();
@@ -155,7 +161,7 @@ fn draw_workers(picture: &Picture<'_>, open: &OpenJob, step: &StepView, area: Re
     StatefulWidget::render(table, area, buffer, &mut chosen);
 }
 
-/// Its id; marked where it is slow for long, or gone.
+/// The worker's ID, marked if it is a straggler or has left.
 fn name(picture: &Picture<'_>, open: &OpenJob, worker: &StepWorker) -> Cell<'static> {
     let id = worker.worker.to_string();
     match open.worker(worker) {

@@ -1,4 +1,4 @@
-//! All jobs, and the nodes.
+//! The list of jobs, and the nodes.
 
 use evenstep_protocol::{JobLine, JobState};
 use ratatui::buffer::Buffer;
@@ -8,10 +8,10 @@ use ratatui::widgets::{Cell, Paragraph, Row, StatefulWidget, Table, TableState, 
 
 use super::{Picture, nodes, words};
 
-/// Without a report for longer than this a running job is marked as silent, in seconds.
+/// Seconds without a report after which a running job is marked as silent.
 const SILENT_S: f64 = 30.0;
 
-/// Columns by the width from which they are there: what matters most stays longest.
+/// Columns with the smallest width at which each is shown. The most important columns are shown longest.
 const COLUMNS: [(&str, u16, u16); 9] = [
     ("job", 0, 0),
     ("state", 10, 0),
@@ -28,14 +28,14 @@ const NO_JOBS: [&str; 5] = [
     "",
     "There are no jobs yet.",
     "",
-    "evenstep-trainer launch --workers 4 starts one; any program can by PUT /v1/jobs/ID.",
+    "Start one with evenstep-trainer launch --workers 4, or create one with PUT /v1/jobs/ID.",
     "",
 ];
 
 pub(super) fn draw(picture: &Picture<'_>, area: Rect, buffer: &mut Buffer) {
     let state = picture.state;
     let Some((live, _)) = &state.live else {
-        say(&["", "Waiting for the predictor's first words."], picture, area, buffer);
+        say(&["", "Waiting for the predictor to respond."], picture, area, buffer);
         return;
     };
     let wanted = if live.jobs.is_empty() { NO_JOBS.len() } else { live.jobs.len() + 1 };
@@ -89,7 +89,7 @@ fn draw_jobs(picture: &Picture<'_>, jobs: &[JobLine], area: Rect, buffer: &mut B
     StatefulWidget::render(table, area, buffer, &mut chosen);
 }
 
-/// Numbers stand on the right of their column.
+/// A right-aligned cell for numbers.
 fn right(column: usize, text: String) -> Cell<'static> {
     let is_number = (2..=7).contains(&column);
     if is_number { Cell::from(Line::from(text).right_aligned()) } else { Cell::from(text) }

@@ -1,4 +1,4 @@
-//! What happened to a job, the newest first.
+//! The log of a job, newest first.
 
 use evenstep_protocol::{LogEntry, LogKind};
 use ratatui::buffer::Buffer;
@@ -11,11 +11,11 @@ use super::{Picture, words};
 
 pub(super) fn draw(picture: &Picture<'_>, open: &OpenJob, area: Rect, buffer: &mut Buffer) {
     let theme = picture.theme;
-    let block = Block::bordered().border_style(theme.faint()).title(" what happened ");
+    let block = Block::bordered().border_style(theme.faint()).title(" log ");
     let lines: Vec<Line<'_>> = if open.log.is_empty() {
-        vec![Line::styled("nothing yet", theme.faint())]
+        vec![Line::styled("no entries yet", theme.faint())]
     } else {
-        // Each takes a row at least.
+        // Each entry takes at least one row.
         open.log.iter().rev().take(usize::from(area.height)).map(|entry| line(picture, entry)).collect()
     };
     Paragraph::new(Text::from(lines)).block(block).wrap(Wrap { trim: false }).render(area, buffer);

@@ -1,4 +1,4 @@
-//! The picture of a state: a function of the state, the time and the room there is.
+//! Draws the state. The frame is a pure function of the state, the time and the size of the screen.
 
 mod bars;
 
@@ -29,14 +29,14 @@ use super::state::{Link, State};
 pub use theme::Theme;
 use words::age;
 
-/// In less room than this nothing can be read.
+/// Smallest width at which anything is readable.
 const WIDTH_MIN: u16 = 30;
 const HEIGHT_MIN: u16 = 5;
 
-/// Draws it into `area`.
+/// Draws the state into `area`.
 pub fn draw(state: &State, now: Duration, theme: Theme, area: Rect, buffer: &mut Buffer) {
     if area.width < WIDTH_MIN || area.height < HEIGHT_MIN {
-        let small = format!("{}x{} is too small", area.width, area.height);
+        let small = format!("{}x{} is too small; enlarge the terminal", area.width, area.height);
         Line::from(small).render(area, buffer);
         return;
     }
@@ -54,7 +54,7 @@ pub fn draw(state: &State, now: Duration, theme: Theme, area: Rect, buffer: &mut
     }
 }
 
-/// What every part of the picture is drawn from.
+/// The inputs of every part of the frame.
 struct Picture<'a> {
     state: &'a State,
     now: Duration,
@@ -62,7 +62,7 @@ struct Picture<'a> {
 }
 
 impl Picture<'_> {
-    /// How long ago something was by the service's clock, in seconds.
+    /// Age of a time, in seconds by the service's clock.
     fn age_s(&self, at_unix_ms: i64) -> Option<f64> {
         let service = self.state.service_unix_ms(self.now)?;
         Some(service.saturating_sub(at_unix_ms).max(0) as f64 / 1e3)
@@ -96,7 +96,7 @@ fn draw_head(state: &State, now: Duration, theme: Theme, area: Rect, buffer: &mu
     let server = Span::styled(format!("{}  ", state.server), theme.faint());
     let left = Line::from(left);
     let wide = Line::from(vec![server, right.clone()]);
-    // The address gives way first.
+    // The address is the first to be omitted.
     let right = if left.width() + wide.width() < area.width as usize { wide } else { Line::from(right) };
     left.render(area, buffer);
     let width = u16::try_from(right.width()).unwrap_or(u16::MAX).min(area.width);
@@ -117,8 +117,8 @@ fn draw_foot(state: &State, theme: Theme, area: Rect, buffer: &mut Buffer) {
         return;
     }
     let keys: &[(&str, &str)] = match &state.open {
-        Some(_) => &[("j k", "choose a worker"), ("Esc", "all jobs"), ("?", "help"), ("q", "quit")],
-        None => &[("j k", "choose"), ("Enter", "open"), ("?", "help"), ("q", "quit")],
+        Some(_) => &[("j k", "select a worker"), ("Esc", "all jobs"), ("?", "help"), ("q", "quit")],
+        None => &[("j k", "select"), ("Enter", "open"), ("?", "help"), ("q", "quit")],
     };
     let said = keys.iter().flat_map(|(key, what)| {
         [Span::styled(format!(" {key} "), theme.strong()), Span::styled(format!("{what} "), theme.faint())]

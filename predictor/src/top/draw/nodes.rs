@@ -1,4 +1,4 @@
-//! The nodes: when they were heard of, and what their latest samples say.
+//! The nodes: the time and the values of their latest samples.
 
 use evenstep_protocol::{NodeLine, NodeSample, driver};
 use ratatui::buffer::Buffer;
@@ -8,12 +8,12 @@ use ratatui::widgets::{Cell, Row, Table, Widget};
 
 use super::{Picture, words};
 
-/// Nodes that are shown, at most.
+/// Limit of nodes that are shown.
 const SHOWN_MAX: usize = 12;
-/// A node that was not heard of for so long is marked, in seconds.
+/// Seconds without a sample after which a node is marked.
 const SILENT_S: f64 = 15.0;
 
-/// Rows that so many nodes take, with their head.
+/// Rows of `nodes` nodes, including the header.
 pub(super) fn height(nodes: usize) -> u16 {
     if nodes == 0 { 0 } else { u16::try_from(nodes.min(SHOWN_MAX)).unwrap_or(0) + 1 }
 }
@@ -40,7 +40,7 @@ pub(super) fn draw(picture: &Picture<'_>, nodes: &[NodeLine], area: Rect, buffer
             number(reading(driver::PSI_CPU_SOME)),
             number(reading(driver::MEMORY_USED)),
             number(gpus(sample)),
-            Cell::from(if sample.is_some_and(|sample| sample.synthetic) { "made up" } else { "" })
+            Cell::from(if sample.is_some_and(|sample| sample.synthetic) { "demo" } else { "" })
                 .style(theme.faint()),
         ])
     });
@@ -50,7 +50,7 @@ pub(super) fn draw(picture: &Picture<'_>, nodes: &[NodeLine], area: Rect, buffer
     let number = |text: &'static str| Cell::from(Line::from(text).right_aligned());
     let head = [
         Cell::from(name),
-        Cell::from("heard of"),
+        Cell::from("last sample"),
         number("cpu"),
         number("cpu waits"),
         number("memory"),
@@ -73,7 +73,7 @@ pub(super) fn draw(picture: &Picture<'_>, nodes: &[NodeLine], area: Rect, buffer
         .render(inner, buffer);
 }
 
-/// The busiest of its GPUs.
+/// Utilization of the node's busiest GPU.
 fn gpus(sample: Option<&NodeSample>) -> String {
     let busy =
         sample.iter().flat_map(|sample| &sample.gpus).filter_map(|gpu| gpu.readings.get(driver::GPU_BUSY));

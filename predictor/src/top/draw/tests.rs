@@ -21,7 +21,7 @@ fn text(state: &State, now: Duration, width: u16, height: u16) -> String {
     rows.map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>() + "\n").collect()
 }
 
-/// Two jobs and a node; a job of four workers is open where `open` says so.
+/// Two jobs and a node. If `open` is true, a job of four workers is open.
 fn state(open: bool) -> State {
     let mut state = State::new("http://a:1".into(), open.then(|| job_id("night-run")));
     let mut all = live(&["night-run", "other"]);
@@ -78,7 +78,7 @@ fn a_job_shows_its_workers_their_finish_and_why() {
         "475.0",
         "19.5 %",
         "┃",
-        "what happened",
+        " log ",
         "2 s  node-a/0 gets 100 instead of 128 samples",
         "predicted (dots)",
     ] {
@@ -121,16 +121,16 @@ fn what_is_missing_is_said() {
     assert!(text(&none, NOW, 100, 20).contains("There are no jobs yet"));
     let mut gone = state(true);
     gone.hear(News::Job(job_id("night-run"), Heard::Gone), NOW);
-    assert!(text(&gone, NOW, 80, 20).contains("There is no job night-run here"));
+    assert!(text(&gone, NOW, 80, 20).contains("Unknown job night-run"));
     let text_of_none = text(&none, NOW, 100, 20);
-    assert!(!text_of_none.contains("heard of"), "{text_of_none}");
+    assert!(!text_of_none.contains("last sample"), "{text_of_none}");
     let mut waiting = live(&[]);
     waiting.nodes.push(NodeLine { node: NodeId::new("node-a").unwrap(), at_unix_ms: 9_000 });
     none.hear(News::All(Heard::Jobs(waiting), "http://a:1".into()), NOW);
-    assert!(text(&none, NOW, 100, 20).contains("node-a"), "nodes are there before jobs are");
+    assert!(text(&none, NOW, 100, 20).contains("node-a"), "nodes are shown without jobs");
     let mut idle = State::new("http://a:1".into(), Some(job_id("idle")));
     idle.hear(News::Job(job_id("idle"), Heard::Linked), NOW);
-    assert!(text(&idle, NOW, 80, 20).contains("No worker has reported a step"));
+    assert!(text(&idle, NOW, 80, 20).contains("No worker has reported an iteration"));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn help_is_over_the_rest() {
     let mut state = state(true);
     state.key(Key::Help);
     let text = text(&state, NOW, 120, 40);
-    assert!(text.contains("is a straight edge: all finish at once."), "{text}");
+    assert!(text.contains("all workers finish at the same time."), "{text}");
 }
 
 #[test]

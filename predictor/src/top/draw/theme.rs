@@ -1,15 +1,16 @@
-//! Colours: of the terminal's own sixteen, so that they fit light and dark ones; never the only sign of anything.
+//! Styles. Colours are the sixteen of the terminal, which fit light and dark backgrounds; no information is
+//! shown by colour alone.
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// How things are shown.
+/// The styles of the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Theme {
     colours: bool,
 }
 
 impl Theme {
-    /// With colours, or with weight alone.
+    /// Styles with colours, or with font weight only.
     pub fn new(colours: bool) -> Self {
         Self { colours }
     }
@@ -46,22 +47,22 @@ impl Theme {
         self.colour(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    /// What was predicted.
+    /// Predicted values.
     pub(super) fn predicted(self) -> Style {
         self.colour(Color::Yellow)
     }
 
-    /// What was measured.
+    /// Measured values.
     pub(super) fn actual(self) -> Style {
         self.colour(Color::Blue)
     }
 
-    /// Waiting.
+    /// Barrier wait.
     pub(super) fn waiting(self) -> Style {
         self.faint()
     }
 
-    /// An error of a forecast: beyond a tenth it is bad, beyond a twentieth worth a look.
+    /// A forecast error: bad above 10 %, a warning above 5 %.
     pub(super) fn error(self, ratio: f64) -> Style {
         match ratio.abs() {
             error if error > 0.1 => self.bad(),

@@ -1,9 +1,9 @@
-//! Numbers for people: three digits or so, with their unit; what is not known is a dash.
+//! Numbers as text: about three digits and a unit; a dash for unknown values.
 
-/// What is not known.
+/// Text of an unknown value.
 pub(super) const UNKNOWN: &str = "-";
 
-/// A number of things.
+/// A count with its noun.
 pub(super) fn count(count: usize, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
@@ -21,7 +21,7 @@ pub(super) fn whole(number: u64) -> String {
     grouped
 }
 
-/// A stretch of time.
+/// A duration.
 pub(super) fn time(seconds: Option<f64>) -> String {
     match seconds {
         None => UNKNOWN.to_owned(),
@@ -33,7 +33,7 @@ pub(super) fn time(seconds: Option<f64>) -> String {
     }
 }
 
-/// How long ago something was.
+/// The age of an event.
 pub(super) fn age(seconds: f64) -> String {
     match seconds {
         s if s < 60.0 => format!("{s:.0} s"),
@@ -49,17 +49,17 @@ pub(super) fn speed(samples_per_s: Option<f64>) -> String {
         None => UNKNOWN.to_owned(),
         Some(speed) if speed < 9.995 => format!("{speed:.2}"),
         Some(speed) if speed < 999.5 => format!("{speed:.1}"),
-        // Beyond 2^64 the cast stays at the most there is, which nobody reads.
+        // Above 2^64 the cast saturates.
         Some(speed) => whole(speed.round() as u64),
     }
 }
 
-/// A share, 0 to 1.
+/// A share from 0 to 1.
 pub(super) fn share(share: Option<f64>) -> String {
     share.map_or_else(|| UNKNOWN.to_owned(), |share| format!("{:.1} %", share * 100.0))
 }
 
-/// A share that may be above or below.
+/// A share with a sign.
 pub(super) fn signed(share: Option<f64>) -> String {
     share.map_or_else(|| UNKNOWN.to_owned(), |share| format!("{:+.1} %", share * 100.0))
 }

@@ -1,4 +1,4 @@
-//! The job that is looked at.
+//! The open job.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,38 +7,38 @@ use evenstep_protocol::{HistoryView, JobId, LogEntry, StepView, StepWorker, Work
 
 use super::{Heard, Link};
 
-/// Steps that are remembered for the chart, at most.
+/// Limit of iterations kept for the chart.
 const PAST_MAX: usize = 512;
-/// Workers in them, all steps together, at most: with more than 40 workers fewer steps are remembered.
+/// Limit of workers in all iterations together: with more than 40 workers, fewer iterations are kept.
 const PAST_WORKERS_MAX: usize = 20_480;
-/// Entries of the log that are remembered, as many as the service does.
+/// Limit of log entries, the same as in the service.
 const LOG_MAX: usize = 500;
 
-/// The job that is looked at.
+/// The open job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenJob {
-    /// Which.
+    /// ID of the job.
     pub job_id: JobId,
-    /// Its stream.
+    /// Connection of its stream.
     pub link: Link,
-    /// Whether it was deleted, or never was.
+    /// Whether the job does not exist.
     pub gone: bool,
-    /// The latest step.
+    /// The latest iteration.
     pub step: Option<StepView>,
-    /// The steps before, and the latest; the oldest first.
+    /// Iterations including the latest, oldest first.
     pub past: VecDeque<StepView>,
-    /// What was before.
+    /// The history before the stream was opened.
     pub history: Option<HistoryView>,
-    /// What happened, the oldest first.
+    /// The log, oldest first.
     pub log: VecDeque<LogEntry>,
     /// All workers that ever joined.
     pub workers: Option<WorkersView>,
-    /// The worker that is chosen, by its place among those of the step.
+    /// Position of the selected worker among the workers of the iteration.
     pub chosen: usize,
 }
 
 impl OpenJob {
-    /// A job that nothing is known of.
+    /// A job without data.
     pub fn new(job_id: JobId) -> Self {
         Self {
             job_id,
@@ -53,13 +53,13 @@ impl OpenJob {
         }
     }
 
-    /// Takes in what was heard of it.
+    /// Applies an event of the job.
     pub fn hear(&mut self, heard: Heard, now: Duration) {
         self.link.hear(&heard, now);
         match heard {
             Heard::Step(step) => {
                 self.gone = false;
-                // A stream that is opened again begins with the latest step.
+                // A stream that is opened again begins with the latest iteration.
                 if self.past.back().is_some_and(|last| last.iteration == step.iteration) {
                     self.past.pop_back();
                 }
@@ -72,7 +72,7 @@ impl OpenJob {
                 self.step = Some(*step);
                 self.choose(0);
             }
-            // What came while the log was asked for is in both.
+            // Entries that arrived while the log was read are in both.
             Heard::Log(entry) if self.log.contains(&entry) => {}
             Heard::Log(entry) => {
                 if self.log.len() == LOG_MAX {
@@ -92,18 +92,18 @@ impl OpenJob {
         }
     }
 
-    /// Chooses the worker so many below.
+    /// Selects the worker `below` rows down.
     pub(super) fn choose(&mut self, below: isize) {
         let last = self.step.as_ref().map_or(0, |step| step.workers.len().saturating_sub(1));
         self.chosen = self.chosen.saturating_add_signed(below).min(last);
     }
 
-    /// The chosen worker in the latest step.
+    /// The selected worker in the latest iteration.
     pub fn chosen_worker(&self) -> Option<&StepWorker> {
         self.step.as_ref()?.workers.get(self.chosen)
     }
 
-    /// What is known of a worker beside its steps.
+    /// The description of a worker, if known.
     pub fn worker(&self, worker: &StepWorker) -> Option<&WorkerView> {
         self.workers.as_ref()?.workers.iter().find(|view| view.worker == worker.worker)
     }

@@ -1,10 +1,10 @@
-//! Keys and what they do.
+//! Keys and their actions.
 
 use evenstep_protocol::JobId;
 
 use super::{OpenJob, State};
 
-/// What a key means.
+/// The meaning of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     /// `k`, arrow up.
@@ -29,26 +29,26 @@ pub enum Key {
     Quit,
 }
 
-/// What is to be done because of a key.
+/// The action that follows a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Do {
-    /// Nothing but drawing.
+    /// Only draw.
     Nothing,
     /// Follow this job.
     Follow(JobId),
-    /// Follow no job.
+    /// Stop following a job.
     Leave,
-    /// End.
+    /// Quit.
     Quit,
 }
 
 /// Rows of a page.
 const PAGE: isize = 10;
-/// Further than any list is long.
+/// More rows than any list has.
 const FAR: isize = 1 << 40;
 
 impl State {
-    /// A key was pressed.
+    /// Handles a key.
     pub fn key(&mut self, key: Key) -> Do {
         self.notice = None;
         if key == Key::Quit {

@@ -1,4 +1,4 @@
-/** The API's page: every operation of /openapi.json, by tag. */
+/** The page of the API: all operations of /openapi.json by tag. */
 
 import { fill, h } from '../charts/dom.js';
 import { followTheme } from '../theme.js';
@@ -15,7 +15,7 @@ function card(api, method, path, operation) {
     { class: 'card operation', id: `${method}${path.replace(/[^a-z0-9]+/gi, '-')}` },
     h('summary', {}, h('span', { class: 'pill' }, method.toUpperCase()), h('code', {}, path), h('span', { class: 'soft' }, operation.summary)),
   );
-  // Drawn when it is first opened: all of them together have thousands of fields.
+  // Drawn when it is opened for the first time: all operations together have thousands of fields.
   element.addEventListener('toggle', () => element.append(...details(api, method, path, operation)), { once: true });
   return element;
 }
@@ -53,7 +53,7 @@ async function main() {
   fill(
     content,
     h('h1', {}, api.info.title, ' ', h('span', { class: 'soft' }, api.info.version)),
-    h('p', { class: 'lead' }, api.info.description, ' The description for programs: ', h('a', { href: '../openapi.json' }, 'openapi.json'), '.'),
+    h('p', { class: 'lead' }, api.info.description, ' OpenAPI document: ', h('a', { href: '../openapi.json' }, 'openapi.json'), '.'),
     api.tags.map((/** @type {any} */ { name, description }) =>
       h(
         'section',
@@ -65,4 +65,4 @@ async function main() {
   );
 }
 
-main().catch((error) => fill(content, h('p', { class: 'empty' }, `The API could not be read: ${error.message}. Reload the page to try again.`)));
+main().catch((error) => fill(content, h('p', { class: 'empty' }, `Cannot read the API description: ${error.message}. Reload the page to retry.`)));

@@ -3,7 +3,7 @@
 import { h, say } from '../charts/dom.js';
 import { example } from './schema.js';
 
-/** Text of a response that is shown, in characters. */
+/** Limit of the displayed response, in characters. */
 const SHOWN_MAX = 100_000;
 
 /**
@@ -11,13 +11,13 @@ const SHOWN_MAX = 100_000;
  * @param {string} method
  * @param {string} path
  * @param {any} operation
- * @param {any} body schema of the body, where there is one
+ * @param {any} body schema of the body, if it has one
  * @returns {Element}
  */
 export function requestForm(api, method, path, operation, body) {
   /** @type {{ name: string, place: string, input: HTMLInputElement }[]} */
   const inputs = (operation.parameters ?? []).map((/** @type {any} */ { name, in: place, required }) => ({ name, place, input: h('input', { type: 'text', required: required || place === 'path', placeholder: place }) }));
-  const token = operation.security?.length ? h('input', { type: 'password', autocomplete: 'off', placeholder: 'only if the service was started with one' }) : null;
+  const token = operation.security?.length ? h('input', { type: 'password', autocomplete: 'off', placeholder: 'only if the service has one' }) : null;
   const text = body ? h('textarea', { spellcheck: 'false' }, JSON.stringify(example(api, body), null, 2)) : null;
   const shown = h('pre', { hidden: true, tabindex: 0, role: 'region', 'aria-label': 'Response' });
   const button = h('button', { type: 'submit', class: 'primary' }, `Send ${method.toUpperCase()}`);
@@ -60,13 +60,13 @@ export function requestForm(api, method, path, operation, body) {
   );
 }
 
-/** The text of a response, JSON indented; of a stream the first event. @param {Response} response */
+/** The text of a response: JSON indented, or the first event of a stream. @param {Response} response */
 async function read(response) {
   if (response.headers.get('content-type')?.startsWith('text/event-stream') && response.body) {
     const reader = response.body.getReader();
     const { value } = await reader.read();
     await reader.cancel();
-    return `${new TextDecoder().decode(value)}\n(the stream goes on)`;
+    return `${new TextDecoder().decode(value)}\n(the stream continues)`;
   }
   const text = await response.text();
   try {

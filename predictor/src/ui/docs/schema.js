@@ -2,10 +2,10 @@
 
 import { h } from '../charts/dom.js';
 
-/** Levels of an example: schemas may contain themselves. */
+/** Depth limit of an example, because schemas may be recursive. */
 const DEPTH_MAX = 6;
 
-/** The schema behind references and behind "this or null". @param {any} api the whole document @param {any} schema @returns {any} */
+/** Resolves references and nullable types. @param {any} api the whole document @param {any} schema @returns {any} */
 export function resolve(api, schema) {
   if (!schema) return {};
   if (schema.$ref) return resolve(api, schema.$ref.slice(2).split('/').reduce((/** @type {any} */ at, /** @type {string} */ key) => at?.[key], api));
@@ -18,7 +18,7 @@ export function resolve(api, schema) {
   return schema;
 }
 
-/** What a schema is called. @param {any} api @param {any} schema @returns {string} */
+/** The name of a schema's type. @param {any} api @param {any} schema @returns {string} */
 function kind(api, schema) {
   const resolved = resolve(api, schema);
   if (resolved.enum) return resolved.enum.map((/** @type {any} */ value) => JSON.stringify(value)).join(' | ');
@@ -32,7 +32,7 @@ function inner(api, schema) {
   return resolved.items ? inner(api, resolved.items) : resolved;
 }
 
-/** A list of the fields of a schema; those within a field are listed when it is opened. @param {any} api @param {any} schema @returns {Element} */
+/** A list of the fields of a schema. Nested fields are listed when their parent is opened. @param {any} api @param {any} schema @returns {Element} */
 export function fields(api, schema) {
   const { properties = {}, required = [], oneOf = [], additionalProperties } = inner(api, schema);
   const entries = [...Object.entries(properties), ...oneOf.map((/** @type {any} */ one, /** @type {number} */ at) => [`variant ${at + 1}`, one])];
@@ -56,7 +56,7 @@ export function fields(api, schema) {
   );
 }
 
-/** A value that a schema describes: its required fields. @param {any} api @param {any} schema @returns {any} */
+/** An example value of a schema, with its required fields. @param {any} api @param {any} schema @returns {any} */
 export function example(api, schema, depth = 0) {
   const resolved = resolve(api, schema);
   if (resolved.example !== undefined) return resolved.example;

@@ -1,4 +1,4 @@
-/** The charts of a job: each takes the history and who is shown, and says how it is read. */
+/** The charts of a job. Each has a description of how to read it. */
 
 import { figure, ROWS_MAX } from '../charts/figure.js';
 import { FinishBars } from './finish.js';
@@ -15,15 +15,17 @@ import { DASHED, DOTTED } from '../palette.js';
 /** @typedef {{ root: HTMLElement, draw: (atOnce?: boolean) => void }} Chart */
 /** @typedef {{ history: () => History, chosen: Chosen, signal: AbortSignal, group: string }} Job */
 
-/** Charts over time are drawn no more often: a step is a fraction of a point in them. */
+/** Shortest interval between two drawings of a chart over time, in milliseconds. One iteration is less than a pixel
+ * wide.
+ */
 const REDRAW_MS = 1000;
-const NO_STEP = 'No iteration has been reported yet: the chart begins with the first.';
+const NO_STEP = 'No iteration has been reported yet.';
 
-/** Predicted against actual speed. @param {Job} job @returns {Chart} */
+/** Predicted and actual speed. @param {Job} job @returns {Chart} */
 export function speeds(job) {
   return overTime(job, {
     title: 'Speed of each worker: predicted and actual',
-    how: 'Solid: how fast it was. Dashed, with its shade: how fast it was expected to be, and the range that nine of ten iterations should stay within. Where solid leaves the shade, the forecast missed.',
+    how: 'Solid: actual speed. Dashed: predicted speed, with its 90 % interval as a shade. Outside the shade, the forecast error is larger than expected.',
     wide: true,
     format: speed,
     lines(history, worker, mark) {
@@ -49,11 +51,11 @@ export function speeds(job) {
   });
 }
 
-/** How long workers wait for the slowest. @param {Job} job @returns {Chart} */
+/** Barrier wait of each worker. @param {Job} job @returns {Chart} */
 export function waits(job) {
   return overTime(job, {
-    title: 'Waiting for the slowest',
-    how: 'How long each worker stood at the barrier with its part done, as a moving mean. Time spent here is lost: the lower, the better.',
+    title: 'Barrier wait',
+    how: 'Time that each worker waits at the barrier for the slowest, as a moving mean. This time is lost: lower is better.',
     format: seconds,
     zero: true,
     lines(history, worker, mark) {
@@ -66,10 +68,10 @@ export function waits(job) {
   });
 }
 
-/** So many means stand beside each other in a smoothed chart. */
+/** Number of independent means across a smoothed chart. */
 const MEANS = 30;
 
-/** A moving mean: who waits changes with every iteration, and how much they wait in the long run is what counts. @param {Column} column @returns {Column} */
+/** A moving mean. The worker that waits changes with every iteration; the wait in the long run matters. @param {Column} column @returns {Column} */
 function smooth(column) {
   const width = Math.max(1, Math.round(column.length / MEANS));
   let sum = 0;
@@ -83,7 +85,7 @@ function smooth(column) {
 }
 
 /**
- * A chart with lines for each shown worker, over the grey span of all.
+ * A chart with lines for each shown worker, above the grey range of all workers.
  * @param {Job} job
  * @param {{ title: string, how: string, wide?: boolean, zero?: boolean, format: (value: number) => string,
  *   lines: (history: History, worker: string, mark: import('../palette.js').Mark) => { lines: Line[], bands: [number, number][], columns: Column[], said: { label: string, of: number }[] } | null,
@@ -111,7 +113,7 @@ function overTime(job, what) {
       const place = Math.max(0, at.length - ROWS_MAX) + index;
       return [`${iterations[place]} (${clock(time * 1000)})`, ...shown.map(({ values }) => what.format(values[place] ?? NaN))];
     });
-    return { head: ['Iteration', ...shown.map(({ label }) => label)], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, the newest first.` };
+    return { head: ['Iteration', ...shown.map(({ label }) => label)], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, newest first.` };
   }
   const draw = whileSeen(frame.root, () => {
     const history = job.history();
@@ -142,10 +144,10 @@ function overTime(job, what) {
   return { root: frame.root, draw };
 }
 
-/** Step time against what even shares would have taken. @param {Job} job @returns {Chart} */
+/** Step time, compared with the predicted time with even shares. @param {Job} job @returns {Chart} */
 export function stepTimes(job) {
-  const title = 'Time of a step';
-  const how = 'Solid: what an iteration took. Dashed: what was expected. Dotted: what it would have taken with even shares, by the same forecasts. The gap below the dotted line is what uneven shares save.';
+  const title = 'Step time';
+  const how = 'Solid: actual. Dashed: predicted. Dotted: predicted with even shares. The gap below the dotted line is the time that uneven shares save.';
   /** @type {[('step_time_s' | 'predicted_step_time_s' | 'even_step_time_s'), string, string, 'solid' | 'dashed' | 'dotted', number[] | undefined][]} */
   const kinds = [
     ['even_step_time_s', 'even shares, expected', '--c1', 'dotted', DOTTED],
@@ -156,7 +158,7 @@ export function stepTimes(job) {
     const { at, iterations, step } = job.history();
     const first = Math.max(0, at.length - ROWS_MAX);
     const rows = at.slice(first).map((_, index) => [`${iterations[first + index]} (${clock(at[first + index] * 1000)})`, ...kinds.map(([name]) => seconds(step[name][first + index]))]);
-    return { head: ['Iteration', ...kinds.map(([, label]) => label)], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, the newest first.` };
+    return { head: ['Iteration', ...kinds.map(([, label]) => label)], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, newest first.` };
   };
   const frame = figure({ title, how, table });
   const legend = (/** @type {number | null} */ index) =>
@@ -172,18 +174,18 @@ export function stepTimes(job) {
   return { root: frame.root, draw };
 }
 
-/** Where the shown workers have a smaller part of the batch together, only they are drawn. */
+/** Share of the batch below which the shown workers are drawn without the others. */
 const WHOLE_FROM = 0.3;
 
-/** Who computes which share of the batch. @param {Job} job @returns {Chart} */
+/** Share of the batch of each worker. @param {Job} job @returns {Chart} */
 export function shares(job) {
-  const title = 'Who computes how much';
-  const how = 'Each colour is one worker’s part of the batch, laid on top of each other. Even shares would be stripes of the same height; a step up or down is a decision.';
+  const title = 'Shares of the batch';
+  const how = 'Each colour is the share of one worker, stacked. Even shares are stripes of the same height; each step up or down is a reallocation.';
   const frame = figure({ title, how, table: () => behind() });
   const shown = () => job.chosen.workers.filter((worker) => job.history().workers.has(worker));
   /** @type {Column[]} */ let parts = [];
   let others = false;
-  /** Whether the whole batch is drawn, or only what is shown of it. */
+  /** Whether the whole batch is drawn, or only the shown workers' part. */
   let whole = true;
   const legend = (/** @type {number | null} */ index) => {
     const value = (/** @type {number} */ place) => (index == null ? '' : percent(parts[place]?.[index] ?? NaN));
@@ -198,7 +200,7 @@ export function shares(job) {
     const { at, iterations, workers } = job.history();
     const first = Math.max(0, at.length - ROWS_MAX);
     const rows = at.slice(first).map((_, index) => [String(iterations[first + index]), ...shown().map((worker) => number(workers.get(worker)?.local_batch[first + index]))]);
-    return { head: ['Iteration', ...shown()], rows: rows.reverse(), note: `Samples given, in the latest ${rows.length} of the iterations shown, the newest first.` };
+    return { head: ['Iteration', ...shown()], rows: rows.reverse(), note: `Samples per worker in the latest ${rows.length} of the iterations shown, newest first.` };
   }
   const draw = whileSeen(frame.root, () => {
     const { at, workers, all: { batch: totals } } = job.history();
@@ -206,10 +208,11 @@ export function shares(job) {
     if (!at.length) return;
     parts = shown().map((worker) => (workers.get(worker)?.local_batch ?? []).map((batch, index) => (batch == null || !totals[index] ? null : batch / totals[index])));
     others = workers.size > parts.length;
-    // Of many workers the others would be all that is seen.
+    // With many workers, the others would fill the whole chart.
     whole = !others || parts.reduce((sum, part) => sum + (part.at(-1) ?? 0), 0) > WHOLE_FROM;
     legend(null);
-    // Each area is drawn from the bottom to the sum so far, the highest first: what is not covered by the next is its own part.
+    // Each area is drawn from the bottom up to the cumulative sum, the highest first. The part that the next area does
+    // not cover is the worker's own.
     /** @type {Column[]} */
     const sums = [];
     let sum = totals.map(() => 0);
@@ -225,15 +228,15 @@ export function shares(job) {
   return { root: frame.root, draw };
 }
 
-/** What the learning rate is multiplied by. @param {Job} job @returns {Chart & { say: (words: string) => void }} */
+/** Multiplier of the learning rate. @param {Job} job @returns {Chart & { say: (words: string) => void }} */
 export function rate(job) {
   const title = 'Learning rate';
-  const how = 'What the training’s own learning rate is multiplied by, so that a batch that grows or shrinks trains alike. 1 means: as scheduled.';
+  const how = 'Multiplier of the learning rate that adapts it to the global batch. 1: as scheduled.';
   const table = () => {
     const { at, iterations, step } = job.history();
     const first = Math.max(0, at.length - ROWS_MAX);
     const rows = at.slice(first).map((_, index) => [String(iterations[first + index]), number(step.lr_multiplier[first + index])]);
-    return { head: ['Iteration', 'Multiplier'], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, the newest first.` };
+    return { head: ['Iteration', 'Multiplier'], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, newest first.` };
   };
   const frame = figure({ title, how, table });
   const words = document.createElement('p');
@@ -249,10 +252,10 @@ export function rate(job) {
   return { root: frame.root, draw, say: (text) => void (words.textContent = text) };
 }
 
-/** Finish times of the latest step. @param {Job} job @returns {Chart} */
+/** Finish times in the latest iteration. @param {Job} job @returns {Chart} */
 export function finish(job) {
-  const title = 'The latest step: who finished when';
-  const how = 'Bars: how long each worker computed. Ticks: when it was expected to be done. Bars that end together mean that nobody waits; the dotted line is when the slowest would be done with even shares.';
+  const title = 'Finish times in the latest iteration';
+  const how = 'Bars: compute time of each worker. Ticks: expected finish time. If all bars end together, no worker waits. Dotted line: finish time of the slowest worker with even shares.';
   const workers = () => latest(job.history());
   const frame = figure({
     title,
@@ -285,7 +288,7 @@ export function finish(job) {
   return { root: frame.root, draw };
 }
 
-/** The workers of the latest step, live or from the history. @param {History} history @returns {any[]} */
+/** The workers of the latest iteration, live or from the history. @param {History} history @returns {any[]} */
 function latest(history) {
   if (history.latest) return history.latest.workers;
   const last = history.reported;

@@ -1,8 +1,10 @@
-/** Which workers are shown one by one. Few are all shown; of many, those that there is most to see of, until somebody chooses. */
+/** The workers that are shown individually: all if there are few, otherwise the most informative ones until the user
+ * selects others.
+ */
 
 import { markOf, SHOWN_MAX } from '../palette.js';
 
-/** Of many workers so many are shown unasked. */
+/** Number of workers that are shown individually by default if there are many. */
 const UNASKED = 4;
 
 export class Chosen {
@@ -22,16 +24,16 @@ export class Chosen {
         this.#byHand = true;
       }
     } catch {
-      // Nothing that can be read was kept.
+      // No selection was stored.
     }
   }
 
-  /** In the order of their letters. */
+  /** The selected workers in the order of their letters. */
   get workers() {
     return this.#workers;
   }
 
-  /** Whether there is room for another. */
+  /** Whether the limit of workers is reached. */
   get full() {
     return this.#workers.length >= SHOWN_MAX;
   }
@@ -55,13 +57,13 @@ export class Chosen {
     try {
       sessionStorage.setItem(this.#key, JSON.stringify(this.#workers));
     } catch {
-      // Holds until the page is closed.
+      // Kept until the page is closed.
     }
     this.#changed();
   }
 
   /**
-   * Chooses for whoever has not chosen, once there is something to choose by.
+   * Selects workers as soon as there is data, unless the user has selected some.
    * @param {import('./history.js').History} history
    */
   propose(history) {
@@ -72,7 +74,7 @@ export class Chosen {
   }
 }
 
-/** The slowest and the fastest, and those whose forecasts miss most. @param {import('./history.js').History} history */
+/** The slowest and the fastest worker, and those with the largest forecast errors. @param {import('./history.js').History} history */
 export function telling(history) {
   const workers = [...history.workers].map(([worker, columns]) => {
     let miss = 0;

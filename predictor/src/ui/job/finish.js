@@ -1,4 +1,4 @@
-/** When each worker of the latest step finished, and when it was expected to: bars that should end together. */
+/** Actual and expected finish times of each worker in the latest iteration, as bars that should end together. */
 
 import { h, say, set } from '../charts/dom.js';
 import { seconds } from '../charts/format.js';
@@ -6,12 +6,12 @@ import { seconds } from '../charts/format.js';
 /** @typedef {import('../palette.js').Mark} Mark */
 /** @typedef {{ at: number | null | undefined, label: string, kind: string }} Rule */
 
-/** Up to so many workers, rows are thick. */
+/** Number of workers up to which rows are thick. */
 const FEW = 6;
-/** From so many workers on, rows are thin and only those with a letter are named. */
+/** Number of workers from which rows are thin and only workers with a letter are named. */
 const THIN_FROM = 14;
 
-/** The rows, kept and moved: a new step changes widths, and nothing else. */
+/** The rows. Elements are kept: a new iteration only changes widths. */
 export class FinishBars {
   #rows = h('ol', { class: 'finish-rows' });
   #rules = h('div', { class: 'finish-rules', 'aria-hidden': 'true' });

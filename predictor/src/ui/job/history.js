@@ -1,33 +1,33 @@
-/** What is remembered of a job's iterations, in columns, for charts: read once, then grown by live steps, and bounded. */
+/** A job's iterations in columns, for charts: read once, then extended by live iterations, and bounded. */
 
 /** @typedef {(number | null)[]} Column */
-/** The columns of one worker, named as on the wire. */
+/** The columns of one worker, with the names of the API. */
 export const COLUMNS = /** @type {const} */ (['local_batch', 'predicted_samples_per_s', 'lower_samples_per_s', 'upper_samples_per_s', 'actual_samples_per_s', 'compute_time_s', 'barrier_wait_s']);
-/** The columns of the step, named as on the wire. */
+/** The columns of the iteration, with the names of the API. */
 const OF_STEP = /** @type {const} */ (['step_time_s', 'predicted_step_time_s', 'even_step_time_s', 'lr_multiplier']);
 
-/** Points that are read from the service. */
+/** Number of points read from the service. */
 export const POINTS = 600;
-/** Points that are kept; beyond this the older half is thinned. */
+/** Limit of points in memory. Above it, the older half is thinned out. */
 const POINTS_MAX = 900;
 
 export class History {
-  /** Moments, in seconds since 1970. @type {number[]} */ at = [];
+  /** Times, in seconds since 1970. @type {number[]} */ at = [];
   /** @type {number[]} */ iterations = [];
   /** @type {Record<(typeof OF_STEP)[number], Column>} */
   step = { step_time_s: [], predicted_step_time_s: [], even_step_time_s: [], lr_multiplier: [] };
   /** @type {Map<string, Record<(typeof COLUMNS)[number], Column>>} */
   workers = new Map();
-  /** Over all workers: samples given, and the slowest and the fastest speed. Kept, as charts of many workers need them in every frame. */
+  /** Over all workers: samples, and the slowest and the fastest speed. Cached, because charts of many workers use them in every frame. */
   all = { batch: /** @type {number[]} */ ([]), slowest: /** @type {Column} */ ([]), fastest: /** @type {Column} */ ([]) };
-  /** The latest live step. @type {any} */ latest = null;
+  /** The latest live iteration. @type {any} */ latest = null;
 
-  /** @param {number} spanS what is older, in seconds, is let go */
+  /** @param {number} spanS age in seconds above which points are removed */
   constructor(spanS) {
     this.spanS = spanS;
   }
 
-  /** A history as the service tells it. @param {any} view @param {number} spanS */
+  /** A history from the service's response. @param {any} view @param {number} spanS */
   static of(view, spanS) {
     const history = new History(spanS);
     history.at = view.at_unix_ms.map((/** @type {number} */ ms) => ms / 1000);
@@ -39,17 +39,18 @@ export class History {
     return history;
   }
 
-  /** Moments that do not go back: charts need them so. */
+  /** Makes times non-decreasing, which charts require. */
   #rise() {
     for (let index = 1; index < this.at.length; index++) this.at[index] = Math.max(this.at[index], this.at[index - 1] + 1e-4);
   }
 
-  /** A live step; one that is known already takes its place. @param {any} step */
+  /** Adds a live iteration, or replaces a known one. @param {any} step */
   append(step) {
     const last = this.iterations.length - 1;
     const at = Math.max(step.at_unix_ms / 1000, (this.at[last] ?? 0) + 1e-4);
     this.latest = step;
-    // The history has iterations that were answered, and are reported only now; where it is thinned, not all of them.
+    // The history has iterations that were allocated earlier and are reported only now. If it is thinned out, some are
+    // missing.
     const known = this.iterations.lastIndexOf(step.iteration);
     if (known >= 0) return this.#write(known, step);
     if (last >= 0 && step.iteration < this.iterations[last] && step.iteration > this.iterations[0]) return;
@@ -98,7 +99,7 @@ export class History {
   /** @param {number} now */
   #bound(now) {
     const old = this.at.findIndex((at) => at >= now - this.spanS);
-    // Looked at only now and then: moving every column costs more than a few points beyond the span.
+    // Checked only from time to time: moving every column costs more than drawing a few points beyond the span.
     if (old > 32) this.#keep((index) => index >= old);
     const half = this.at.length / 2;
     if (this.at.length > POINTS_MAX) this.#keep((index) => index >= half || index % 2 === 0);
@@ -114,7 +115,7 @@ export class History {
     for (const columns of this.workers.values()) for (const name of COLUMNS) columns[name] = only(columns[name]);
   }
 
-  /** The place of the latest iteration that was reported; -1 before the first. */
+  /** Position of the latest reported iteration; -1 before the first. */
   get reported() {
     return this.step.step_time_s.findLastIndex((value) => value != null);
   }

@@ -1,22 +1,22 @@
-/** What happened, in plain words: changes of the plan, and who came and went. */
+/** The log of a job: changes of the plan, and workers that joined or left. */
 
 import { fill, h } from '../charts/dom.js';
 import { clock, moment, plural } from '../charts/format.js';
 
-/** As many as the service keeps. */
+/** Limit of entries, the same as in the service. */
 const ENTRIES_MAX = 500;
-/** Shown before somebody asks for all. */
+/** Number of entries shown by default. */
 const SHOWN = 12;
 
-/** What each kind is called, and its sign. @type {Record<string, [string, string]>} */
+/** Name and sign of each kind. @type {Record<string, [string, string]>} */
 const KINDS = {
   reallocated: ['Shares changed', '⇄'],
   joined: ['Joined', '+'],
   left: ['Left', '−'],
-  expired: ['Fell silent', '∅'],
+  expired: ['Lease expired', '∅'],
   out_of_memory: ['Out of memory', '!'],
   override: ['Operator', '☝'],
-  changed: ['Wishes changed', '✎'],
+  changed: ['Options changed', '✎'],
   refitted: ['Models fitted', '∿'],
 };
 
@@ -26,11 +26,11 @@ export class DecisionLog {
   #list = h('ol', { class: 'log' });
   #more = h('button', { type: 'button', class: 'small', onclick: () => this.#open() }, 'Show all');
   root = h('section', { class: 'card', 'aria-labelledby': 'log-title' },
-    h('div', { class: 'head' }, h('h2', { id: 'log-title' }, 'What was decided, and why')),
-    h('p', { class: 'how' }, 'The newest first. Iterations that changed nothing are not in it.'),
+    h('div', { class: 'head' }, h('h2', { id: 'log-title' }, 'Decisions and events')),
+    h('p', { class: 'how' }, 'Newest first. Iterations that changed nothing are not listed.'),
     this.#list, this.#more);
 
-  /** @param {any[]} entries the oldest first */
+  /** @param {any[]} entries oldest first */
   replace(entries) {
     this.#entries = entries.slice(-ENTRIES_MAX);
     this.#draw();
@@ -51,7 +51,7 @@ export class DecisionLog {
     fill(this.#list, shown.toReversed().map(line));
     this.#more.hidden = this.#entries.length <= SHOWN;
     this.#more.textContent = this.#all ? `Show the latest ${SHOWN}` : `Show all ${plural(this.#entries.length, 'entry', 'entries')}`;
-    if (!shown.length) fill(this.#list, h('li', { class: 'nodata' }, 'Nothing was decided since this predictor has the job.'));
+    if (!shown.length) fill(this.#list, h('li', { class: 'nodata' }, 'No entries since this predictor owns the job.'));
   }
 }
 

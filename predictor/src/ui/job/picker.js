@@ -1,11 +1,11 @@
-/** The line above the charts: who is shown one by one, and a list to choose others from. */
+/** The line above the charts: the workers shown individually, and a list to select others. */
 
 import { fill, h, say } from '../charts/dom.js';
 import { plural } from '../charts/format.js';
 import { SHOWN_MAX } from '../palette.js';
 import { telling } from './chosen.js';
 
-/** With more workers than this the list can be searched. */
+/** Number of workers above which the list can be searched. */
 const SEARCH_FROM = 10;
 
 /**
@@ -13,15 +13,15 @@ const SEARCH_FROM = 10;
  * @param {() => import('./history.js').History} history
  */
 export function picker(chosen, history) {
-  const chips = h('ul', { class: 'chips', 'aria-label': 'Workers shown one by one' });
+  const chips = h('ul', { class: 'chips', 'aria-label': 'Workers shown individually' });
   const others = h('span', { class: 'soft' });
   const list = h('ul', { class: 'choices' });
   const search = h('input', { type: 'search', placeholder: 'Find a worker', 'aria-label': 'Find a worker', oninput: () => drawList() });
   const summary = h('summary', {}, 'Choose workers');
   const quick = h('div', { class: 'row' },
-    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(telling(history())) }, 'Those with most to see'),
-    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(bySpeed(history()).slice(0, SHOWN_MAX)) }, 'The slowest'),
-    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(bySpeed(history()).reverse().slice(0, SHOWN_MAX)) }, 'The fastest'));
+    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(telling(history())) }, 'Most informative'),
+    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(bySpeed(history()).slice(0, SHOWN_MAX)) }, 'Slowest'),
+    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(bySpeed(history()).reverse().slice(0, SHOWN_MAX)) }, 'Fastest'));
   const details = h('details', { class: 'choose', ontoggle: () => drawList() }, summary, h('div', { class: 'card popup' }, h('p', { class: 'soft' }, `Up to ${SHOWN_MAX} at a time.`), quick, search, list));
   details.addEventListener('keydown', (/** @type {KeyboardEvent} */ event) => {
     if (event.key !== 'Escape' || !details.open) return;
@@ -41,7 +41,7 @@ export function picker(chosen, history) {
       box.addEventListener('change', () => chosen.toggle(worker));
       return h('li', {}, h('label', { 'data-worker': worker }, box, badge(mark), worker));
     }));
-    // The list was made anew: the focus goes back to where it was.
+    // The list was rebuilt: restore the focus.
     if (focused) [...list.querySelectorAll('label')].find((label) => label.dataset.worker === focused)?.querySelector('input')?.focus();
   }
 
@@ -66,7 +66,7 @@ export function badge(mark) {
   return element;
 }
 
-/** The slowest first. @param {import('./history.js').History} history */
+/** Workers by speed, slowest first. @param {import('./history.js').History} history */
 function bySpeed(history) {
   const speed = (/** @type {string} */ worker) => history.last(worker, 'actual_samples_per_s') ?? Infinity;
   return [...history.workers.keys()].filter((worker) => Number.isFinite(speed(worker))).sort((a, b) => speed(a) - speed(b));

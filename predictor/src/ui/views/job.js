@@ -1,4 +1,4 @@
-/** One job: who is how fast, who waits for whom, and why. */
+/** The page of a job: speeds, waits, decisions. */
 
 import { ofJob, read, Refused } from '../api.js';
 import { quiet, show } from '../connection.js';
@@ -16,12 +16,12 @@ import { WorkersTable } from '../job/workers.js';
 import { change, offered } from '../operator.js';
 import { listen } from '../stream.js';
 
-/** Spans that can be looked at, in seconds. @type {[number, string][]} */
+/** Selectable time spans, in seconds. @type {[number, string][]} */
 const SPANS = [[300, '5 minutes'], [900, '15 minutes'], [3600, 'an hour'], [21600, '6 hours']];
 const SPAN = 3600;
-/** From so many workers on, two charts stand beside the bars of finish times. */
+/** Number of workers from which two charts are placed next to the bars of finish times. */
 const MANY = 24;
-/** How often forecasts and workers are read again while steps come. */
+/** Interval at which forecasts and workers are read again while iterations arrive. */
 const READ_AGAIN_MS = 5_000;
 
 /** @type {import('../main.js').View} */
@@ -33,7 +33,7 @@ export function jobPage(content, id, signal) {
   /** @type {charts.Job} */
   const job = { history: () => history, chosen, signal, group: `job:${id}` };
   const head = summary(id);
-  const spans = h('select', { 'aria-label': 'How far back', onchange: () => { span = Number(spans.value); void again(); } }, SPANS.map(([value, name]) => h('option', { value, selected: value === SPAN }, `The last ${name}`.replace('last an ', 'last '))));
+  const spans = h('select', { 'aria-label': 'Time span', onchange: () => { span = Number(spans.value); void again(); } }, SPANS.map(([value, name]) => h('option', { value, selected: value === SPAN }, `The last ${name}`.replace('last an ', 'last '))));
   const pick = picker(chosen, () => history);
   const finish = charts.finish(job);
   const rate = charts.rate(job);
@@ -71,7 +71,7 @@ export function jobPage(content, id, signal) {
     follow(true);
   };
 
-  /** What changes now and then: the job, its workers, its forecast. */
+  /** Reads the job, its workers and its forecast, which change less often than iterations. */
   async function context() {
     const [view, workers, latest, answers] = await Promise.all([read(ofJob(id), signal), read(ofJob(id, '/workers'), signal), read(ofJob(id, '/forecast'), signal), read(ofJob(id, '/allocations?limit=1'), signal)]);
     head.replace(view);
@@ -82,7 +82,7 @@ export function jobPage(content, id, signal) {
   }
 
   let reading = 0;
-  /** Everything, as it is now: at first, and after the connection was lost. */
+  /** Reads all data: at first, and after the connection was lost. */
   async function again() {
     const mine = ++reading;
     try {
@@ -92,7 +92,7 @@ export function jobPage(content, id, signal) {
         offered(signal),
         context(),
       ]);
-      // Somebody chose another span meanwhile.
+      // Another span was selected meanwhile.
       if (mine !== reading) return;
       const before = history.latest;
       history = History.of(told, span);
@@ -119,7 +119,7 @@ export function jobPage(content, id, signal) {
   function failed(error) {
     if (signal.aborted) return;
     if (!(error instanceof Refused)) throw error;
-    // While the service is silent, the stream says so and tries again.
+    // If the service is unreachable, the stream shows it and reconnects.
     if (error.status === 404 || error.status === 307) gone(error);
   }
 
@@ -131,8 +131,8 @@ export function jobPage(content, id, signal) {
     quiet();
     const elsewhere = why.status === 307;
     fill(content, h('h1', { tabindex: -1 }, id), h('div', { class: 'card welcome' },
-      h('h2', {}, elsewhere ? 'Another predictor serves this job' : 'This job is not here'),
-      h('p', {}, elsewhere ? 'Its page is there: the list of jobs has the link.' : 'It was deleted, or it never was: nothing is known of it any more.'),
+      h('h2', {}, elsewhere ? 'Another predictor serves this job' : 'Unknown job'),
+      h('p', {}, elsewhere ? 'The list of jobs links to its page on that predictor.' : 'It was deleted, or it never existed.'),
       h('p', {}, h('a', { href: '#/' }, 'All jobs'))));
   }
 
@@ -146,7 +146,7 @@ export function jobPage(content, id, signal) {
         soon();
       } else if (name === 'log') log.add(data);
       else if (name === 'changed') context().catch(failed);
-      // Deleted, or another predictor's by now: asking tells which.
+      // Deleted, or served by another predictor now: a request finds out which.
       else if (name === 'gone') read(ofJob(id), signal).then(() => stream.retry(), failed);
     },
     onState: (state) => {
@@ -157,14 +157,14 @@ export function jobPage(content, id, signal) {
   }, signal);
 }
 
-/** What the learning rate does, in words. @param {any} view @param {any} optimizer */
+/** The text about the learning rate. @param {any} view @param {any} optimizer */
 function ramp(view, optimizer) {
   if (!optimizer) return '';
   const rule = `Rule: ${optimizer.rule.replaceAll('_', ' ')}. `;
   const { ramp: under } = optimizer;
   if (under && view.next_iteration < under.start_iteration + under.iterations) {
     const done = (view.next_iteration - under.start_iteration) / under.iterations;
-    return `${rule}On a ramp from ×${number(under.from)} to ×${number(under.to)} over ${count(under.iterations)} iterations; ${percent(Math.max(0, done), 0)} of it done.`;
+    return `${rule}Ramp from ×${number(under.from)} to ×${number(under.to)} over ${count(under.iterations)} iterations; ${percent(Math.max(0, done), 0)} complete.`;
   }
-  return `${rule}Steady at ×${number(optimizer.lr_multiplier)}.`;
+  return `${rule}Constant at ×${number(optimizer.lr_multiplier)}.`;
 }

@@ -1,34 +1,34 @@
-//! What can be asked of a store.
+//! Command-line arguments of `evenstep-predictor store`.
 
 use std::path::PathBuf;
 
 use clap::Subcommand;
 use evenstep_protocol::JobId;
 
-/// Look after a store without serving it: check, export, move, back up
+/// Maintain a store: check, export, import, vacuum
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub(super) command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Read all of a store and say what is wrong with it; changes nothing, and works beside a predictor that serves it
+    /// Read a whole store and report its faults; read-only, and safe while a predictor serves it
     Check(CheckArgs),
-    /// Write a store's tables as CSV, as they are at one moment; works beside a predictor that serves it
+    /// Write each table as CSV, all from one snapshot; safe while a predictor serves the store
     Export(ExportArgs),
-    /// Move a store that nobody serves into an empty one, of either database: all or nothing
+    /// Copy a store that no predictor serves into an empty SQLite or PostgreSQL store, all or nothing
     Import(ImportArgs),
-    /// Give back the room of what was deleted, or back up an SQLite store to a new file
+    /// Release the space of deleted rows, or back up an SQLite store to a new file
     Vacuum(VacuumArgs),
 }
 
-/// Which store.
+/// Address of the store.
 #[derive(Debug, clap::Args)]
 pub(super) struct StoreFlag {
-    /// sqlite://FILE or postgres://USER@HOST/DATABASE
+    /// Store address: sqlite://FILE or postgres://USER@HOST/DATABASE
     #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_STORE", default_value = "sqlite://evenstep.db")]
     pub store: String,
 }
@@ -37,7 +37,7 @@ pub(super) struct StoreFlag {
 pub(super) struct CheckArgs {
     #[command(flatten)]
     pub store: StoreFlag,
-    /// Say it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -46,23 +46,23 @@ pub(super) struct CheckArgs {
 pub(super) struct ExportArgs {
     #[command(flatten)]
     pub store: StoreFlag,
-    /// The folder for the files, TABLE.csv for each table; made where it is not there
+    /// Output folder for TABLE.csv files; created if missing
     #[arg(long, value_name = "FOLDER")]
     pub to: PathBuf,
-    /// Only what belongs to this job
+    /// Export only the rows of this job
     #[arg(long, value_name = "JOB")]
     pub job: Option<JobId>,
-    /// Replace files of these names
+    /// Overwrite existing files
     #[arg(long)]
     pub force: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ImportArgs {
-    /// The store that is read; it is not changed
+    /// Store to read; it is not changed
     #[arg(long, value_name = "ADDRESS")]
     pub from: String,
-    /// The store that is filled; made where it is not there, and empty where it is
+    /// Store to fill; created if missing, otherwise it must be empty
     #[arg(long, value_name = "ADDRESS")]
     pub store: String,
 }
@@ -71,7 +71,7 @@ pub(super) struct ImportArgs {
 pub(super) struct VacuumArgs {
     #[command(flatten)]
     pub store: StoreFlag,
-    /// Leave the store as it is and write a backup of it to this new file (SQLite); works beside a predictor that serves it
+    /// Write a backup to this new file instead (SQLite only); safe while a predictor serves the store
     #[arg(long, value_name = "FILE")]
     pub into: Option<PathBuf>,
 }
@@ -80,13 +80,13 @@ impl Args {
     /// Checks the rules between flags.
     ///
     /// # Errors
-    /// The first that is broken, in words.
+    /// A message that names the first conflict.
     pub fn check(&self) -> Result<(), String> {
         match &self.command {
             Command::Import(args) if args.from == args.store =>
-            // Not repeated: an address may hold a password.
+            // The addresses are not repeated: they may contain a password.
             {
-                Err("--from and --store are the same: a store cannot be moved into itself".to_owned())
+                Err("--from and --store are the same: a store cannot be moved into itself; give two different stores".to_owned())
             }
             Command::Import(_) | Command::Check(_) | Command::Export(_) | Command::Vacuum(_) => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! `export`: a CSV file for each table, all of one moment.
+//! `export`: one CSV file per table, all from one snapshot.
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -14,17 +14,17 @@ use super::progress;
 use super::text::{address, counted, of_store};
 use crate::tables::{Cell, Snapshot, Table};
 
-/// What columns of milliseconds since 1970 end in.
+/// Suffix of columns that hold milliseconds since 1970.
 const UNIX_MS: &str = "_unix_ms";
 
-/// A file that is written under another name until it is whole.
+/// An output file, written under a temporary name until it is complete.
 struct Output {
     table: Table,
     path: PathBuf,
     partial: PathBuf,
 }
 
-/// Exports a store and says what was written.
+/// Exports a store and prints the number of rows per file.
 pub(super) async fn run(args: &ExportArgs) -> anyhow::Result<()> {
     let address = address(&args.store.store)?;
     let mut snapshot = of_store(&address, Snapshot::open(&address).await)?;
@@ -35,7 +35,7 @@ pub(super) async fn run(args: &ExportArgs) -> anyhow::Result<()> {
     if !args.force
         && let Some(there) = outputs.iter().find(|output| output.path.exists())
     {
-        anyhow::bail!("{}: there is such a file; --force replaces it", there.path.display());
+        anyhow::bail!("{}: file exists; use --force to overwrite it", there.path.display());
     }
     if !args.to.is_dir() {
         fs::create_dir(&args.to).with_context(|| args.to.display().to_string())?;
@@ -84,16 +84,17 @@ impl Output {
         Ok(count)
     }
 
-    /// Leaves nothing behind.
+    /// Removes all temporary files.
     fn remove_all(outputs: &[Self]) {
         for output in outputs {
-            // Those that were not begun are not there.
+            // Files that were not created yet cannot be removed.
             let _ = fs::remove_file(&output.partial);
         }
     }
 }
 
-/// The columns, and beside each time in milliseconds one of the same time for people: `at` beside `at_unix_ms`.
+/// Returns the column names. Each column in milliseconds is followed by the same time as RFC 3339, such as
+/// `at` after `at_unix_ms`.
 fn header(table: &Table) -> Vec<String> {
     let names = |name: &str| {
         let time = name.strip_suffix(UNIX_MS).map(str::to_owned);
@@ -110,7 +111,7 @@ fn record(table: &Table, row: &[Cell]) -> Vec<String> {
     values.collect()
 }
 
-/// A value; nothing where there is none, and two hexadecimal digits for each byte.
+/// Formats a value: null as the empty string, bytes as two hexadecimal digits each.
 fn value(cell: &Cell) -> String {
     match cell {
         Cell::Null => String::new(),
@@ -119,7 +120,7 @@ fn value(cell: &Cell) -> String {
     }
 }
 
-/// A time in UTC; nothing where no calendar has it.
+/// Formats a time in UTC; the empty string if it is outside the calendar's range.
 fn rfc_3339(cell: &Cell) -> String {
     let Cell::Integer(unix_ms) = cell else { return String::new() };
     Timestamp::from_millisecond(*unix_ms).map_or_else(|_| String::new(), |time| format!("{time:.3}"))

@@ -1,4 +1,4 @@
-//! `import`: a store moved into an empty one, all or nothing.
+//! `import`: copies a store into an empty one, all or nothing.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -14,14 +14,14 @@ use super::text::{address, counted, of_store};
 use crate::error::StoreError;
 use crate::tables::{Cell, Kind, Row, Rows, Snapshot, Table, Target};
 
-/// Moves a store and says what was moved.
+/// Copies a store and prints the number of rows per table.
 pub(super) async fn run(args: &ImportArgs) -> anyhow::Result<()> {
     let (from, to) = (address(&args.from)?, address(&args.store)?);
     let mut source = of_store(&from, Snapshot::open_unserved(&from).await)?;
     let (found, known) = source.schema();
     anyhow::ensure!(
         found == known,
-        "store {from}: its schema is {found}, and what is moved must be of {known}: serve it once, which brings it up to date"
+        "store {from}: schema {found} is not {known}, the one that import requires; serve the store once to upgrade it"
     );
     let mut target = of_store(&to, Target::open(&to).await)?;
     let tables = source.tables().to_vec();
@@ -43,12 +43,12 @@ pub(super) async fn run(args: &ImportArgs) -> anyhow::Result<()> {
         bar.finish_and_clear();
         moved.push(sum);
     }
-    // What arrived is read again, before it counts.
+    // Verifies the copy before committing it: reads all rows back.
     for (table, sum) in tables.iter().zip(&moved) {
         let arrived = of_store(&to, sum_of(table, target.rows(table)).await)?;
         anyhow::ensure!(
             arrived == *sum,
-            "store {to}: {} arrived in {} otherwise than they were sent ({}); nothing was moved",
+            "store {to}: {} read back from {} differ from those sent ({}); nothing was moved",
             counted(arrived.rows, "row"),
             table.name,
             counted(sum.rows, "row")
@@ -61,10 +61,10 @@ pub(super) async fn run(args: &ImportArgs) -> anyhow::Result<()> {
         .zip(&moved)
         .map(|(table, sum)| format!("{}: {}\n", table.name, counted(sum.rows, "row")))
         .collect();
-    put_text(&format!("{said}{from} is in {to}, row by row\n"))
+    put_text(&format!("{said}copied {from} to {to} and verified every row\n"))
 }
 
-/// Rows and what is in them, whatever their order.
+/// Number of rows and an order-independent digest of their content.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sum {
     rows: u64,
@@ -95,7 +95,7 @@ fn digest(table: &Table, row: &[Cell]) -> u64 {
         match cell {
             Cell::Null => 0_u8.hash(&mut hasher),
             Cell::Integer(value) => (1_u8, value).hash(&mut hasher),
-            // PostgreSQL knows one NaN, and SQLite none.
+            // PostgreSQL has one NaN, SQLite none.
             Cell::Real(value) => (2_u8, value.to_bits()).hash(&mut hasher),
             Cell::Text(text) => match (column.kind, serde_json::from_str::<Value>(text)) {
                 (Kind::Json, Ok(value)) => hash_json(&value, &mut hasher),
@@ -107,12 +107,12 @@ fn digest(table: &Table, row: &[Cell]) -> u64 {
     hasher.finish()
 }
 
-/// The meaning of JSON: order and writing do not count, and 1.0 is 1.
+/// Hashes the meaning of JSON: key order and formatting do not matter, and 1.0 equals 1.
 fn hash_json(value: &Value, hasher: &mut DefaultHasher) {
     match value {
         Value::Null => 5_u8.hash(hasher),
         Value::Bool(value) => (6_u8, value).hash(hasher),
-        // Adding 0 makes -0 the 0 that PostgreSQL makes of it.
+        // Adding 0 turns -0 into 0, as PostgreSQL does.
         Value::Number(number) => (7_u8, (number.as_f64().unwrap_or(f64::NAN) + 0.0).to_bits()).hash(hasher),
         Value::String(text) => (8_u8, text).hash(hasher),
         Value::Array(values) => {

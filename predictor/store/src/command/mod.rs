@@ -1,7 +1,9 @@
-//! `evenstep-predictor store`: looking after a store without serving it.
+//! The command `evenstep-predictor store`: maintenance of a store without serving it.
 //!
-//! `check` reads all of it and reports what is wrong; `export` writes its tables as CSV; `import` moves it to another
-//! database; `vacuum` gives back room and makes backups.
+//! - `check` reads a whole store and reports its faults.
+//! - `export` writes the tables as CSV.
+//! - `import` copies a store to another database.
+//! - `vacuum` releases space and makes backups.
 
 mod args;
 
@@ -22,10 +24,11 @@ pub use check::ModelReaders;
 
 use args::Command;
 
-/// Runs one of the commands. The flags must pass [`Args::check`]; `models` reads what the store keeps as bytes.
+/// Runs a command. The arguments must have passed [`Args::check`]; `models` reads values that the store keeps
+/// as bytes.
 ///
 /// # Errors
-/// If the store cannot be used, something is wrong with it (`check`), or an output cannot be written.
+/// If the store cannot be used, has faults (`check`), or an output cannot be written.
 pub fn run(args: &Args, models: &ModelReaders) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

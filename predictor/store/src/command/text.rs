@@ -1,21 +1,21 @@
-//! Addresses, sizes and counts in words.
+//! Formatting of addresses, sizes and counts.
 
 use anyhow::Context;
 
 use crate::address::Address;
 use crate::error::StoreError;
 
-/// An address, as it was given.
+/// Parses a store address.
 pub(super) fn address(given: &str) -> anyhow::Result<Address> {
     Ok(given.parse()?)
 }
 
-/// What went wrong, with the store's address before it.
+/// Adds the store's address to an error.
 pub(super) fn of_store<T>(address: &Address, outcome: Result<T, StoreError>) -> anyhow::Result<T> {
     outcome.with_context(|| format!("store {address}"))
 }
 
-/// Bytes as people say them: `3.4 MiB`.
+/// Formats a size in bytes with a binary unit, such as `3.4 MiB`.
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
@@ -30,7 +30,7 @@ pub(super) fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A count with its noun: `1 row`, `2 rows`.
+/// Formats a count with its noun: `1 row`, `2 rows`.
 pub(super) fn counted(count: u64, noun: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{ending}")

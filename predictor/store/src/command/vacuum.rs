@@ -1,4 +1,4 @@
-//! `vacuum`: room given back, or a backup.
+//! `vacuum`: releases space, or makes a backup.
 
 use evenstep_report::output::put_text;
 
@@ -6,7 +6,7 @@ use super::args::VacuumArgs;
 use super::text::{address, of_store, size};
 use crate::vacuum::{back_up, vacuum};
 
-/// Runs it, and says what it has brought.
+/// Runs the command and prints the sizes before and after.
 pub(super) async fn run(args: &VacuumArgs) -> anyhow::Result<()> {
     let address = address(&args.store.store)?;
     match &args.into {

@@ -1,4 +1,4 @@
-//! How old the stored history is, and how long each job keeps its own.
+//! Age of the stored history, and the retention that jobs request.
 
 use evenstep_protocol::{JobId, JobSpec};
 
@@ -8,10 +8,10 @@ use crate::error::StoreError;
 use crate::store::Store;
 
 impl Store {
-    /// Every job, and for how many seconds its raw history is kept where it says so itself.
+    /// Returns every job with its own retention of raw history in seconds, if its options set one.
     ///
     /// # Errors
-    /// As [`Store::old_samples`].
+    /// See [`Store::old_samples`].
     pub async fn job_keeps(&self) -> Result<Vec<(JobId, Option<u64>)>, StoreError> {
         let jobs = rows!(&self.readers, (String, String), "SELECT job_id, spec FROM job ORDER BY job_id")?;
         let keep = |(job_id, spec): (String, String)| {
@@ -21,10 +21,10 @@ impl Store {
         jobs.into_iter().map(keep).collect()
     }
 
-    /// When the oldest and the newest sample were taken, in milliseconds since 1970 by the nodes' clocks.
+    /// Returns the times of the oldest and newest samples, in milliseconds since 1970 by the nodes' clocks.
     ///
     /// # Errors
-    /// As [`Store::old_samples`].
+    /// See [`Store::old_samples`].
     pub async fn samples_span_unix_ms(&self) -> Result<Option<[i64; 2]>, StoreError> {
         self.span(
             "SELECT min(first), max(last) FROM (
@@ -35,10 +35,11 @@ impl Store {
         .await
     }
 
-    /// When the oldest and the newest answer were given, in milliseconds since 1970 by our clock.
+    /// Returns the times of the oldest and newest allocations, in milliseconds since 1970 by the predictor's
+    /// clock.
     ///
     /// # Errors
-    /// As [`Store::old_samples`].
+    /// See [`Store::old_samples`].
     pub async fn answers_span_unix_ms(&self) -> Result<Option<[i64; 2]>, StoreError> {
         self.span(
             "SELECT min(first), max(last) FROM (

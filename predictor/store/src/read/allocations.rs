@@ -1,4 +1,4 @@
-//! Allocations as they are stored.
+//! Reading allocations.
 
 use bytes::Bytes;
 use evenstep_protocol::{AllocateAnswer, JobId};
@@ -8,41 +8,42 @@ use crate::encode::integer;
 use crate::error::StoreError;
 use crate::store::Store;
 
-/// An answer as it was stored.
+/// A stored allocation.
 #[derive(Debug)]
 pub struct StoredAnswer {
     /// The iteration.
     pub iteration: u64,
-    /// The generation it was planned in.
+    /// The generation in which it was planned.
     pub generation: u64,
-    /// The answer, byte for byte.
+    /// The response (JSON), byte for byte.
     pub answer: Bytes,
 }
 
 impl StoredAnswer {
-    /// The answer as a value.
+    /// Parses the response.
     ///
     /// # Errors
-    /// Where it cannot be understood.
+    /// If the stored JSON is invalid.
     pub fn parse(&self) -> Result<AllocateAnswer, StoreError> {
         serde_json::from_slice(&self.answer).map_err(|source| StoreError::Corrupt { what: "answer", source })
     }
 }
 
 impl Store {
-    /// The answer to an iteration: that of the latest generation.
+    /// Returns the allocation of an iteration in its latest generation.
     ///
     /// # Errors
-    /// As [`Store::job`].
+    /// See [`Store::job`].
     pub async fn answer(&self, job_id: &JobId, iteration: u64) -> Result<Option<StoredAnswer>, StoreError> {
         let answers = self.answers(job_id, iteration, 1).await?;
         Ok(answers.into_iter().next())
     }
 
-    /// Answers from iteration `from` on, at most `limit` iterations of them; of each the one of the latest generation.
+    /// Returns the allocations of up to `limit` iterations from iteration `from`, each from its latest
+    /// generation.
     ///
     /// # Errors
-    /// As [`Store::job`].
+    /// See [`Store::job`].
     pub async fn answers(
         &self,
         job_id: &JobId,

@@ -1,4 +1,4 @@
-//! How many rows there are, and how much of the disk they take.
+//! Number of stored rows, and disk usage.
 
 use evenstep_protocol::LevelView;
 use sqlx::{PgPool, SqlitePool};
@@ -9,20 +9,20 @@ use crate::schema;
 use crate::store::Store;
 use crate::summary::{HOUR_S, MINUTE_S};
 
-/// What a row of PostgreSQL takes beside its columns, in bytes, with its place in the indexes: roughly.
+/// Approximate overhead of a PostgreSQL row and its index entries, in bytes.
 const POSTGRES_ROW_BYTES: f64 = 120.0;
 
-/// Use of the disk.
+/// Disk usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskUse {
-    /// Bytes on the disk.
+    /// Size on disk, in bytes.
     pub disk_bytes: u64,
-    /// Bytes of that which hold something; of PostgreSQL, which does not say, an estimate.
+    /// Part of `disk_bytes` that holds live data, in bytes; an estimate on PostgreSQL.
     pub used_bytes: u64,
 }
 
 impl Store {
-    /// `sqlite` or `postgres`.
+    /// Returns `sqlite` or `postgres`.
     pub fn backend(&self) -> &'static str {
         match &self.readers {
             Either::Sqlite(_) => "sqlite",
@@ -30,7 +30,7 @@ impl Store {
         }
     }
 
-    /// The version of its schema.
+    /// Returns the schema version.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -39,7 +39,7 @@ impl Store {
         Ok(newest.flatten().unwrap_or(0))
     }
 
-    /// Returns how much of the disk it takes.
+    /// Returns the disk usage.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -50,7 +50,7 @@ impl Store {
         }
     }
 
-    /// Rows of each kind, the rawest first.
+    /// Returns the number of rows and the oldest time per retention level, raw data first.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -78,7 +78,7 @@ struct Table {
     sqlite_count: &'static str,
 }
 
-/// Raw rows, and when the oldest is from: looked up, not searched for.
+/// Tables of raw data, with a query for their oldest time that uses an index.
 const RAW: [(&str, Table, &str); 3] = [
     (
         "samples",
@@ -119,13 +119,13 @@ async fn sqlite_disk_use(pool: &SqlitePool) -> Result<DiskUse, StoreError> {
     let sql = "SELECT page_count * page_size, (page_count - freelist_count) * page_size, file
                FROM pragma_page_count, pragma_page_size, pragma_freelist_count, pragma_database_list WHERE name = 'main'";
     let (disk, used, file): (i64, i64, String) = sqlx::query_as(sql).fetch_one(pool).await?;
-    // What was committed lately and is not in the file yet; no such file means none.
+    // Size of the write-ahead log; 0 if the file does not exist.
     let log = std::fs::metadata(format!("{file}-wal")).map_or(0, |log| log.len());
     let [disk, used] = [disk, used].map(i64::cast_unsigned);
     Ok(DiskUse { disk_bytes: disk + log, used_bytes: used })
 }
 
-/// The rows of a table as the database counts them by the way: counting them would read them all.
+/// Returns the planner statistics' number of live rows, because counting would read the whole table.
 async fn postgres_rows(pool: &PgPool, table: &str) -> Result<i64, StoreError> {
     let sql = "SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = to_regclass($1)";
     Ok(sqlx::query_scalar(sql).bind(table).fetch_optional(pool).await?.unwrap_or(0))
@@ -133,7 +133,8 @@ async fn postgres_rows(pool: &PgPool, table: &str) -> Result<i64, StoreError> {
 
 async fn postgres_disk_use(pool: &PgPool) -> Result<DiskUse, StoreError> {
     let disk: i64 = sqlx::query_scalar("SELECT pg_database_size(current_database())").fetch_one(pool).await?;
-    // Rows that live, at the size of some of them: what a table takes does not shrink with them.
+    // Estimates from the number of live rows and a sample of row sizes, because tables do not shrink when
+    // rows are deleted.
     let mut used = 0.0;
     for (table, sizes) in [
         (

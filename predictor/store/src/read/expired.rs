@@ -1,4 +1,4 @@
-//! Samples and summaries that have expired, and what is kept in their place, prepared from what a reader sees.
+//! Roll-ups of expired samples and summaries, prepared from a reader's view of the store.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +14,17 @@ use crate::summary::{
     HOUR_S, MINUTE_S, NodeStep, NodeSums, WorkerStep, WorkerSums, begin_of_step, node_sums,
 };
 
-/// Rows that one roll-up stands for: it holds up the writer for some milliseconds.
+/// Maximum number of rows per roll-up, so that it blocks the writer only for some milliseconds.
 pub(super) const SLICE_ROWS: usize = 1000;
-/// Nodes that one look for old samples names.
+/// Maximum number of nodes per query for old samples.
 const NODES_MAX: i64 = 256;
 
 impl Store {
-    /// The oldest samples before a moment, some of them; `None` where there are none. The latest sample of a node stays.
+    /// Returns a roll-up of some of the oldest samples before a given time; `None` if there are no such
+    /// samples. The latest sample of each node is kept.
     ///
     /// # Errors
-    /// If the database cannot be read or holds what cannot be understood.
+    /// If the database cannot be read or contains an invalid value.
     pub async fn old_samples(&self, before_unix_ms: i64) -> Result<Option<RollUp>, StoreError> {
         let nodes = rows!(
             &self.readers,
@@ -67,10 +68,11 @@ impl Store {
         Ok((!samples.is_empty()).then_some(RollUp::Samples { samples, minutes }))
     }
 
-    /// The oldest steps of nodes that ended before a moment, some of them: minutes that become hours, or hours that go.
+    /// Returns a roll-up of some of the oldest node summaries that ended before a given time. Summaries per
+    /// minute become summaries per hour; summaries per hour are deleted.
     ///
     /// # Errors
-    /// As [`Store::old_samples`].
+    /// See [`Store::old_samples`].
     pub async fn old_node_steps(
         &self,
         step_s: i64,
@@ -97,10 +99,11 @@ impl Store {
         Ok((!steps.is_empty()).then_some(RollUp::NodeSteps { steps, hours }))
     }
 
-    /// The oldest steps of a job's workers that ended before a moment, some of them: minutes that become hours, or hours that go.
+    /// Returns a roll-up of some of the oldest worker summaries of a job that ended before a given time.
+    /// Summaries per minute become summaries per hour; summaries per hour are deleted.
     ///
     /// # Errors
-    /// As [`Store::old_samples`].
+    /// See [`Store::old_samples`].
     pub async fn old_worker_steps(
         &self,
         job_id: &JobId,

@@ -1,4 +1,4 @@
-//! Iterations of jobs that have expired, and what is kept in their place.
+//! Roll-ups of expired iterations.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,12 @@ use crate::store::Store;
 use crate::summary::{MINUTE_S, WorkerStep, WorkerSums, begin_of_step, predicted_time_s};
 
 impl Store {
-    /// The oldest iterations of a job, some of them, whose reports and answers were all stored before a moment; `None` where
-    /// there are none. The last `keep_iterations` that were answered stay, and the last that were reported.
+    /// Returns a roll-up of some of a job's oldest iterations, whose reports and allocations were all stored
+    /// before a given time; `None` if there are no such iterations. The last `keep_iterations` allocated and
+    /// reported iterations are kept.
     ///
     /// # Errors
-    /// As [`Store::old_samples`].
+    /// See [`Store::old_samples`].
     pub async fn old_iterations(
         &self,
         job_id: &JobId,
@@ -59,7 +60,7 @@ impl Store {
             job_id.as_str(),
             end,
         )?;
-        // Everything before the first row that is too young goes.
+        // Ends before the first iteration with a row that has not expired.
         let times = answers.iter().map(|(iteration, at_unix_ms, _)| (*iteration, *at_unix_ms));
         let times = times.chain(reports.iter().map(|row| (row.report.iteration, row.at_unix_ms)));
         let young =
@@ -85,7 +86,7 @@ impl Store {
     }
 }
 
-/// The iterations of a job.
+/// Bounds of the iterations of a job.
 struct Span {
     kept_from: i64,
     first_answer: Option<i64>,
@@ -98,7 +99,7 @@ struct Span {
 from_row!(Span { kept_from, first_answer, first_report, last_answer, last_report, workers });
 
 impl Span {
-    /// The first iteration that there is, and the one behind the last that may go at once.
+    /// Returns the first stored iteration, and the end of the range that one roll-up may delete.
     fn slice(&self, keep_iterations: u64) -> Option<[i64; 2]> {
         let first = self.first_answer.into_iter().chain(self.first_report).min()?;
         let last = self.last_answer.into_iter().chain(self.last_report).min()?;
@@ -116,7 +117,7 @@ struct TimedReport {
 
 from_row!(TimedReport { at_unix_ms; whole: report });
 
-/// What old iterations come to.
+/// Roll-up of iterations under construction.
 #[derive(Default)]
 struct Iterations {
     in_force: BTreeMap<i64, AllocateAnswer>,
@@ -126,14 +127,14 @@ struct Iterations {
 }
 
 impl Iterations {
-    /// Takes an answer in; of an iteration's the latest generation's comes last.
+    /// Adds an allocation. If an iteration has several, the latest generation must come last.
     fn answer(&mut self, (iteration, _, answer): &(i64, i64, String)) -> Result<(), StoreError> {
         self.answers += 1;
         self.in_force.insert(*iteration, from_json(answer, "answer")?);
         Ok(())
     }
 
-    /// Takes a report in, after all answers.
+    /// Adds a report. All allocations must have been added before.
     fn report(&mut self, row: TimedReport) -> Result<(), StoreError> {
         self.reports += 1;
         let report = WorkerReport::try_from(row.report)?;

@@ -1,4 +1,4 @@
-//! The past of a job in a bounded number of iterations, for charts.
+//! History of a job, downsampled to a bounded number of iterations for charts.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::store::Store;
 pub struct EveryNth {
     /// The range.
     pub iterations: Range<u64>,
-    /// n, at least 1: the iterations that are its multiples.
+    /// n, at least 1: selects the iterations that are multiples of n.
     pub every: u64,
 }
 
@@ -25,7 +25,8 @@ impl EveryNth {
     }
 }
 
-/// The iterations of an [`EveryNth`] as a table `wanted`: from $2 on, every $3-th, before $4.
+/// A common table expression `wanted` with the iterations of an [`EveryNth`]: from $2, every $3-th, before
+/// $4.
 macro_rules! every_nth {
     () => {
         "WITH RECURSIVE wanted(iteration) AS (
@@ -36,25 +37,26 @@ macro_rules! every_nth {
     };
 }
 
-/// The measured part of a report.
+/// The measured times of a report.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// The iteration.
     pub iteration: u64,
     /// The worker.
     pub worker: WorkerId,
-    /// Samples.
+    /// Local batch, in samples.
     pub local_batch: u64,
-    /// Forward and backward time, in seconds.
+    /// Compute time (forward and backward), in seconds.
     pub compute_time_s: f64,
-    /// Wait at the barrier, in seconds.
+    /// Barrier wait, in seconds.
     pub barrier_wait_s: Option<f64>,
-    /// Wait for data, in seconds.
+    /// Time spent waiting for data, in seconds.
     pub loader_wait_s: Option<f64>,
 }
 
 impl Store {
-    /// The iterations of a job that were answered since a moment. Found by halving: they were answered in order, or nearly.
+    /// Returns the iterations of a job that were allocated since a given time. Uses binary search, because
+    /// iterations are allocated in order or nearly in order.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -73,7 +75,8 @@ impl Store {
         Ok(low.cast_unsigned()..(last + 1).cast_unsigned())
     }
 
-    /// Some answers of a job with when they were given, in order; of each iteration the one of the latest generation.
+    /// Returns selected allocations of a job with their times in milliseconds since 1970, by iteration. Each
+    /// is from the iteration's latest generation.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -105,7 +108,7 @@ impl Store {
         Ok(answers.into_iter().map(answer).collect())
     }
 
-    /// What was measured in some iterations of a job, in order of iterations and workers.
+    /// Returns the measured times of selected iterations of a job, by iteration and worker.
     ///
     /// # Errors
     /// If the database cannot be read.

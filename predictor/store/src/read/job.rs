@@ -1,4 +1,4 @@
-//! Jobs and their workers as they are stored.
+//! Reading jobs and their workers.
 
 use std::collections::BTreeMap;
 
@@ -10,40 +10,40 @@ use crate::error::StoreError;
 use crate::from_row::from_row;
 use crate::store::Store;
 
-/// Departures of a job that are read back at most, to tell who flaps.
+/// Maximum number of a job's departures that are read to detect flapping workers.
 const DEPARTURES_MAX: i64 = 1000;
 
-/// A job as it was stored.
+/// A stored job.
 #[derive(Debug)]
 pub struct StoredJob {
-    /// Its wishes.
+    /// The job options.
     pub spec: JobSpec,
-    /// Its generation.
+    /// Generation.
     pub generation: u64,
-    /// The generation of its latest departure.
+    /// Generation of the latest departure.
     pub departed_generation: u64,
-    /// Every worker that ever joined, in order of the latest joining.
+    /// All workers that ever joined, in order of their latest join.
     pub workers: Vec<StoredWorker>,
-    /// The last iteration that was answered.
+    /// The highest allocated iteration.
     pub last_iteration: Option<u64>,
-    /// Where its learning-rate rule stands (JSON); `None` before the first answer.
+    /// State of the learning-rate rule (JSON); `None` before the first allocation.
     pub learning_rate: Option<String>,
 }
 
-/// A worker as it was stored.
+/// A stored worker.
 #[derive(Debug)]
 pub struct StoredWorker {
-    /// How it joined.
+    /// The worker's latest join request.
     pub request: JoinRequest,
     /// `live`, `left` or `expired`.
     pub state: String,
-    /// As of its latest join or departure.
+    /// Time of the latest join or departure, in milliseconds since 1970.
     pub last_seen_unix_ms: i64,
-    /// The most it gets at once since it ran out of memory.
+    /// Maximum local batch since the worker ran out of memory.
     pub oom_cap: Option<u64>,
-    /// What an operator wants of it.
+    /// The operator's override.
     pub operator_override: Option<WorkerOverride>,
-    /// When it departed lately, in milliseconds since 1970, the oldest first.
+    /// Times of recent departures, in milliseconds since 1970, oldest first.
     pub departures_unix_ms: Vec<i64>,
 }
 
@@ -68,7 +68,7 @@ struct WorkerRow {
 from_row!(WorkerRow { worker, request, state, last_seen_unix_ms, oom_cap, operator_override });
 
 impl Store {
-    /// All jobs, by id.
+    /// Returns the ids of all jobs, sorted.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -77,7 +77,7 @@ impl Store {
         ids.into_iter().map(|(job_id,)| id(job_id)).collect()
     }
 
-    /// How many jobs there are.
+    /// Returns the number of jobs.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -86,10 +86,10 @@ impl Store {
         Ok(count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
     }
 
-    /// A job, or `None` where there is none of this name.
+    /// Returns a job, or `None` if it does not exist.
     ///
     /// # Errors
-    /// If the database cannot be read or holds what cannot be understood.
+    /// If the database cannot be read or contains an invalid value.
     pub async fn job(&self, job_id: &JobId) -> Result<Option<StoredJob>, StoreError> {
         let job_id = job_id.as_str();
         let (job, workers, departures, last) = on!(&self.readers, pool => {
@@ -139,10 +139,10 @@ impl Store {
         }))
     }
 
-    /// How many reports of each worker of a job were stored, those included that live on in summaries.
+    /// Returns the number of reports of each worker of a job, including those that only remain in summaries.
     ///
     /// # Errors
-    /// As [`Store::job`].
+    /// See [`Store::job`].
     pub async fn report_counts(&self, job_id: &JobId) -> Result<BTreeMap<String, u64>, StoreError> {
         let counts = rows!(
             &self.readers,
@@ -156,17 +156,19 @@ impl Store {
         Ok(counts.into_iter().map(|(worker, reports)| (worker, reports.cast_unsigned())).collect())
     }
 
-    /// The iteration from which on a job's answers are whole; those before it were let go.
+    /// Returns the first iteration of a job whose allocations are all kept; allocations of earlier iterations
+    /// have expired.
     ///
     /// # Errors
-    /// As [`Store::job`].
+    /// See [`Store::job`].
     pub async fn kept_from(&self, job_id: &JobId) -> Result<u64, StoreError> {
         let kept_from =
             scalar!(&self.readers, i64, "SELECT kept_from FROM job WHERE job_id = $1", job_id.as_str())?;
         Ok(kept_from.unwrap_or(0).cast_unsigned())
     }
 
-    /// All jobs, by id, and where the predictor is that owns each; `None` for our own, and for those that nobody owns.
+    /// Returns all jobs, sorted by id, with the URL of the owner; `None` for jobs that this predictor or no
+    /// predictor owns.
     ///
     /// # Errors
     /// If the database cannot be read.

@@ -1,4 +1,4 @@
-//! What is read back: when a job is loaded, for views, for retention, and when an old allocation is requested again.
+//! Queries: for loading jobs, for views, for retention, and for repeated requests of old allocations.
 
 mod report_row;
 

@@ -1,4 +1,4 @@
-//! Models as they are stored.
+//! Reading models.
 
 use evenstep_protocol::JobId;
 
@@ -7,19 +7,19 @@ use crate::error::StoreError;
 use crate::store::Store;
 
 impl Store {
-    /// What the models of a job have learned, where it was stored in this format.
+    /// Returns a job's models if they are stored in this format.
     ///
     /// # Errors
-    /// As [`Store::job`].
+    /// See [`Store::job`].
     pub async fn models(&self, job_id: &JobId, format: u32) -> Result<Option<Vec<u8>>, StoreError> {
         let sql = "SELECT state FROM model_state WHERE job_id = $1 AND format = $2";
         Ok(scalar!(&self.readers, Vec<u8>, sql, job_id.as_str(), i64::from(format))?)
     }
 
-    /// What was learned on a kind of device, where it was stored in this format.
+    /// Returns the models of a device type if they are stored in this format.
     ///
     /// # Errors
-    /// As [`Store::job`].
+    /// See [`Store::job`].
     pub async fn device_model(&self, device: &str, format: u32) -> Result<Option<Vec<u8>>, StoreError> {
         let sql = "SELECT state FROM device_model WHERE device = $1 AND format = $2";
         Ok(scalar!(&self.readers, Vec<u8>, sql, device, i64::from(format))?)

@@ -1,4 +1,4 @@
-//! Nodes and their samples.
+//! Reading nodes and their samples.
 
 use evenstep_protocol::{NodeId, NodeSample, NodeView};
 
@@ -8,10 +8,10 @@ use crate::error::StoreError;
 use crate::store::Store;
 
 impl Store {
-    /// Every node with its latest sample.
+    /// Returns every node with its latest sample.
     ///
     /// # Errors
-    /// As [`Store::job`].
+    /// See [`Store::job`].
     pub async fn nodes(&self) -> Result<Vec<NodeView>, StoreError> {
         let nodes = rows!(
             &self.readers,
@@ -21,7 +21,7 @@ impl Store {
                      ORDER BY at_unix_ms DESC LIMIT 1)
              FROM node ORDER BY node",
         )?;
-        // The latest sample of a node is never let go by age.
+        // Retention never deletes the latest sample of a node.
         let seen = nodes.into_iter().filter_map(|(node, samples, latest)| Some((node, samples, latest?)));
         seen.map(|(node, samples, latest)| {
             let samples = samples.cast_unsigned();
@@ -30,10 +30,10 @@ impl Store {
         .collect()
     }
 
-    /// The latest samples of a node, the oldest first.
+    /// Returns the latest samples of a node, oldest first.
     ///
     /// # Errors
-    /// As [`Store::job`].
+    /// See [`Store::job`].
     pub async fn node_samples(&self, node: &NodeId, limit: u64) -> Result<Vec<NodeSample>, StoreError> {
         let samples = rows!(
             &self.readers,
@@ -45,7 +45,7 @@ impl Store {
         samples.iter().rev().map(|(sample,)| from_json(sample, "node sample")).collect()
     }
 
-    /// When the latest sample of each node was taken, in milliseconds since 1970 by its clock.
+    /// Returns the time of each node's latest sample, in milliseconds since 1970 by the node's clock.
     ///
     /// # Errors
     /// If the database cannot be read.

@@ -6,8 +6,8 @@ use crate::encode::{from_json, id};
 use crate::error::StoreError;
 use crate::from_row::from_row;
 
-/// A report as it is read. The columns with defaults came later: a database of an earlier schema, read offline and left as
-/// it is, does not have them.
+/// A row of `report`. Newer columns have defaults, as a database with an older schema, read offline without a
+/// migration, lacks them.
 pub(crate) struct ReportRow {
     pub iteration: i64,
     worker: String,
@@ -60,7 +60,7 @@ impl TryFrom<ReportRow> for WorkerReport {
 }
 
 impl ReportRow {
-    /// All its columns are there, or none.
+    /// Returns the tail's values; either all of its columns are null or none.
     fn tail(&self) -> Option<TailReport> {
         Some(TailReport {
             chunks: self.tail_chunks?.cast_unsigned(),

@@ -1,4 +1,4 @@
-//! Reports as they are stored.
+//! Reading reports.
 
 use evenstep_protocol::{JobId, WorkerReport};
 use sqlx::Connection as _;
@@ -11,14 +11,14 @@ use crate::error::StoreError;
 use crate::schema;
 use crate::store::Store;
 
-/// A report as it was stored.
+/// A stored report.
 pub type StoredReport = WorkerReport;
 
 impl Store {
-    /// Reports of the last `iterations` iterations that were reported, the oldest first.
+    /// Returns the reports of the last `iterations` reported iterations, oldest first.
     ///
     /// # Errors
-    /// As [`Store::job`].
+    /// See [`Store::job`].
     pub async fn recent_reports(
         &self,
         job_id: &JobId,
@@ -36,10 +36,10 @@ impl Store {
         reports.into_iter().map(WorkerReport::try_from).collect()
     }
 
-    /// Reports from iteration `from` on, at most `limit` iterations of them.
+    /// Returns the reports of up to `limit` iterations from iteration `from`.
     ///
     /// # Errors
-    /// As [`Store::job`].
+    /// See [`Store::job`].
     pub async fn reports_from(
         &self,
         job_id: &JobId,
@@ -59,10 +59,11 @@ impl Store {
     }
 }
 
-/// Reads the reports of a job from a store that is not served, and changes nothing: by iteration, the oldest first; at most one more than `limit`, to tell that there are more.
+/// Reads the reports of a job from a store that is not served, without changing it, in order of iteration and
+/// worker. Returns up to `limit + 1` reports, so that the caller can detect that there are more than `limit`.
 ///
 /// # Errors
-/// Where the store cannot be read or holds what cannot be understood.
+/// If the store cannot be read or contains an invalid value.
 pub async fn read_reports(
     address: &str,
     job_id: &JobId,

@@ -1,4 +1,4 @@
-//! What tables there are, and what their columns hold.
+//! Discovery of the tables and columns of a database.
 
 use sqlx::{PgConnection, SqliteConnection};
 
@@ -6,13 +6,14 @@ use super::table::{Column, Kind, OF_THE_MOMENT, TABLES, Table};
 use crate::database::{Connection, Either};
 use crate::error::StoreError;
 
-/// A column as a database describes it: its name, its type, and its place in the primary key, from 1; 0 where it has none.
+/// A column as the database describes it: name, type, and position in the primary key from 1, or 0 if it is
+/// not in the key.
 type Described = (String, String, i64);
 
-/// The tables of the history that are there: an earlier schema has fewer.
+/// Returns the known tables that exist in the database; older schemas have fewer.
 ///
 /// # Errors
-/// Where the database cannot be read, or a column is of a type that we do not use.
+/// If the database cannot be read, or a column has an unknown type.
 pub(super) async fn tables(connection: &mut Connection) -> Result<Vec<Table>, StoreError> {
     let mut tables = Vec::with_capacity(TABLES.len());
     for name in TABLES {
@@ -37,7 +38,8 @@ fn table(name: &str, described: Vec<Described>) -> Result<Table, StoreError> {
         if part > 0 {
             key.push((part, columns.len()));
         }
-        let unknown = || StoreError::Table(format!("{name}: column {column} is of the type {kind}"));
+        let unknown =
+            || StoreError::Table(format!("{name}: column {column} has the unsupported type {kind}"));
         let kind = kind_of(name, &column, &kind).ok_or_else(unknown)?;
         columns.push(Column { name: column, kind });
     }
@@ -49,7 +51,7 @@ fn kind_of(table: &str, column: &str, kind: &str) -> Option<Kind> {
     Some(match kind {
         "INTEGER" | "bigint" | "integer" | "smallint" => Kind::Integer,
         "REAL" | "double precision" => Kind::Real,
-        // In SQLite it is text; what PostgreSQL keeps as JSON is the same to both.
+        // SQLite stores JSON as text; columns that are JSON in PostgreSQL are treated as JSON in both.
         "TEXT" if matches!((table, column), ("report", "drivers") | ("node_sample", "sample")) => Kind::Json,
         "TEXT" | "text" => Kind::Text,
         "jsonb" | "json" => Kind::Json,
@@ -58,7 +60,7 @@ fn kind_of(table: &str, column: &str, kind: &str) -> Option<Kind> {
     })
 }
 
-/// The columns of a table; none where there is no such table.
+/// Returns the columns of a table; empty if the table does not exist.
 async fn sqlite_columns(
     connection: &mut SqliteConnection,
     table: &str,
@@ -67,7 +69,7 @@ async fn sqlite_columns(
     Ok(sqlx::query_as(sql).bind(table).fetch_all(connection).await?)
 }
 
-/// The same. Generated columns are the database's own.
+/// Returns the columns of a table, without generated columns; empty if the table does not exist.
 async fn postgres_columns(connection: &mut PgConnection, table: &str) -> Result<Vec<Described>, StoreError> {
     let sql = "SELECT attname::text, format_type(atttypid, NULL),
                    coalesce(array_position(string_to_array(indkey::text, ' '), attnum::text), 0)::bigint
@@ -88,6 +90,6 @@ mod tests {
         let job = table("job", columns).unwrap();
         assert_eq!((job.columns.len(), job.key), (2, vec![1, 0]));
         let error = table("node", vec![("y".to_owned(), "point".to_owned(), 0)]).unwrap_err();
-        assert!(error.to_string().contains("node: column y is of the type point"), "{error}");
+        assert!(error.to_string().contains("node: column y has the unsupported type point"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
-//! Whole tables of a store, whatever their columns: for checking, exporting and moving them.
+//! Access to whole tables of a store, whatever their columns: for checking, exporting and importing.
 //!
-//! The database says what columns there are, so a later schema needs nothing here but the names of its tables.
+//! The columns are read from the database, so a new schema requires a change here only if it adds a table.
 
 mod table;
 

@@ -1,4 +1,4 @@
-//! The rows of a table as a stream.
+//! Rows of a table as a stream of pages.
 
 use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
@@ -10,19 +10,19 @@ use super::table::{Cell, Column, Kind, Row, Table, quoted};
 use crate::database::{Connection, Either, scalar};
 use crate::error::StoreError;
 
-/// Bytes of rows that are taken from a table at once, about; a row that is larger comes alone.
+/// Approximate size of a page, in bytes; a larger row forms a single-row page.
 const PAGE_BYTES: usize = 4 << 20;
 
-/// Rows on their way.
+/// A stream of rows.
 pub struct Rows<'a> {
     stream: BoxStream<'a, Result<Row, StoreError>>,
 }
 
 impl Rows<'_> {
-    /// The next rows, some megabytes of them; none at the end.
+    /// Returns the next page of rows; empty at the end.
     ///
     /// # Errors
-    /// Where the table cannot be read any further.
+    /// If the rest of the table cannot be read.
     pub async fn page(&mut self) -> Result<Vec<Row>, StoreError> {
         let mut page = Vec::new();
         let mut bytes = 0;
@@ -68,7 +68,7 @@ pub(super) fn rows<'a>(connection: &'a mut Connection, table: &'a Table, job_id:
     Rows { stream }
 }
 
-/// A column so that it can be read as its kind.
+/// Selects a column such that it can be decoded as its kind.
 fn selected(kind: Kind, name: &str) -> String {
     let name = quoted(name);
     match kind {

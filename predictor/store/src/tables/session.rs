@@ -1,17 +1,17 @@
-//! Connections of commands: their limits, and whether a predictor serves the store meanwhile.
+//! Connections of maintenance commands: time limits, and the check that no predictor serves the store.
 
 use std::path::Path;
 
 use crate::database::{Connection, Either, rows, run, scalar};
 use crate::error::StoreError;
 
-/// Which database.
+/// Database engine of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// A file.
+    /// SQLite, a file.
     Sqlite,
-    /// A server.
+    /// PostgreSQL, a server.
     Postgres,
 }
 
@@ -22,7 +22,7 @@ pub(super) fn backend(connection: &Connection) -> Backend {
     }
 }
 
-/// What commands do may take longer than what a service may.
+/// Lifts the time limits, as maintenance commands take longer than requests to the service.
 pub(crate) async fn unhurried(connection: &mut Connection) -> Result<(), StoreError> {
     if let Either::Postgres(connection) = connection {
         let sql = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0";
@@ -31,7 +31,7 @@ pub(crate) async fn unhurried(connection: &mut Connection) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Bytes of a store on disk.
+/// Returns the size of a store on disk, in bytes.
 pub(crate) async fn bytes(connection: &mut Connection, file: Option<&Path>) -> Result<u64, StoreError> {
     let Some(file) = file else {
         let size = scalar!(connection, i64, "SELECT pg_database_size(current_database())")?;
@@ -42,12 +42,14 @@ pub(crate) async fn bytes(connection: &mut Connection, file: Option<&Path>) -> R
     Ok(["", "-wal"].map(size).iter().sum())
 }
 
-/// Keeps predictors from a PostgreSQL until the transaction ends, and refuses where one is alive.
+/// Keeps predictors from using a PostgreSQL store until the transaction ends, and fails if a predictor is
+/// alive.
 ///
 /// # Errors
-/// [`StoreError::Served`], [`StoreError::Held`], or where that cannot be found out.
+/// [`StoreError::Served`], [`StoreError::Held`], or if the database fails.
 pub(super) async fn nobody_serves(connection: &mut Connection) -> Result<(), StoreError> {
-    // Where the source is the target, or another command has it, waiting would be for ever.
+    // Without a timeout this would wait forever if the source is also the target, or another command holds
+    // the store.
     run!(connection, "SET LOCAL lock_timeout = '5s'")?;
     match run!(connection, "LOCK TABLE predictor IN SHARE ROW EXCLUSIVE MODE") {
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55P03") => {

@@ -1,4 +1,4 @@
-//! A store as it was at one moment, beside whoever serves it. Nothing is changed.
+//! A read-only snapshot of a store, which predictors may serve meanwhile.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -15,14 +15,14 @@ use crate::error::StoreError;
 use crate::lock::lock;
 use crate::schema;
 
-/// A store as it was when it was opened.
+/// A snapshot of a store at the time when it was opened.
 #[derive(Debug)]
 pub struct Snapshot {
     pub(super) connection: Connection,
     file: Option<PathBuf>,
     schema: (i64, i64),
     tables: Vec<Table>,
-    /// Held where nobody may serve it meanwhile.
+    /// Held if no predictor may serve the file meanwhile.
     lock: Option<File>,
 }
 
@@ -30,7 +30,8 @@ impl Snapshot {
     /// Opens a store for reading.
     ///
     /// # Errors
-    /// Where it cannot be read, is none of ours, or its schema is newer than what this binary knows.
+    /// If the store cannot be read, is not an evenstep store, or has a newer schema than this binary
+    /// supports.
     pub async fn open(address: &Address) -> Result<Self, StoreError> {
         let mut connection = connect_to_read(address).await?;
         session::unhurried(&mut connection).await?;
@@ -42,14 +43,15 @@ impl Snapshot {
         Ok(Self { connection, file: address.file().map(Into::into), schema, tables, lock: None })
     }
 
-    /// Opens a store that nobody serves, and keeps it so: what is read is all that there is.
+    /// Opens a store that no predictor serves, and prevents predictors from serving it meanwhile, so the
+    /// snapshot is complete.
     ///
     /// # Errors
-    /// As [`Snapshot::open`], or where a predictor serves it.
+    /// See [`Snapshot::open`]; also if a predictor serves the store.
     pub async fn open_unserved(address: &Address) -> Result<Self, StoreError> {
         let mut snapshot = Self::open(address).await?;
         snapshot.lock = address.file().map(lock).transpose()?;
-        // What was written before nobody could write any more counts.
+        // Includes writes that were made before the lock.
         snapshot.begin_again().await?;
         if snapshot.lock.is_none() {
             session::nobody_serves(&mut snapshot.connection).await?;
@@ -57,56 +59,56 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Which database it is in.
+    /// Returns the database engine.
     pub fn backend(&self) -> Backend {
         session::backend(&self.connection)
     }
 
-    /// The version of its schema, and the newest that this binary knows.
+    /// Returns the schema version of the store, and the newest version that this binary supports.
     pub fn schema(&self) -> (i64, i64) {
         self.schema
     }
 
-    /// Its tables, each after those that its rows refer to.
+    /// Returns the tables, each after the tables that its rows refer to.
     pub fn tables(&self) -> &[Table] {
         &self.tables
     }
 
-    /// Bytes that it takes on disk: of SQLite its files, of PostgreSQL the whole database.
+    /// Returns the size on disk in bytes: of SQLite's files, or of the whole PostgreSQL database.
     ///
     /// # Errors
-    /// Where that cannot be found out.
+    /// If the size cannot be determined.
     pub async fn bytes(&mut self) -> Result<u64, StoreError> {
         session::bytes(&mut self.connection, self.file.as_deref()).await
     }
 
-    /// Rows of a table.
+    /// Returns the number of rows of a table.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If the table cannot be read.
     pub async fn count(&mut self, table: &Table) -> Result<u64, StoreError> {
         rows::count(&mut self.connection, table).await
     }
 
-    /// The rows of a table, or those of one job, in the order of the key.
+    /// Streams the rows of a table in key order, optionally only the rows of one job.
     pub fn rows<'a>(&'a mut self, table: &'a Table, job_id: Option<&str>) -> Rows<'a> {
         rows::rows(&mut self.connection, table, job_id)
     }
 
-    /// Goes on after an error, which may have ended the moment that was looked at: from a new one.
+    /// Starts a new snapshot after an error, which may have ended the transaction.
     ///
     /// # Errors
-    /// Where the database cannot be read at all.
+    /// If the database cannot be read at all.
     pub async fn begin_again(&mut self) -> Result<(), StoreError> {
-        // Where the error ended the transaction there is nothing to end.
+        // Fails if the error has ended the transaction already.
         let _ = run!(&mut self.connection, "ROLLBACK");
         begin(&mut self.connection).await
     }
 
-    /// Closes it.
+    /// Closes the connection.
     ///
     /// # Errors
-    /// Where the database says so.
+    /// If the database returns an error.
     pub async fn close(self) -> Result<(), StoreError> {
         Ok(on!(self.connection, c => c.close().await)?)
     }
@@ -114,7 +116,7 @@ impl Snapshot {
 
 async fn begin(connection: &mut Connection) -> Result<(), StoreError> {
     let sql = match connection {
-        // A transaction of SQLite begins with its first look.
+        // An SQLite transaction begins with its first query.
         Either::Sqlite(_) => "BEGIN; SELECT count(*) FROM sqlite_schema",
         Either::Postgres(_) => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
     };

@@ -1,7 +1,7 @@
 //! Tables, their columns and their values.
 
-/// The tables of the history, each after those that its rows refer to. Whatever else is in the database is not ours, but for who
-/// serves at the moment (`predictor`), which is no history.
+/// The tables that commands read, each after the tables that its rows refer to. Other tables in the database
+/// are ignored, including `predictor`, which has only the predictors that serve the store at present.
 pub(super) const TABLES: [&str; 12] = [
     "job",
     "worker",
@@ -17,56 +17,56 @@ pub(super) const TABLES: [&str; 12] = [
     "node_summary",
 ];
 
-/// Columns that say who serves at the moment: never exported, never moved.
+/// Columns about the present state of the service, which are never exported or imported.
 pub(super) const OF_THE_MOMENT: [(&str, &str); 1] = [("job", "owner")];
 
 /// A table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its columns in their order, without those that the database computes.
+    /// Columns in order, without generated columns.
     pub columns: Vec<Column>,
-    /// The places of the columns of its primary key, in the order of the key.
+    /// Indexes of the primary key's columns, in the order of the key.
     pub key: Vec<usize>,
 }
 
 /// A column of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it holds.
+    /// Kind of values.
     pub kind: Kind,
 }
 
-/// What a column holds.
+/// Kind of values in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Whole numbers of 64 bits.
+    /// 64-bit integers.
     Integer,
-    /// Floating-point numbers of 64 bits.
+    /// 64-bit floating-point numbers.
     Real,
-    /// Text, whose bytes are kept.
+    /// Text, stored byte for byte.
     Text,
-    /// JSON, of which the database keeps the meaning and not the bytes.
+    /// JSON, of which the database stores the meaning rather than the bytes.
     Json,
     /// Bytes.
     Bytes,
 }
 
-/// One value.
+/// A value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// None.
+    /// Null.
     Null,
-    /// Of a [`Kind::Integer`].
+    /// Value of a [`Kind::Integer`] column.
     Integer(i64),
-    /// Of a [`Kind::Real`].
+    /// Value of a [`Kind::Real`] column.
     Real(f64),
-    /// Of a [`Kind::Text`] or [`Kind::Json`].
+    /// Value of a [`Kind::Text`] or [`Kind::Json`] column.
     Text(String),
-    /// Of a [`Kind::Bytes`].
+    /// Value of a [`Kind::Bytes`] column.
     Bytes(Vec<u8>),
 }
 
@@ -74,18 +74,18 @@ pub enum Cell {
 pub type Row = Vec<Cell>;
 
 impl Table {
-    /// The place of a column.
+    /// Returns the index of a column.
     pub fn place(&self, column: &str) -> Option<usize> {
         self.columns.iter().position(|known| known.name == column)
     }
 
-    /// A row's key in words: `job_id=a iteration=3`.
+    /// Formats a row's key: `job_id=a iteration=3`.
     pub fn key_of(&self, row: &[Cell]) -> String {
         let part = |place: &usize| Some(format!("{}={}", self.columns.get(*place)?.name, row.get(*place)?));
         self.key.iter().filter_map(part).collect::<Vec<_>>().join(" ")
     }
 
-    /// Columns as SQL lists them.
+    /// Formats the columns as a list for SQL.
     pub(super) fn column_list(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(|column| quoted(&column.name)).collect();
         names.join(", ")
@@ -93,7 +93,7 @@ impl Table {
 }
 
 impl Cell {
-    /// Bytes that it takes in memory, about.
+    /// Returns the approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Null | Self::Integer(_) | Self::Real(_) => size_of::<Self>(),
@@ -115,7 +115,7 @@ impl std::fmt::Display for Cell {
     }
 }
 
-/// A name in SQL, of either database.
+/// Quotes an identifier for SQL.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

@@ -1,4 +1,4 @@
-//! An empty store that is filled in one transaction: all or nothing.
+//! An empty store that an import fills in one transaction.
 
 use std::fs::File;
 
@@ -14,23 +14,23 @@ use crate::error::StoreError;
 use crate::lock::lock;
 use crate::schema;
 
-/// Values that one statement of SQLite carries, of the 32,766 that it takes.
+/// Maximum number of values in a statement on SQLite, whose own limit is 32,766.
 const VALUES_MAX: usize = 16_384;
 
-/// A store that is being filled. Dropped before [`Target::commit`] it is as it was.
+/// A store that is being filled. If it is dropped before [`Target::commit`], nothing changes.
 #[derive(Debug)]
 pub struct Target {
     connection: Connection,
     tables: Vec<Table>,
-    /// Held so that nobody begins to serve meanwhile.
+    /// Held so that no predictor starts to serve the file meanwhile.
     _lock: Option<File>,
 }
 
 impl Target {
-    /// Opens a store to be filled, creates it where it is not there, and brings its schema up to date.
+    /// Opens a store to fill, creates it if it does not exist, and upgrades its schema.
     ///
     /// # Errors
-    /// Where it cannot be used, somebody serves it, or it holds anything.
+    /// If the store cannot be used, a predictor serves it, or it contains rows.
     pub async fn open(address: &Address) -> Result<Self, StoreError> {
         let lock = address.file().map(lock).transpose()?;
         let mut connection = database::connect(address).await?;
@@ -52,20 +52,24 @@ impl Target {
         }
     }
 
-    /// A table of this store, by its name.
+    /// Returns a table by name.
     pub fn table(&self, name: &str) -> Option<&Table> {
         self.tables.iter().find(|table| table.name == name)
     }
 
-    /// Inserts rows whose columns are those of `from`, a table of another store with columns of the same names.
+    /// Inserts rows that were read from `from`, a table of another store, into the table of the same name.
     ///
     /// # Errors
-    /// Where this store has no such column, or the database does not take a row.
+    /// If this store lacks the table or one of its columns, or the database rejects a row.
     pub async fn insert(&mut self, from: &Table, rows: &[Row]) -> Result<(), StoreError> {
         let known = self.tables.iter().find(|table| table.name == from.name);
-        let known = known.ok_or_else(|| StoreError::Table(format!("there is no table {}", from.name)))?;
+        let known =
+            known.ok_or_else(|| StoreError::Table(format!("the target has no table {}", from.name)))?;
         if let Some(column) = from.columns.iter().find(|column| known.place(&column.name).is_none()) {
-            return Err(StoreError::Table(format!("{} has no column {}", from.name, column.name)));
+            return Err(StoreError::Table(format!(
+                "the target's table {} has no column {}",
+                from.name, column.name
+            )));
         }
         match &mut self.connection {
             Either::Sqlite(connection) => insert_into_sqlite(connection, from, rows).await,
@@ -73,15 +77,15 @@ impl Target {
         }
     }
 
-    /// What stands in a table now, in the columns of `from`.
+    /// Reads back the rows of a table, with the columns of `from`.
     pub fn rows<'a>(&'a mut self, from: &'a Table) -> Rows<'a> {
         rows::rows(&mut self.connection, from, None)
     }
 
-    /// Makes it durable.
+    /// Commits the import durably.
     ///
     /// # Errors
-    /// Where the database says no; then nothing was changed.
+    /// If the database fails; nothing was changed then.
     pub async fn commit(mut self) -> Result<(), StoreError> {
         if let Either::Postgres(connection) = &mut self.connection {
             for table in &self.tables {
@@ -157,7 +161,7 @@ async fn copy_into_postgres(
     Ok(())
 }
 
-/// A value in the text format of COPY.
+/// Appends a value in the text format of COPY.
 fn push_copied(message: &mut String, cell: &Cell) {
     use std::fmt::Write as _;
     // Writing to a string cannot fail.
@@ -176,7 +180,7 @@ fn push_copied(message: &mut String, cell: &Cell) {
     };
 }
 
-/// Numbers that the database gives out go on behind those that came with the rows.
+/// Advances the sequences of generated numbers past the imported values.
 async fn go_on_counting(connection: &mut PgConnection, table: &Table) -> Result<(), StoreError> {
     for column in table.columns.iter().filter(|column| column.kind == Kind::Integer) {
         let sequence = "SELECT pg_get_serial_sequence(quote_ident($1), $2)";

@@ -1,4 +1,4 @@
-//! Allocations and the state of the learning-rate rule that goes with them.
+//! Insertion of allocations.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +18,10 @@ pub(super) struct AllocationRow<'a> {
     pub response: &'a str,
 }
 
-/// Inserts allocations. Returns for each whether it is new; one that is there already stays as it is.
+/// Inserts allocations. Returns for each whether it is new; an existing allocation stays unchanged.
 ///
 /// # Errors
-/// What the database says; a job that does not exist is a violated foreign key.
+/// A database error; a missing job is a foreign-key violation.
 pub(super) async fn insert(
     connection: &mut Connection,
     rows: &[AllocationRow<'_>],
@@ -43,7 +43,7 @@ pub(super) async fn insert(
         .iter()
         .map(|(job_id, iteration, generation)| (job_id.as_str(), *iteration, *generation))
         .collect();
-    // Of two in one group for the same iteration the first is the one that was inserted.
+    // If a group has two allocations for the same iteration, the first one was inserted.
     let mut is_new = Vec::with_capacity(rows.len());
     for row in rows {
         is_new.push(inserted.remove(&(row.job_id, integer(row.iteration), integer(row.generation))));

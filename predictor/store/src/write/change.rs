@@ -1,4 +1,4 @@
-//! Changes that are applied one by one: of jobs, workers and models.
+//! Changes that are applied one by one: changes of jobs, workers and models.
 
 use super::roll_up;
 use crate::change::{Change, MemberEvent, MemberEventKind};
@@ -7,16 +7,16 @@ use crate::encode::{integer, to_json};
 use crate::error::StoreError;
 use crate::schema;
 
-/// Kinds of devices whose models are kept: those that learned last.
+/// Maximum number of device types whose models are kept; the least recently updated are deleted.
 const DEVICES_MAX: i64 = 1000;
 
-/// Rows of each table, about, that go in one step of a job's deletion.
+/// Approximate number of rows per table that one step of a job's deletion deletes.
 const TRIM_ROWS: i64 = 10_000;
 
-/// Applies a change. Returns the number of rows that it touched.
+/// Applies a change. Returns the number of affected rows.
 ///
 /// # Errors
-/// [`StoreError::Taken`] if another change came first, or what the database says.
+/// [`StoreError::Taken`] if another change came first, or a database error.
 pub(super) async fn apply(
     connection: &mut Connection,
     change: &Change,
@@ -63,7 +63,7 @@ pub(super) async fn apply(
             job_id.as_str(),
             state
         )?),
-        // A job that was deleted meanwhile has no models any more.
+        // A job that was deleted meanwhile must not get models.
         Change::Models { job_id, format, state } => Ok(run!(
             connection,
             "INSERT INTO model_state SELECT $1, $2, $3, $4 WHERE EXISTS (SELECT 1 FROM job WHERE job_id = $1)
@@ -98,7 +98,7 @@ pub(super) async fn apply(
     }
 }
 
-/// Deletes the oldest rows of a job; how many those were.
+/// Deletes the oldest rows of a job, and returns their number.
 async fn trim(connection: &mut Connection, job_id: &str) -> Result<u64, StoreError> {
     run!(connection, "UPDATE job SET kept_from = $2 WHERE job_id = $1", job_id, i64::MAX)?;
     let reports = run!(

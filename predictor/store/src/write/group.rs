@@ -1,8 +1,9 @@
-//! The writes of a group inside one transaction. What comes in numbers takes one statement for each kind, whatever its number:
-//! on PostgreSQL a statement is a round trip.
+//! Writes of a group in one transaction. Allocations, reports and samples take one statement per kind,
+//! whatever their number, because a statement on PostgreSQL costs a round trip.
 //!
-//! Conditions are part of the statements (`ON CONFLICT DO NOTHING`), so a write that came too late is found out without
-//! failing the others: its allocation is inserted first, and its reports only if that was new.
+//! Conditions are part of the statements (`ON CONFLICT DO NOTHING`), so a write that came too late is
+//! detected without failing the others. Its allocation is inserted first, and its reports only if the
+//! allocation is new.
 
 use super::allocations::{self, AllocationRow};
 use super::reports::{self, ReportRow};
@@ -12,19 +13,20 @@ use crate::database::Connection;
 use crate::encode::as_text;
 use crate::error::StoreError;
 
-/// A write: changes that are made together or not at all.
+/// A write: changes that are made all or none.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Changes<'a> {
     pub changes: &'a [Change],
     pub at_unix_ms: i64,
 }
 
-/// Applies writes. Returns for each the number of rows that it touched or brought, or why it was not made; those of a write
-/// that was not made are not in the database. With `expect_new` a sample that is there already is an error of a write.
+/// Applies writes. Returns for each write the number of affected rows, or the reason why it was rejected;
+/// nothing of a rejected write is stored. With `expect_new`, a sample that already exists is an error of the
+/// write.
 ///
 /// # Errors
-/// The transaction has to be rolled back. If the error [is of a write](StoreError::is_of_the_write), others may succeed:
-/// each can be applied alone.
+/// The transaction must be rolled back. If the error [lies in a write](StoreError::is_of_the_write), other
+/// writes may succeed: apply each alone.
 pub(super) async fn apply(
     connection: &mut Connection,
     writes: &[Changes<'_>],
@@ -32,7 +34,7 @@ pub(super) async fn apply(
 ) -> Result<Vec<Result<u64, StoreError>>, StoreError> {
     let mut rows = vec![0; writes.len()];
     let mut others = vec![false; writes.len()];
-    // In their order, and before the rows that refer to what they make.
+    // In order, and before rows that refer to the rows made here.
     for (place, write) in writes.iter().enumerate() {
         for change in write.changes.iter().filter(|change| !is_numerous(change)) {
             rows[place] += change::apply(connection, change, write.at_unix_ms).await?;
@@ -85,7 +87,8 @@ fn is_numerous(change: &Change) -> bool {
     )
 }
 
-/// Inserts the allocations of all writes. Returns for each write whether another one came before it.
+/// Inserts the allocations of all writes. Returns for each write whether an earlier write has taken one of
+/// its iterations.
 async fn insert_allocations(
     connection: &mut Connection,
     writes: &[Changes<'_>],
@@ -109,7 +112,7 @@ async fn insert_allocations(
     for (place, is_new) in places.iter().zip(allocations::insert(connection, &rows).await?) {
         taken[*place] |= !is_new;
     }
-    // A write of several allocations of which one was taken has to give back the others.
+    // If one of a write's allocations was taken, its other allocations must be rolled back.
     let has_several = places.windows(2).any(|pair| pair[0] == pair[1] && taken[pair[0]]);
     if has_several { Err(StoreError::Taken) } else { Ok(taken) }
 }

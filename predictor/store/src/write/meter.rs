@@ -1,30 +1,31 @@
-//! Metrics of the writer; docs/metrics.md says what each means.
+//! Metrics of the writer; see docs/metrics.md.
 
 use evenstep_observability::metrics::prometheus::{Histogram, IntCounterVec};
 use evenstep_observability::metrics::{counters, histogram};
 
-/// Durations of commits, in seconds.
+/// Histogram buckets of commit durations, in seconds.
 const COMMITS_S: &[f64] =
     &[0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0];
 
-/// What the writer counts.
+/// Metrics of the writer.
 #[derive(Debug, Clone)]
 pub(crate) struct Meter {
-    /// Groups of writes, from begin to durable, in seconds.
+    /// Duration of commits, in seconds.
     pub commits: Histogram,
-    /// Groups that failed.
+    /// Number of failed commits.
     pub failures: IntCounterVec,
 }
 
 impl Meter {
     pub fn new() -> Self {
-        let failures = counters("evenstep_store_commit_failures_total", "Groups of writes that failed.", &[]);
-        // There from the beginning, so that a rate over it is 0 and not absent.
+        let failures =
+            counters("evenstep_store_commit_failures_total", "Failed commits of groups of writes.", &[]);
+        // Initialized to 0, so that a rate is 0 rather than absent before the first failure.
         failures.with_label_values::<&str>(&[]);
         Self {
             commits: histogram(
                 "evenstep_store_commit_duration_seconds",
-                "One group of writes, from begin to durable.",
+                "Duration of the commit of a group of writes, until it is durable.",
                 COMMITS_S,
             ),
             failures,

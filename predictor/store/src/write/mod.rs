@@ -1,7 +1,8 @@
 //! Writes: a bounded queue, one writer task, group commit.
 //!
-//! [`writer`] takes what waits and commits it in one transaction; [`group`] applies the writes of a transaction: whatever
-//! comes in numbers (allocations, reports, samples) in one statement for each kind, [`change`] and [`roll_up`] the rest one by one.
+//! [`writer`] commits all waiting writes in one transaction. [`group`] applies the writes of a transaction.
+//! Allocations, reports and samples take one statement per kind; [`change`] and [`roll_up`] apply all other
+//! changes one by one.
 
 pub(crate) mod meter;
 

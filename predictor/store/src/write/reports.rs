@@ -1,4 +1,4 @@
-//! Reports of iterations.
+//! Insertion of reports.
 
 use std::borrow::Cow;
 
@@ -23,10 +23,10 @@ const INSERT: &str = "INSERT INTO report
      tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s)
     {} ON CONFLICT DO NOTHING";
 
-/// Inserts reports; those stored before stay as they are.
+/// Inserts reports; those that are already stored stay unchanged.
 ///
 /// # Errors
-/// What the database says; a job that does not exist is a violated foreign key.
+/// A database error; a missing job is a foreign-key violation.
 pub(super) async fn insert(connection: &mut Connection, rows: &[ReportRow<'_>]) -> Result<(), StoreError> {
     if rows.is_empty() {
         return Ok(());

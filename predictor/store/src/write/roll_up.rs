@@ -1,4 +1,4 @@
-//! Carrying out a roll-up in the transaction of the writer: rows are deleted, and their sums are added to summaries.
+//! Roll-ups in the writer's transaction: rows are deleted, and their sums are added to summaries.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,15 @@ use crate::roll_up::{RollUp, SampleKey};
 use crate::summary::{NodeStep, NodeSums, WorkerStep, WorkerSums, node_sums, ranges};
 use crate::values::{Column, Place, execute, fetch};
 
-/// Held while summaries of nodes are merged on PostgreSQL, where several predictors may do so: any number that is ours alone.
+/// Key of the PostgreSQL advisory lock that is held while node summaries are merged; the value is arbitrary
+/// but unique.
 const NODES_LOCK: i64 = 0x65_76_65_6e_73_74_65_70;
 
-/// Deletes rows and keeps their sums. Returns the number of rows that were deleted.
+/// Deletes rows and adds their sums to summaries. Returns the number of deleted rows.
 ///
 /// # Errors
-/// [`StoreError::Taken`] if one of them was deleted before or another predictor merges summaries at this moment; then the
-/// transaction must be rolled back.
+/// [`StoreError::Taken`] if a row was deleted earlier, or another predictor is merging summaries. The
+/// transaction must then be rolled back.
 pub(super) async fn apply(connection: &mut Connection, roll_up: &RollUp) -> Result<u64, StoreError> {
     let deleted = match roll_up {
         RollUp::Samples { samples, minutes } => {
@@ -57,7 +58,7 @@ pub(super) async fn apply(connection: &mut Connection, roll_up: &RollUp) -> Resu
     if deleted == roll_up.rows() { Ok(deleted) } else { Err(StoreError::Taken) }
 }
 
-/// Summaries of nodes are read, merged and written: on PostgreSQL no other predictor may do so until this transaction ends.
+/// Locks node summaries on PostgreSQL until this transaction ends, as they are read, merged and written back.
 async fn one_at_a_time(connection: &mut Connection) -> Result<(), StoreError> {
     if let Either::Postgres(connection) = connection {
         let lock = sqlx::query_scalar::<_, bool>("SELECT pg_try_advisory_xact_lock($1)").bind(NODES_LOCK);
@@ -78,8 +79,8 @@ async fn delete_samples(connection: &mut Connection, samples: &[SampleKey]) -> R
     execute(connection, sql, Place::Table, keys).await
 }
 
-/// Remembers which sequence numbers were deleted, so that samples that are sent again are known. A range for each life of a
-/// node, unless some of its samples never came.
+/// Records the deleted sequence numbers, so that samples that are sent again are recognized. Each boot id of
+/// a node needs one range, unless some samples never arrived.
 async fn remember(connection: &mut Connection, samples: &[SampleKey]) -> Result<(), StoreError> {
     let mut lives: BTreeMap<(&str, &str), Vec<&SampleKey>> = BTreeMap::new();
     for sample in samples {
@@ -183,7 +184,7 @@ async fn merge_workers(
     Ok(())
 }
 
-/// The key of summaries of nodes, column by column.
+/// Returns the keys of node summaries as columns.
 fn node_steps<'a>(steps: impl Iterator<Item = &'a NodeStep> + Clone) -> Vec<Column<'a>> {
     vec![
         Column::text(steps.clone().map(|step| step.node.as_str())),
@@ -192,7 +193,7 @@ fn node_steps<'a>(steps: impl Iterator<Item = &'a NodeStep> + Clone) -> Vec<Colu
     ]
 }
 
-/// The key of summaries of a job's workers, column by column.
+/// Returns the keys of a job's worker summaries as columns.
 fn worker_steps<'a>(job_id: &'a str, steps: impl Iterator<Item = &'a WorkerStep> + Clone) -> Vec<Column<'a>> {
     vec![
         Column::text(steps.clone().map(|_| job_id)),

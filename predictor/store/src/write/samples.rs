@@ -1,4 +1,4 @@
-//! Samples of nodes, each stored once however often it is sent.
+//! Insertion of telemetry samples: each is stored once, even if it is sent several times.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use crate::error::StoreError;
 use crate::telemetry::TelemetryRows;
 use crate::values::{Column, Place, execute, fetch};
 
-/// Inserts the samples of batches that are not there yet and were not deleted before. Returns for each batch how many
-/// those are. With `expect_new` PostgreSQL takes them by COPY, which is the fastest way in and knows no conflicts.
+/// Inserts samples that neither exist nor were deleted earlier. Returns their number for each batch. With
+/// `expect_new`, PostgreSQL uses COPY, which is fastest but cannot skip existing rows.
 ///
 /// # Errors
-/// What the database says; [`StoreError::Taken`] if new samples were expected and one is there already.
+/// A database error; [`StoreError::Taken`] if new samples were expected and one already exists.
 pub(super) async fn insert(
     connection: &mut Connection,
     batches: &[&TelemetryRows],
@@ -28,7 +28,7 @@ pub(super) async fn insert(
         Either::Postgres(connection) if expect_new => copy(connection, batches).await?,
         _ => insert_each(connection, batches).await?,
     };
-    // Looked up after the insertion, which waits for whoever deletes the same samples at this moment.
+    // Queried after the insertion, which waits for concurrent transactions that delete the same samples.
     for place in deleted_before(connection, batches).await? {
         if let (Some(batch), Some(new)) = (batches.get(place), new.get_mut(place)) {
             *new = new.saturating_sub(delete_again(connection, batch).await?);
@@ -52,7 +52,7 @@ fn columns<'a>(batches: &[&'a TelemetryRows]) -> Vec<Column<'a>> {
     ]
 }
 
-/// One batch after the other: each statement says how many samples it inserted.
+/// Inserts batch by batch, because each statement returns the number of samples that it inserted.
 async fn insert_each(
     connection: &mut Connection,
     batches: &[&TelemetryRows],
@@ -64,9 +64,9 @@ async fn insert_each(
     Ok(new)
 }
 
-/// A sample that is there already fails the COPY, and the whole transaction with it.
+/// Inserts all batches by COPY. An existing sample fails the COPY and the whole transaction.
 async fn copy(connection: &mut PgConnection, batches: &[&TelemetryRows]) -> Result<Vec<u64>, StoreError> {
-    // In the order of the key: two predictors that insert the same samples wait for each other in one direction only.
+    // In key order: two predictors that insert the same samples cannot deadlock.
     let mut ordered = batches.to_vec();
     ordered.sort_by_key(|batch| (batch.node().as_str(), batch.boot_id(), batch.sequence()));
     let mut copy = connection
@@ -97,7 +97,8 @@ async fn copy(connection: &mut PgConnection, batches: &[&TelemetryRows]) -> Resu
     }
 }
 
-/// The batches of which samples were deleted by age before: they are in summaries already, and must not be counted again.
+/// Returns the indexes of batches with samples that were rolled up and deleted earlier. These must not be
+/// counted again.
 async fn deleted_before(
     connection: &mut Connection,
     batches: &[&TelemetryRows],
@@ -117,7 +118,7 @@ async fn deleted_before(
     Ok(found.into_iter().filter_map(|(place,)| usize::try_from(place).ok()).collect())
 }
 
-/// Deletes samples of a batch that were deleted before. Returns how many.
+/// Deletes samples of a batch that were deleted earlier, and returns their number.
 async fn delete_again(connection: &mut Connection, batch: &TelemetryRows) -> Result<u64, StoreError> {
     Ok(run!(
         connection,
@@ -132,8 +133,8 @@ async fn delete_again(connection: &mut Connection, batch: &TelemetryRows) -> Res
     )?)
 }
 
-/// Adds to the number of samples that each node ever sent. In the order of the nodes: two predictors that count the same
-/// ones wait for each other in one direction only.
+/// Adds to the total number of samples that each node has sent. In node order: two predictors that count the
+/// same nodes cannot deadlock.
 async fn count(
     connection: &mut Connection,
     batches: &[&TelemetryRows],

@@ -1,8 +1,9 @@
-//! The writer: one task, one connection, one transaction for all that waits.
+//! The writer: one task with one connection, which commits all waiting writes in one transaction.
 //!
-//! If the database rejects a row of the group (a job that was deleted, a value that a column does not take, on PostgreSQL a sample that is sent again), the transaction
-//! is rolled back and its writes are applied again, each alone in a savepoint: only those that fail are left out. A connection
-//! that fails is opened anew for the next group: a database that comes back is used again.
+//! The database may reject a row of the group. Examples are a row of a deleted job, an invalid value, and, on
+//! PostgreSQL, a sample that is sent again. The writer then rolls back and applies each write again in its
+//! own savepoint, so only the failing writes are left out. After a connection error it opens a new connection
+//! for the next group, so it recovers when the database does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,32 +22,33 @@ use crate::database::{self, Connection, Either, on};
 use crate::error::StoreError;
 use crate::lease::{Held, Lease};
 
-/// Writes in one commit.
+/// Maximum number of writes per commit.
 const GROUP_MAX: usize = 128;
-/// Bytes of telemetry and models in one commit: what an allocation that comes right after has to wait for.
+/// Maximum bytes of telemetry and models per commit, because allocations that arrive next wait for the
+/// commit.
 const GROUP_BULK_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// How long a connection may take to open.
+/// Maximum time to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a commit may take. After it nobody knows whether it happened: the connection is given up, and what is in
+/// Maximum time of a commit. After a timeout its outcome is unknown: the connection is dropped, and state in
 /// memory is read again.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A write on its way to the writer.
+/// A write in the queue.
 #[derive(Debug)]
 pub(crate) struct Write {
     pub changes: Vec<Change>,
     pub at_unix_ms: i64,
-    /// The registration that it was decided in; `None` where anybody may make it.
+    /// Registration under which it was decided; `None` if it is valid under any registration.
     pub registration: Option<u64>,
     pub bytes: usize,
     pub done: oneshot::Sender<Result<u64, StoreError>>,
-    /// What asked for it.
+    /// Tracing span of the request.
     pub span: Span,
-    /// Its share of the queue.
+    /// Its share of the queue's bytes.
     pub _room: OwnedSemaphorePermit,
 }
 
-/// What waits. Writes that a training job waits for come first.
+/// The queues. Writes that training loops wait for come first.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub urgent: mpsc::Receiver<Write>,
@@ -54,7 +56,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Waits for writes; false where none will come any more.
+    /// Waits for writes and appends them to the group; returns false when all senders are dropped.
     async fn next(&mut self, group: &mut Vec<Write>) -> bool {
         let mut bytes = 0;
         tokio::select! {
@@ -82,20 +84,20 @@ impl Queue {
     }
 }
 
-/// The writer's side of a store.
+/// State of the writer task.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub address: Address,
     /// `None` after a failure.
     pub connection: Option<Connection>,
     pub lease: Arc<Lease>,
-    /// Whether the latest commit failed, for whoever asks how the store is.
+    /// Whether the latest commit failed; read by health checks.
     pub failing: Arc<AtomicBool>,
     pub meter: Meter,
 }
 
 impl Writer {
-    /// Takes writes until every sender is gone, then closes the database.
+    /// Processes writes until all senders are dropped, then closes the database.
     pub async fn run(mut self, mut queue: Queue) {
         let mut group = Vec::with_capacity(GROUP_MAX);
         while queue.next(&mut group).await {
@@ -106,10 +108,11 @@ impl Writer {
         }
     }
 
-    /// Commits a group, and tells everybody how it went.
+    /// Commits a group and reports the outcome to each waiting request.
     async fn commit(&mut self, group: &mut Vec<Write>) {
         let held = self.lease.held(Held::clone);
-        // What was decided in an earlier registration may contradict what another predictor has answered since.
+        // Decisions of an earlier registration may contradict allocations that another predictor has made
+        // since.
         let is_stale = |write: &mut Write| match (write.registration, &held) {
             (Some(number), Ok(held)) => number != held.number,
             (Some(_), Err(_)) => true,
@@ -122,7 +125,7 @@ impl Writer {
             return;
         }
         let fence = held.ok().filter(|_| group.iter().any(|write| write.registration.is_some()));
-        // A commit serves many; its span stands under the first that waits for it.
+        // A commit serves several requests; its span is a child of the first request's span.
         let parent = group.first().map(|write| write.span.clone()).unwrap_or_else(Span::none);
         let span = tracing::debug_span!(parent: &parent, "store.commit", writes = group.len());
         let begun = Instant::now();
@@ -132,19 +135,19 @@ impl Writer {
             Ok(_) => self.meter.commits.observe(begun.elapsed().as_secs_f64()),
             Err(_) => self.meter.failures.with_label_values::<&str>(&[]).inc(),
         }
-        // An empty write shows that the database answers, not that it takes anything.
+        // An empty write only shows that the database responds, not that it accepts changes.
         if committed.is_err() || group.iter().any(|write| !write.changes.is_empty()) {
             self.failing.store(committed.is_err(), Ordering::Relaxed);
         }
         match committed {
             Ok(outcomes) => {
                 for (write, outcome) in group.drain(..).zip(outcomes) {
-                    // Whoever asked may have gone: then nobody waits for the outcome.
+                    // The request may have been cancelled.
                     let _ = write.done.send(outcome);
                 }
             }
             Err(error) => {
-                tracing::error!(%error, writes = group.len(), "a commit failed");
+                tracing::error!(%error, writes = group.len(), "commit failed");
                 self.connection = None;
                 if let (StoreError::Fenced, Some(held)) = (&error, fence) {
                     self.lease.lost(held.number);
@@ -195,7 +198,7 @@ impl Writer {
     }
 }
 
-/// Begins a transaction in which nobody can take this predictor's jobs away.
+/// Begins a transaction during which no predictor can take over this predictor's jobs.
 async fn begin(connection: &mut Connection, fence: Option<&Held>) -> Result<(), StoreError> {
     match (connection, fence) {
         (Either::Sqlite(connection), _) => {
@@ -205,7 +208,7 @@ async fn begin(connection: &mut Connection, fence: Option<&Held>) -> Result<(), 
             sqlx::query("BEGIN").execute(connection).await?;
         }
         (Either::Postgres(connection), Some(held)) => {
-            // Both in one message: every round trip is on the way of an answer. The name of an instance is a UUID of ours.
+            // One message, because every round trip delays a response. The instance is a UUID that this predictor generated.
             let fence =
                 format!("BEGIN; SELECT 1 FROM predictor WHERE instance = '{}' FOR KEY SHARE", held.instance);
             let row = sqlx::raw_sql(AssertSqlSafe(fence)).fetch_optional(connection).await?;

@@ -1,4 +1,4 @@
-//! What is wrong with a store is found and named, and what is well is not complained of.
+//! `store check` finds and names each fault in a store, and reports no fault in a healthy one.
 
 use std::collections::BTreeSet;
 use std::io::{Seek, SeekFrom, Write};
@@ -13,7 +13,7 @@ fn checked(folder: &Folder, store: &Store) -> Value {
     serde_json::from_str(&prints(folder, &["check", "--json", "--store", &store.address()])).unwrap()
 }
 
-/// The row of a table in what was checked.
+/// The row of a table in the result of a check.
 fn table<'a>(checked: &'a Value, table: &str) -> &'a Value {
     let tables = checked["tables"].as_array().unwrap();
     tables.iter().find(|found| found["table"] == table).unwrap_or_else(|| panic!("no {table}: {checked}"))
@@ -32,14 +32,18 @@ fn a_store_is_checked_beside_the_predictor_that_serves_it() {
         assert_eq!(table(&found, "allocation")["rows"], 2 * ITERATIONS);
         assert_eq!(table(&found, "node_sample")["rows"], SAMPLES);
         assert_eq!(table(&found, "job")["rows"], 2);
-        assert!(!found.to_string().contains("\"predictor\""), "who serves is no history: {found}");
+        assert!(
+            !found.to_string().contains("\"predictor\""),
+            "the table of predictors is not history: {found}"
+        );
         let text = prints(&folder, &["check", "--store", &store.address()]);
-        assert!(text.ends_with("all is well\n") && text.contains("node_sample"), "{text}");
+        assert!(text.ends_with("no faults\n") && text.contains("node_sample"), "{text}");
         assert_eq!(predictor.client().get("/readyz").status, 200);
     }
 }
 
-/// Breaks rows of a healthy store one after the other; each is found under its name, and nothing else is.
+/// Breaks rows of a healthy store one after the other. Each fault is found under its name, and no other fault
+/// is reported.
 #[test]
 fn what_is_wrong_is_named_by_table_key_and_rule() {
     let folder = Folder::of_stores();
@@ -64,19 +68,19 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
         });
         let first = quoted(|answer| answer["allocations"][1]["offset"] = 1.into());
         let broken = [
-            (put(last), "allocation", third, "its parts sum to"),
-            (put(first), "allocation", third, "begins at 1, and those before it end at"),
+            (put(last), "allocation", third, "its shares and tail sum to"),
+            (put(first), "allocation", third, "begins at 1, but the shares before it end at"),
             (put(quoted(|answer| answer["iteration"] = 4.into())), "allocation", third, "iteration 4 in generation 3"),
             (put("'{}'".into()), "allocation", third, "its answer cannot be read: missing field `job_id`"),
             ("UPDATE job SET spec = '{\"global_batch\": \"x\"}' WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "its spec cannot be read"),
             ("UPDATE job SET learning_rate = '{' WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "its learning_rate"),
             ("UPDATE job SET departed_generation = 999 WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "generation 999"),
-            ("UPDATE job SET generation = 2, departed_generation = 0 WHERE job_id = 'job-a'".into(), "allocation", third, "not reached"),
+            ("UPDATE job SET generation = 2, departed_generation = 0 WHERE job_id = 'job-a'".into(), "allocation", third, "exceeds the job's generation"),
             (
                 "UPDATE worker SET request = '{\"worker\": \"other\"}' WHERE job_id = 'job-a' AND worker = 'node/0'".into(),
                 "worker",
                 "job_id=job-a worker=node/0",
-                "its request is that of other",
+                "its request names worker other",
             ),
             (
                 "UPDATE worker SET operator_override = '7' WHERE job_id = 'job-a' AND worker = 'node/1'".into(),
@@ -101,10 +105,10 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
                 "UPDATE node_sample SET at_unix_ms = 5 WHERE sequence = 7".into(),
                 "node_sample",
                 "node=node-a boot_id=boot sequence=7",
-                "filed under 5",
+                "stored under 5",
             ),
-            ("UPDATE node SET samples = 1".into(), "node", "node=node-a", "more samples"),
-            ("DELETE FROM node".into(), "node_sample", "node=node-a", "not among the nodes"),
+            ("UPDATE node SET samples = 1".into(), "node", "node=node-a", "more stored samples"),
+            ("DELETE FROM node".into(), "node_sample", "node=node-a", "missing from table node"),
         ];
         for (sql, table, key, rule) in &broken {
             let name = table_of(sql);
@@ -118,7 +122,7 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
             let line = format!("fault: {table} {key}: ");
             let told = said.lines().find(|told| told.starts_with(&line) && told.contains(rule));
             assert!(told.is_some(), "{sql}: {line}..{rule}: {said}");
-            // As it was.
+            // Restore the previous rows.
             let set: Vec<String> = columns.iter().map(|column| format!("{column} = kept.{column}")).collect();
             let key = if name == "node" { "kept.node = node.node" } else { key_of(name) };
             if sql.starts_with("DELETE") {
@@ -130,7 +134,7 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
         }
         assert_eq!(checked(&folder, &store)["faults"], 0);
 
-        // Models of another version are learned again; broken ones are a fault.
+        // Models of another format version are learned again. Models that cannot be read are a fault.
         store.rows("UPDATE model_state SET format = format + 1 WHERE job_id = 'job-a'");
         let found = checked(&folder, &store);
         assert_eq!(found["notes"].as_object().unwrap().values().collect::<Vec<_>>(), [1]);
@@ -139,7 +143,7 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
         let said = refuses(&folder, 1, &["check", "--store", &store.address()], &["1 fault"]);
         assert!(said.contains("fault: model_state job_id=job-b: its models cannot be read"), "{said}");
 
-        // Many are counted.
+        // Of many faults, only the number is printed.
         store.rows("UPDATE report SET compute_time_s = -1");
         let reports = rows(&store, "SELECT 1 FROM report");
         let said = refuses(
@@ -149,7 +153,7 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
             &[&format!("{} faults", reports + 1)],
         );
         assert_eq!(said.matches("fault: report").count(), 20, "{said}");
-        assert!(said.contains(&format!("and {} faults more", reports - 20)), "{said}");
+        assert!(said.contains(&format!("and {} faults not listed", reports - 20)), "{said}");
     }
 }
 
@@ -194,7 +198,7 @@ fn a_damaged_file_is_found_and_read_as_far_as_it_can_be() {
     filled(&store);
     let mut file = std::fs::File::options().write(true).open(store.file().unwrap()).unwrap();
     let pages = file.metadata().unwrap().len() / 4096;
-    // The first pages hold the schema: without them it is no store at all.
+    // The first pages hold the schema: without them the file is not a store.
     for page in pages / 2..pages {
         file.seek(SeekFrom::Start(page * 4096)).unwrap();
         file.write_all(&[0x5a; 64]).unwrap();
@@ -206,7 +210,7 @@ fn a_damaged_file_is_found_and_read_as_far_as_it_can_be() {
     filled(&orphans);
     orphans.rows("PRAGMA foreign_keys = off; DELETE FROM job WHERE job_id = 'job-b'");
     let said = refuses(&folder, 1, &["check", "--store", &orphans.address()], &["fault"]);
-    assert!(said.contains("fault: report ") && said.contains("refer to a job that is not there"), "{said}");
+    assert!(said.contains("fault: report ") && said.contains("refer to a job that does not exist"), "{said}");
 }
 
 #[test]
@@ -244,7 +248,7 @@ fn a_later_schema_is_refused_by_every_command() {
             "INSERT INTO _sqlx_migrations VALUES (9999, 'later', {when}, true, {checksum}, 0)"
         ));
         let address = store.address();
-        let newer = format!("schema is 9999, and {found} is the newest");
+        let newer = format!("schema 9999 is newer than {found}");
         let jobs = rows(&store, "SELECT 1 FROM job");
         for words in [
             &["check", "--store", &address] as &[&str],
@@ -253,7 +257,7 @@ fn a_later_schema_is_refused_by_every_command() {
             &["import", "--from", &address, "--store", "sqlite://new.db"],
             &["import", "--from", "sqlite://old.db", "--store", &address],
         ] {
-            // The source must be one.
+            // The source must be a current store.
             let old = Store::In(folder.0.path().to_owned());
             if words.contains(&"sqlite://old.db") {
                 filled(&old);
@@ -272,7 +276,8 @@ fn a_later_schema_is_refused_by_every_command() {
     }
 }
 
-/// A table that a migration brings must be checked, exported and moved as well; what others keep in the database must not.
+/// A table that a migration adds must be checked, exported and moved as well. Other tables in the database
+/// must not.
 #[test]
 fn every_table_of_ours_is_looked_at_and_no_other() {
     let folder = Folder::of_stores();

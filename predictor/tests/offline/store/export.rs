@@ -1,4 +1,4 @@
-//! Tables as CSV: all rows, as others read them, and never half a file.
+//! Tables as CSV: all rows, readable by other programs, and never an incomplete file.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use evenstep_tests::store::Store;
 use super::{BINARY, ITERATIONS, SAMPLES, fill, filled, prints, refuses, rows, serve, stores};
 use crate::support::Folder;
 
-/// The lines of a table that was exported.
+/// The lines of an exported table.
 fn table(folder: &Path, name: &str) -> (Vec<String>, Vec<csv::StringRecord>) {
     let mut reader = csv::Reader::from_path(folder.join(format!("{name}.csv"))).unwrap();
     let header = reader.headers().unwrap().iter().map(str::to_owned).collect();
@@ -43,10 +43,10 @@ fn every_table_is_a_file_that_others_read() {
             stored.iter().map(|row| row[0].as_deref().unwrap()).collect::<Vec<_>>(),
             "byte for byte"
         );
-        // Who serves, and what migrations there were, is nobody's history.
+        // The tables of predictors and migrations are not part of the history.
         assert!(!to.join("predictor.csv").exists() && !to.join("_sqlx_migrations.csv").exists());
         let files = std::fs::read_dir(&to).unwrap().count();
-        assert_eq!(files, said.lines().count(), "nothing half done is left");
+        assert_eq!(files, said.lines().count(), "no incomplete file is left");
     }
 }
 
@@ -79,7 +79,7 @@ fn what_is_there_is_replaced_only_where_that_is_wanted() {
     prints(&folder, &words);
     let before = folder.read("out/job.csv");
     store.rows("DELETE FROM job WHERE job_id = 'job-b'");
-    refuses(&folder, 1, &words, &["out/", ".csv: there is such a file", "--force"]);
+    refuses(&folder, 1, &words, &["out/", ".csv: file exists", "--force"]);
     assert_eq!(folder.read("out/job.csv"), before);
     prints(&folder, &[&words as &[&str], &["--force"]].concat());
     assert_eq!((folder.read("out/job.csv").lines().count(), rows(&store, "SELECT 1 FROM job")), (2, 1));

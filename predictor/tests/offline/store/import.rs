@@ -1,4 +1,4 @@
-//! Moved stores are the same stores, or nothing was moved.
+//! A moved store is equal to its source, or nothing was moved.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::support::Folder;
 const TABLES: [&str; 9] =
     ["job", "worker", "report", "allocation", "event", "model_state", "device_model", "node", "node_sample"];
 
-/// All rows of an SQLite store, each value as SQLite writes it; of JSON that PostgreSQL keeps by its meaning, the meaning.
+/// All rows of an SQLite store, each value as SQLite prints it. JSON that PostgreSQL may reformat is compared
+/// by its value.
 fn all(store: &Store) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for table in TABLES {
@@ -56,7 +57,7 @@ fn there_and_back_is_the_same_row_by_row() {
     let Some(database) = Database::shared(name) else { return };
     let postgres = Store::Postgres(database);
     moved(&folder, &source, &postgres);
-    assert!(prints(&folder, &["check", "--store", &postgres.address()]).ends_with("all is well\n"));
+    assert!(prints(&folder, &["check", "--store", &postgres.address()]).ends_with("no faults\n"));
     let other = Store::Postgres(Database::shared(name).unwrap());
     moved(&folder, &postgres, &other);
     let back = Store::sqlite();
@@ -67,7 +68,8 @@ fn there_and_back_is_the_same_row_by_row() {
     }
     assert_eq!(before.len(), after.len());
 
-    // It serves on from there: answers are the same, models are known, and events are counted on.
+    // The service continues from the moved store: allocations are the same, models are known, and events are
+    // numbered further.
     let answers = source.rows("SELECT answer FROM allocation WHERE job_id = 'job-a' ORDER BY iteration");
     let mut predictor = serve(&other);
     let client = predictor.client();
@@ -88,16 +90,19 @@ fn only_an_empty_store_is_filled_and_only_from_one_that_nobody_serves() {
         let (from, to) = (store.address(), empty.address());
         let predictor = serve(&store);
         fill(&predictor.client());
-        let named =
-            if store.file().is_some() { "held by another" } else { "it is served by http://127.0.0.1:" };
+        let named = if store.file().is_some() {
+            "held by another"
+        } else {
+            "the store is served by http://127.0.0.1:"
+        };
         refuses(&folder, 1, &["import", "--from", &from, "--store", &to], &[named, "store "]);
         let elsewhere = Store::sqlite();
         filled(&elsewhere);
         refuses(&folder, 1, &["import", "--from", &elsewhere.address(), "--store", &from], &[named]);
         drop(predictor);
         if store.file().is_none() {
-            // Killed, it keeps its lease for a while.
-            evenstep_tests::wait::until("its lease is over", || {
+            // After a kill, its lease remains for a while.
+            evenstep_tests::wait::until("its lease expired", || {
                 (rows(&store, "SELECT 1 FROM predictor WHERE lease_until > now()") == 0).then_some(())
             });
         }
@@ -105,11 +110,11 @@ fn only_an_empty_store_is_filled_and_only_from_one_that_nobody_serves() {
             &folder,
             1,
             &["import", "--from", &elsewhere.address(), "--store", &from],
-            &["it is not empty", "job (2)", "node_sample (300)"],
+            &["the target must be empty", "job (2)", "node_sample (300)"],
         );
         refuses(&folder, 2, &["import", "--from", &from, "--store", &from], &["moved into itself"]);
         moved(&folder, &store, &empty);
-        refuses(&folder, 1, &["import", "--from", &from, "--store", &to], &["it is not empty"]);
+        refuses(&folder, 1, &["import", "--from", &from, "--store", &to], &["the target must be empty"]);
     }
     refuses(
         &folder,
@@ -121,7 +126,7 @@ fn only_an_empty_store_is_filled_and_only_from_one_that_nobody_serves() {
     refuses(&folder, 2, &["import", "--store", "sqlite://new.db"], &["--from"]);
 }
 
-/// A row that the other database does not take undoes everything, and is named by its table.
+/// A row that the target database rejects undoes the whole move. The error names its table.
 #[test]
 fn what_cannot_be_moved_moves_nothing() {
     let name = "store::import::what_cannot_be_moved_moves_nothing";
@@ -129,7 +134,7 @@ fn what_cannot_be_moved_moves_nothing() {
     let folder = Folder::of_stores();
     let (source, target) = (Store::sqlite(), Store::Postgres(database));
     filled(&source);
-    // Text of PostgreSQL has no NUL.
+    // PostgreSQL text cannot contain NUL.
     source.rows(
         "UPDATE node_sample SET sample = json_set(sample, '$.missing.gpu', char(0)) WHERE sequence = 250",
     );
@@ -142,14 +147,15 @@ fn what_cannot_be_moved_moves_nothing() {
     moved(&folder, &source, &target);
 }
 
-/// Killed at several moments, it has moved nothing or all, and can be repeated until it has.
+/// A move killed at any of several moments has moved nothing or everything, and can be repeated until it
+/// succeeds.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "nothing is waited for: each kill is to hit another moment")]
+#[expect(clippy::disallowed_methods, reason = "a fixed delay: each kill is at another moment")]
 fn killed_in_the_middle_nothing_is_moved() {
     let folder = Folder::of_stores();
     let source = Store::sqlite();
     filled(&source);
-    // So many that moving them takes a while.
+    // Enough rows that moving them takes a while.
     source.rows(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
          INSERT INTO node_sample SELECT node, 'other', i, at_unix_ms, sample FROM n, node_sample WHERE sequence = 0 AND boot_id = 'boot'",
@@ -177,17 +183,17 @@ fn killed_in_the_middle_nothing_is_moved() {
             let there = if exists(&target) { rows(&target, "SELECT 1 FROM node_sample") } else { 0 };
             assert!(there == 0 || there == all_of_it, "{there} of {all_of_it} after {wait:?}");
             if there == all_of_it {
-                // Killed between the commit and its end.
+                // Killed between the commit and the end of the process.
                 break;
             }
         }
         assert!(killed > 0, "it was never interrupted");
         assert_eq!(rows(&target, "SELECT 1 FROM node_sample"), all_of_it);
-        assert!(prints(&folder, &["check", "--store", &target.address()]).ends_with("all is well\n"));
+        assert!(prints(&folder, &["check", "--store", &target.address()]).ends_with("no faults\n"));
     }
 }
 
-/// Whether the tables are there.
+/// Whether the tables exist.
 fn exists(store: &Store) -> bool {
     if store.file().is_some() {
         store.file().is_some_and(|file| file.exists())

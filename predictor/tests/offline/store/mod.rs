@@ -1,4 +1,4 @@
-//! `evenstep-predictor store`: looking after stores that real predictors wrote, on both databases.
+//! `evenstep-predictor store`: maintenance of stores that real predictors wrote, on both databases.
 
 mod check;
 
@@ -22,24 +22,24 @@ use crate::support::Folder;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_evenstep-predictor");
 
-/// Iterations of a job that are answered.
+/// Number of allocated iterations of a job.
 const ITERATIONS: u64 = 12;
-/// Samples of a node.
+/// Number of samples of a node.
 const SAMPLES: u64 = 300;
 
-/// An empty store of each database; of SQLite alone where there is no PostgreSQL, and then the test says so.
+/// An empty store of each database. Without PostgreSQL, only SQLite, and the test prints this.
 fn stores(test: &str) -> Vec<Store> {
     let mut stores = vec![Store::sqlite()];
     stores.extend(Database::shared(test).map(Store::Postgres));
     stores
 }
 
-/// A predictor that stores models at once.
+/// A predictor that stores models immediately.
 fn serve(store: &Store) -> Predictor {
     Predictor::start_over(Path::new(BINARY), &store.address(), &["--refit-interval-s=1"])
 }
 
-/// Has a predictor store something in every table: two jobs whose workers leave and come back, and a node.
+/// Lets a predictor store rows in every table: two jobs whose workers leave and return, and a node.
 fn fill(client: &Client) {
     for job in ["job-a", "job-b"] {
         client
@@ -102,7 +102,7 @@ fn report(worker: u64, iteration: u64) -> WorkerReport {
     }
 }
 
-/// A store that a predictor filled and serves no more.
+/// A store that a predictor has filled and no longer serves.
 fn filled(store: &Store) {
     let mut predictor = serve(store);
     fill(&predictor.client());
@@ -114,18 +114,18 @@ fn filled(store: &Store) {
     assert!(predictor.process.wait().success(), "{}", predictor.process.said());
 }
 
-/// How many rows a query has.
+/// Number of rows of a query.
 fn rows(store: &Store, query: &str) -> usize {
     let count = store.rows(&format!("SELECT CAST(count(*) AS TEXT) FROM ({query}) AS counted"));
     count[0][0].as_deref().unwrap().parse().unwrap()
 }
 
-/// A `store` command in a folder; what it printed and said.
+/// Runs a `store` command in a folder.
 fn run(folder: &Folder, words: &[&str]) -> Output {
     folder.command("").args(words).output().unwrap()
 }
 
-/// Must end well; what it printed.
+/// Runs a `store` command, which must succeed. Returns its standard output.
 fn prints(folder: &Folder, words: &[&str]) -> String {
     let output = run(folder, words);
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -133,7 +133,8 @@ fn prints(folder: &Folder, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Must end with this status and say these words; what it printed.
+/// Checks that a `store` command exits with this status and its error names all of `named`. Returns its
+/// standard output.
 fn refuses(folder: &Folder, status: i32, words: &[&str], named: &[&str]) -> String {
     let output = run(folder, words);
     let said = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! Room given back, and backups that stand alone.
+//! `store vacuum`: releases unused space, and writes self-contained backups.
 
 use evenstep_tests::store::{Store, sqlite_rows};
 
@@ -14,17 +14,17 @@ fn a_backup_is_taken_beside_the_predictor_that_serves() {
     let address = store.address();
     let said = prints(&folder, &["vacuum", "--store", &address, "--into", "backup.db"]);
     assert!(said.contains("backup.db: "), "{said}");
-    assert!(prints(&folder, &["check", "--store", "sqlite://backup.db"]).ends_with("all is well\n"));
+    assert!(prints(&folder, &["check", "--store", "sqlite://backup.db"]).ends_with("no faults\n"));
     let samples =
         sqlite_rows(&folder.0.path().join("backup.db"), "SELECT CAST(count(*) AS TEXT) FROM node_sample");
     assert_eq!(samples[0][0].as_deref(), Some(SAMPLES.to_string().as_str()));
-    // It has a name of its own, once.
+    // The name of a backup must be new.
     let before = std::fs::read(folder.0.path().join("backup.db")).unwrap();
     refuses(
         &folder,
         1,
         &["vacuum", "--store", &address, "--into", "backup.db"],
-        &["backup.db", "takes a new name"],
+        &["backup.db", "give the backup a new name"],
     );
     refuses(
         &folder,
@@ -35,8 +35,8 @@ fn a_backup_is_taken_beside_the_predictor_that_serves() {
     assert!(std::fs::read(folder.0.path().join("backup.db")).unwrap() == before);
     let left: Vec<_> =
         std::fs::read_dir(folder.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["backup.db"], "nothing half done is left");
-    // The file itself is served.
+    assert_eq!(left, ["backup.db"], "no incomplete file is left");
+    // The file is served by a predictor.
     refuses(&folder, 1, &["vacuum", "--store", &address], &["held by another"]);
     assert_eq!(predictor.client().get("/readyz").status, 200);
 }
@@ -53,7 +53,7 @@ fn room_is_given_back() {
         assert!(said.contains(" before, ") && said.contains(" after\n"), "{said}");
         assert!(size(&store) < before || before.is_none(), "{said}");
         assert_eq!(rows(&store, "SELECT 1 FROM job"), 2);
-        assert!(prints(&folder, &["check", "--store", &store.address()]).ends_with("all is well\n"));
+        assert!(prints(&folder, &["check", "--store", &store.address()]).ends_with("no faults\n"));
         if store.file().is_none() {
             refuses(&folder, 1, &["vacuum", "--store", &store.address(), "--into", "b.db"], &["pg_dump"]);
         }

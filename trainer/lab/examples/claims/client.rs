@@ -1,4 +1,4 @@
-//! One worker process: claims, and says how long each claim took.
+//! One worker process: claims repeatedly and prints the duration of each claim.
 
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
@@ -12,15 +12,16 @@ use rand_distr::{Distribution, Exp1};
 use crate::Result;
 use crate::measure::{KEY, PREFIX, Situation, WITHIN};
 
-/// Where workers are calm each claims this often on average, at exponential times.
+/// Mean time between two claims of a worker (exponential), except in the situation `AtOnce`.
 const THINK_MEAN: Duration = Duration::from_millis(20);
-/// Claims before the ones that count.
+/// Number of claims before the measurement.
 const WARM_UP: usize = 20;
-/// Claims that one worker keeps; it stops when it has so many.
+/// Maximum number of measured claims per worker; the worker then stops.
 const KEPT_MAX: usize = 1 << 20;
 
-/// Connects, says so, waits for the word to begin, and ends with a line for each claim: nanoseconds.
-#[expect(clippy::disallowed_methods, reason = "workers that compute between claims leave the store alone")]
+/// Connects, prints `ready`, waits for a line on standard input, and claims. Then prints the total time and
+/// the duration of each claim, one per line, in nanoseconds.
+#[expect(clippy::disallowed_methods, reason = "simulates workers that compute between claims")]
 pub fn run(situation: Situation, port: u16, rank: u32, lasting: Duration) -> Result<()> {
     let store = Store::connect("127.0.0.1", port, WITHIN)?.prefix(PREFIX)?;
     for _ in 0..WARM_UP {

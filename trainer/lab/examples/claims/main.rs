@@ -1,10 +1,14 @@
-//! What a claim costs: one atomic addition on a counter of the job's store, from 1 to 64 worker processes.
+//! Measures the cost of a claim, which is one atomic addition on a counter of the job's store, with 1 to 64
+//! worker processes.
 //!
 //! `cargo run --release -p evenstep-trainer-lab --example claims -- --json claims.json`
 //!
-//! The store is hosted by this process, as by `launch`, and each worker is a process of its own, over loopback. Three
-//! situations for each number of workers: *calm*, each claims now and then, as in training; *busy*, the same while a
-//! thread computes on every core; *at once*, nobody waits between claims, which shows how many the store takes.
+//! This process hosts the store, like `launch` does. Each worker is a separate process, connected over
+//! loopback. For each number of workers, three situations are measured:
+//!
+//! - `calm`: each worker claims from time to time, as in training
+//! - `busy`: the same, while a thread computes on every core
+//! - `at once`: no pause between claims, which shows the throughput of the store
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -21,26 +25,26 @@ use measure::Situation;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Measures claims on a store over loopback
+/// Measure claims on a store over loopback
 #[derive(Debug, Parser)]
 #[command(name = "claims")]
 struct Options {
-    /// Write the figures to this file
+    /// File for the results, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Numbers of worker processes
+    /// Numbers of worker processes to measure, comma-separated
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64", value_parser = clap::value_parser!(u32).range(1..=256))]
     workers: Vec<u32>,
-    /// How long each situation is measured
+    /// Duration of each measurement, in seconds
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
-    /// This process is a worker
+    /// Run as a worker in this situation
     #[arg(long, hide = true, requires = "store", requires = "rank")]
     situation: Option<Situation>,
-    /// The port of the store
+    /// Port of the store
     #[arg(long, hide = true)]
     store: Option<u16>,
-    /// Which worker
+    /// Rank of the worker
     #[arg(long, hide = true)]
     rank: Option<u32>,
 }

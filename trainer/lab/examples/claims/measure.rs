@@ -1,4 +1,4 @@
-//! One situation: a store, worker processes, and what their claims took.
+//! Measures one situation: a store, worker processes, and the durations of their claims.
 
 use std::hint;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,47 +17,47 @@ use serde::Serialize;
 
 use crate::Result;
 
-/// Where the counter is in the store.
+/// Prefix of the counter in the store.
 pub const PREFIX: &str = "claims";
-/// The counter's name.
+/// Name of the counter.
 pub const KEY: &str = "pool";
-/// Workers connect in this time.
+/// Timeout for workers to connect.
 pub const WITHIN: Duration = Duration::from_secs(60);
 
-/// What workers do between claims.
+/// The behavior of workers between claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Situation {
-    /// They wait, and claim now and then.
+    /// Workers pause for random times between claims.
     Calm,
-    /// The same, beside a thread on every core that computes.
+    /// Like `Calm`, while a thread computes on every core.
     Busy,
-    /// They claim again at once.
+    /// Workers claim again immediately.
     AtOnce,
 }
 
 impl Situation {
-    /// All of them.
+    /// All situations.
     pub const ALL: [Self; 3] = [Self::Calm, Self::Busy, Self::AtOnce];
 }
 
-/// What came of it.
+/// The results of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figures {
-    /// What the workers did between claims.
+    /// Behavior of the workers between claims.
     pub situation: Situation,
-    /// Worker processes.
+    /// Number of worker processes.
     pub workers: u32,
-    /// Claims that were measured.
+    /// Number of measured claims.
     pub claims: usize,
-    /// Half of the claims took no longer, in milliseconds.
+    /// Median duration of a claim, in milliseconds.
     pub claim_ms_p50: f64,
-    /// 99 % of the claims took no longer, in milliseconds.
+    /// 99th percentile of the duration of a claim, in milliseconds.
     pub claim_ms_p99: f64,
-    /// Claims per second over all workers.
+    /// Claims per second of all workers together.
     pub claims_per_s: f64,
-    /// CPU time of the process that hosts the store, for each claim, in milliseconds; where the cores are busy this process
-    /// makes them so, and nothing is said.
+    /// CPU time per claim of the process that hosts the store, in milliseconds. Absent in the situation
+    /// `Busy`, in which this process also runs the busy threads.
     pub store_cpu_ms: Option<f64>,
 }
 
@@ -79,14 +79,14 @@ pub fn measure(situation: Situation, workers: u32, lasting: Duration) -> Result<
     let claims: usize = times_ms.iter().map(Vec::len).sum();
     let counted = counter.add(KEY, 0)? - before;
     if usize::try_from(counted) != Ok(claims) {
-        return Err(format!("the counter says {counted} claims, and the workers {claims}").into());
+        return Err(format!("the counter has {counted} claims, but the workers measured {claims}").into());
     }
     let claims_per_s =
         times_ms.iter().zip(lasted_s).map(|(times_ms, lasted_s)| times_ms.len() as f64 / lasted_s).sum();
     let times_ms: Vec<f64> = times_ms.into_iter().flatten().collect();
     let (Some(claim_ms_p50), Some(claim_ms_p99)) = (quantile(&times_ms, 0.5), quantile(&times_ms, 0.99))
     else {
-        return Err("no worker claimed anything: give it more --seconds".into());
+        return Err("no worker claimed within the measured time; raise --seconds".into());
     };
     let store_cpu_ms = (situation != Situation::Busy).then_some(store_s * 1e3 / claims as f64);
     Ok(Figures { situation, workers, claims, claim_ms_p50, claim_ms_p99, claims_per_s, store_cpu_ms })
@@ -97,7 +97,7 @@ fn cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// A worker process; killed when this goes out of scope.
+/// A worker process, which is killed when this value is dropped.
 struct Worker {
     child: Child,
     said: BufReader<ChildStdout>,
@@ -105,7 +105,7 @@ struct Worker {
 
 impl Worker {
     fn start(situation: Situation, port: u16, rank: u32, lasting: Duration) -> Result<Self> {
-        let name = situation.to_possible_value().ok_or("every situation has a name")?;
+        let name = situation.to_possible_value().ok_or("the situation has no name")?;
         let mut child = Command::new(std::env::current_exe()?)
             .arg(format!("--situation={}", name.get_name()))
             .args([format!("--store={port}"), format!("--rank={rank}")])
@@ -117,7 +117,7 @@ impl Worker {
         Ok(Self { child, said })
     }
 
-    /// Waits until it has found the store.
+    /// Waits until the worker has connected to the store.
     fn ready(mut self) -> Result<Self> {
         let mut line = String::new();
         self.said.read_line(&mut line)?;
@@ -129,14 +129,14 @@ impl Worker {
         Ok(writeln!(input, "go")?)
     }
 
-    /// Waits until it claims no more: for how long it did.
+    /// Waits until the worker stops claiming. Returns the duration of its claiming, in seconds.
     fn lasted_s(&mut self) -> Result<f64> {
         let mut line = String::new();
         self.said.read_line(&mut line)?;
         Ok(line.trim_end().parse::<f64>().map_err(|_| "a worker failed")? * 1e-9)
     }
 
-    /// What each claim took.
+    /// Returns the duration of each claim, in milliseconds.
     fn times_ms(mut self) -> Result<Vec<f64>> {
         let times = self.said.by_ref().lines().map(|line| Ok(line?.parse::<f64>()? * 1e-6)).collect();
         if self.child.wait()?.success() { times } else { Err("a worker failed".into()) }
@@ -145,13 +145,13 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Both fail only for a process that has ended already.
+        // Both calls fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A thread that computes on each of some cores, until this goes out of scope.
+/// Threads that keep cores busy until this value is dropped, one per core.
 struct Busy {
     over: Arc<AtomicBool>,
     threads: Vec<thread::JoinHandle<()>>,
@@ -163,7 +163,7 @@ impl Busy {
         let threads = cores.into_iter().map(|core| {
             let over = Arc::clone(&over);
             thread::Builder::new().spawn(move || {
-                // Where it runs instead it computes as well.
+                // If pinning fails, the thread keeps another core busy.
                 let _ = cores::pin(core);
                 while !over.load(Ordering::Relaxed) {
                     hint::spin_loop();

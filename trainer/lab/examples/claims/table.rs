@@ -1,19 +1,19 @@
-//! The figures as text.
+//! The results as a text table.
 
 use crate::measure::Figures;
 
-/// What the columns mean.
+/// The meaning of the columns.
 pub const DEFINITIONS: &str = "\
-calm     each worker claims every 20 ms on average, at random times
-busy     the same, while a thread computes on every core, as training does
-at once  every worker claims again as soon as its claim is answered: claims/s is what the store takes
-         beside so many workers on this machine's cores
-store    CPU time of the process that hosts the store for each claim, when all claim at once: where the
-         store has a core of its own it takes one over this a second";
+`calm`     each worker claims every 20 ms on average, at random times.
+`busy`     the same, while a thread computes on every core, as in training.
+`at once`  every worker claims again as soon as it has the response: claims/s is the throughput of the store
+           with this number of workers on this machine's cores.
+`store`    CPU time per claim of the process that hosts the store, in the situation `at once`: a store with a
+           separate core processes 1 / (this time) claims per second.";
 
 const WIDTH: usize = 10;
 
-/// The names of the columns.
+/// Returns the header of the table.
 pub fn head() -> String {
     let above = ["", "calm", "", "busy", "", "at once", "", "", ""];
     let names =
@@ -21,7 +21,7 @@ pub fn head() -> String {
     format!("{}\n{}", line(above.map(str::to_owned)), line(names.map(str::to_owned)))
 }
 
-/// The figures of one number of workers: calm, busy, at once.
+/// Returns the row for one number of workers, with the situations `calm`, `busy` and `at once`.
 pub fn row(workers: u32, figures: &[Figures]) -> String {
     let times = figures.iter().flat_map(|figures| [figures.claim_ms_p50, figures.claim_ms_p99]);
     let mut cells = vec![workers.to_string()];

@@ -1,4 +1,4 @@
-//! Losses around the change, for each policy and seed, and what they say together.
+//! Losses before and after the change of the batch, by policy and seed, and their statistics.
 
 use std::error::Error;
 
@@ -6,46 +6,47 @@ use evenstep_trainer_lab::dataset::DataSet;
 
 use crate::training::{LARGE, Policy, SMALL, Training};
 
-/// Samples whose losses are one point of a curve.
+/// Number of samples per point of a loss curve.
 pub const POINT: u64 = 512;
-/// Samples over which the beginning and the end are judged: a little more than the ramp takes.
+/// Number of samples over which losses are compared at the start and at the end: slightly more than the ramp.
 pub const WINDOW: u64 = 10_240;
 const WINDOW_POINTS: usize = (WINDOW / POINT) as usize;
-/// Four times the loss of guessing among ten classes: a run beyond it has diverged.
+/// A run with a larger loss has diverged: about four times the loss of random guesses among ten classes.
 const DIVERGED: f64 = 10.0;
 
-/// How long runs are.
+/// The length of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Length {
-    /// Iterations of the small batch before the change.
+    /// Number of iterations with the small batch, before the change.
     pub before: u64,
-    /// Iterations of the large batch after it.
+    /// Number of iterations with the large batch, after the change.
     pub after: u64,
 }
 
 impl Length {
-    /// Samples of a run: no sample comes twice, so that training losses are those of samples not seen yet.
+    /// Returns the number of samples of a run. No sample is used twice, so training losses are losses on
+    /// new samples.
     pub fn samples(self) -> u64 {
         self.before * SMALL + self.after * LARGE
     }
 }
 
-/// All runs at one learning rate.
+/// All runs with one learning rate.
 pub struct Rate {
     pub learning_rate: f64,
-    /// Curves before the change, by seed.
+    /// Loss curves before the change, by seed.
     pub before: Vec<Vec<f64>>,
     after: [Vec<Run>; Policy::ALL.len()],
 }
 
-/// One run from the change on.
+/// One run after the change.
 pub struct Run {
     pub losses: Vec<f64>,
     pub held_out: f64,
 }
 
 impl Rate {
-    /// Trains each seed up to the change, and from there under each policy.
+    /// Trains each seed up to the change, and then continues under each policy.
     pub fn train(
         data: &DataSet,
         learning_rate: f64,
@@ -67,23 +68,23 @@ impl Rate {
         Ok(rate)
     }
 
-    /// The runs under a policy, by seed.
+    /// Returns the runs under a policy, by seed.
     pub fn runs(&self, policy: Policy) -> &[Run] {
         let at = Policy::ALL.iter().position(|other| *other == policy).unwrap_or(0);
         &self.after[at]
     }
 
-    /// Mean losses of the first samples after the change, by seed.
+    /// Returns the mean losses of the first samples after the change, by seed.
     pub fn first(&self, policy: Policy) -> Vec<f64> {
         self.runs(policy).iter().map(|run| mean(&run.losses[..WINDOW_POINTS])).collect()
     }
 
-    /// Mean losses of the last samples, by seed.
+    /// Returns the mean losses of the last samples, by seed.
     pub fn last(&self, policy: Policy) -> Vec<f64> {
         self.runs(policy).iter().map(|run| mean(&run.losses[run.losses.len() - WINDOW_POINTS..])).collect()
     }
 
-    /// Mean losses of the last samples before the change, by seed.
+    /// Returns the mean losses of the last samples before the change, by seed.
     pub fn just_before(&self) -> Vec<f64> {
         self.before.iter().map(|losses| mean(&losses[losses.len() - WINDOW_POINTS..])).collect()
     }
@@ -105,7 +106,7 @@ fn after(
     Ok(Run { losses: losses.done, held_out: run.held_out() })
 }
 
-/// Losses of iterations, averaged into points.
+/// Losses of iterations, averaged into the points of a curve.
 struct Points {
     each: usize,
     open: Vec<f64>,
@@ -138,7 +139,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Or how many runs diverged.
+    /// Computes the estimate. Fails with the number of diverged runs if any run diverged.
     pub fn of(values: &[f64]) -> Result<Self, usize> {
         let diverged = values.iter().filter(|value| value.is_nan() || value.abs() > DIVERGED);
         match diverged.count() {
@@ -152,14 +153,15 @@ impl Estimate {
         }
     }
 
-    /// The difference seed by seed: the seeds share model and samples up to the change, and samples after it.
+    /// Computes the mean difference by seed. Runs with the same seed share the state at the change, and
+    /// the samples after it.
     pub fn difference(ramp: &[f64], jump: &[f64]) -> Result<Self, usize> {
         Self::of(ramp)?;
         Self::of(jump)?;
         Self::of(&ramp.iter().zip(jump).map(|(ramp, jump)| ramp - jump).collect::<Vec<_>>())
     }
 
-    /// Which is lower, where that is beyond two standard errors.
+    /// Returns which loss is lower, if the difference exceeds two standard errors.
     pub fn verdict(self) -> &'static str {
         match self.mean {
             mean if mean < -2.0 * self.error => "ramp lower",

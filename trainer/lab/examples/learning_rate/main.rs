@@ -1,10 +1,15 @@
-//! What a learning rate must do when the global batch grows: real training, from two workers' batch to that of eight.
+//! Compares learning-rate policies for a growing global batch, in training runs that grow from the batch of
+//! two workers to the batch of eight.
 //!
 //! `cargo run --release -p evenstep-trainer-lab --example learning_rate -- --report page.html`
 //!
-//! Each seed trains a network on generated samples with the batch of two workers. Then the batch grows fourfold, and
-//! the run goes on from that very state under each policy: the learning rate jumps to four times, grows to it in
-//! the ramp of Dynamic SGD, or stays; and once more with the small batch, as if nobody had joined.
+//! Each seed trains a network on generated samples with the batch of two workers. Then the batch grows by a
+//! factor of four, and the run continues from the same state under each policy:
+//!
+//! - The learning rate grows by a factor of four at once.
+//! - The learning rate grows by a factor of four in the ramp of Dynamic SGD.
+//! - The learning rate does not change.
+//! - The batch and the learning rate do not change, as if no worker had joined.
 
 use std::error::Error;
 use std::io::Write;
@@ -21,29 +26,29 @@ mod training;
 use losses::{Length, Rate, WINDOW};
 use training::{LARGE, Policy, SMALL};
 
-/// Draws the task; runs draw their models and orders with seeds of their own.
+/// Seed of the task. Models and sample orders have other seeds, one per run.
 const TASK_SEED: u64 = 1;
 
-/// Trains through a growth of the global batch under a jump and under a ramp of the learning rate
+/// Compare a jump and a ramp of the learning rate when the global batch grows
 #[derive(Debug, Parser)]
 #[command(name = "learning_rate")]
 struct Options {
-    /// Write a page with the charts and the table
+    /// File for a page with the charts and the table
     #[arg(long, value_name = "F.html")]
     report: Option<PathBuf>,
-    /// Runs under each policy; a spread takes two
+    /// Number of runs per policy, at least 2 for a standard error
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(2..=64))]
     seeds: u64,
-    /// Learning rates of the small batch to try
+    /// Learning rates for the small batch, comma-separated
     #[arg(long, value_delimiter = ',', default_value = "0.00625,0.0125,0.025,0.05,0.1", value_parser = learning_rate)]
     learning_rates: Vec<f64>,
-    /// The one of them whose curves are drawn
+    /// Learning rate of the charts, one of --learning-rates
     #[arg(long, default_value = "0.05", value_parser = learning_rate)]
     drawn: f64,
-    /// Iterations with the small batch
+    /// Number of iterations with the small batch
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(WINDOW / SMALL..=10_000))]
     before: u64,
-    /// Iterations with the large batch
+    /// Number of iterations with the large batch
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(2 * WINDOW / LARGE..=2_500))]
     after: u64,
 }
@@ -62,10 +67,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder =
         options.report.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        // Better now than after the training.
-        return Err(format!("{}: there is no such folder to write the report to", folder.display()).into());
+        // Checked before the training, which takes long.
+        return Err(format!("--report: the folder {} does not exist; create it", folder.display()).into());
     }
-    // One thread gives the same sums, and with them the same losses, on every run.
+    // With one thread, sums and losses are reproducible.
     tch::set_num_threads(1);
     let length = Length { before: options.before, after: options.after };
     let data = TeacherTask { samples: length.samples(), seed: TASK_SEED }.generate();
@@ -83,7 +88,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .map(|policy| noise::measure(&data, options.drawn, length, policy).map(|noise| (policy, noise)));
     let noise = noise.into_iter().collect::<Result<Vec<_>, _>>()?;
     let Some(drawn) = rates.iter().find(|rate| rate.learning_rate == options.drawn) else {
-        return Err("the rate that is drawn was not tried".into());
+        return Err("--drawn: no run with this learning rate".into());
     };
     let charts = vec![page::losses(drawn), page::noise(&noise, options.drawn)];
     if let Some(path) = &options.report {

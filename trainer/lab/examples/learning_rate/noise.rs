@@ -1,4 +1,4 @@
-//! The noise of an update, measured: the variance over replicas that saw other samples.
+//! Measures the noise of an update: the variance over replicas that train on different samples.
 
 use std::error::Error;
 
@@ -10,16 +10,17 @@ use crate::losses::Length;
 use crate::training::{LARGE, MOMENTUM, Policy, SMALL, Training};
 
 const REPLICAS: u64 = 24;
-/// Iterations before the change that replicas train apart: momentum has forgotten what they share.
+/// Number of iterations before the change in which replicas train separately. Their shared momentum decays in
+/// this time.
 const APART: u64 = 60;
-/// Iterations before the change that are shown, and whose mean is the unit.
+/// Number of iterations before the change in the chart. Their mean noise is the unit.
 const SHOWN_BEFORE: u64 = 10;
 const SHOWN_AFTER: u64 = 60;
 
-/// (iterations since the change, noise over that of before).
+/// Pairs of the iterations since the change and the noise relative to the noise before it.
 pub type Noise = Vec<(f64, f64)>;
 
-/// The noise as measured over replicas of one run, and in closed form.
+/// Returns the noise measured over replicas of one run, and the noise in closed form.
 pub fn measure(
     data: &DataSet,
     learning_rate: f64,
@@ -33,7 +34,7 @@ pub fn measure(
     let mut moments: Vec<Moments> = (0..SHOWN_BEFORE + SHOWN_AFTER).map(|_| Moments::default()).collect();
     let mut course = None;
     for replica in 0..REPLICAS {
-        // Seeds of their own: an order of samples that no other run has.
+        // Seeds that no run uses, for separate orders of the samples.
         let mut run = origin.fork().reordered(u64::MAX - replica);
         let mut controller = policy.controller(length.before)?;
         for t in 0..APART + SHOWN_AFTER {
@@ -64,7 +65,7 @@ pub fn measure(
     Ok((measured, formula))
 }
 
-/// The variance of vectors, summed over their entries.
+/// Accumulates the variance of vectors, summed over their entries.
 #[derive(Default)]
 struct Moments {
     count: f64,

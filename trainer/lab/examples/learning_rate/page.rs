@@ -1,4 +1,4 @@
-//! Charts, table and words of the experiment.
+//! Charts, table and text of the experiment.
 
 use evenstep_report::{Axis, Chart, Mark, Report, RuleAt, Section, Table};
 
@@ -6,7 +6,7 @@ use crate::losses::{Estimate, Length, POINT, Rate, WINDOW};
 use crate::noise::Noise;
 use crate::training::{LARGE, MOMENTUM, Policy, SMALL};
 
-/// Before the change, this many points of a curve are drawn.
+/// Number of points of a curve before the change.
 const POINTS_BEFORE: usize = 10;
 
 pub const COLUMNS: [&str; 9] = [
@@ -15,13 +15,13 @@ pub const COLUMNS: [&str; 9] = [
     "jump",
     "ramp",
     "rate unchanged",
-    "nobody joins",
+    "no worker joins",
     "ramp - jump, first",
     "ramp - jump, last",
     "held out",
 ];
 
-/// The line of a learning rate.
+/// Returns the table row of a learning rate.
 pub fn row(rate: &Rate) -> [String; COLUMNS.len()] {
     let first = |policy| cell(Estimate::of(&rate.first(policy)));
     let held_out = |policy: Policy| rate.runs(policy).iter().map(|run| run.held_out).collect::<Vec<_>>();
@@ -49,7 +49,7 @@ fn cell(estimate: Result<Estimate, usize>) -> String {
     }
 }
 
-/// Training losses around the change.
+/// Returns a chart of the training losses before and after the change.
 pub fn losses(rate: &Rate) -> Chart {
     let seeds = rate.before.len();
     let before = rate.before.first().map_or(0, Vec::len);
@@ -83,38 +83,41 @@ pub fn losses(rate: &Rate) -> Chart {
     band("before", common.collect(), false);
     marks.push(Mark::Rule { name: format!("{SMALL} to {LARGE} samples"), at: RuleAt::X(0.0) });
     Chart {
-        title: format!("Training loss as the batch grows fourfold, learning rate {}", rate.learning_rate),
-        description: format!("Mean over {seeds} seeds of {POINT} samples a point, with its standard error."),
+        title: format!(
+            "Training loss when the batch grows by a factor of four, learning rate {}",
+            rate.learning_rate
+        ),
+        description: format!("Mean over {seeds} seeds with its standard error; {POINT} samples per point."),
         x: Axis::new("samples since the change", ""),
         y: Axis::new("training loss", ""),
         marks,
     }
 }
 
-/// The noise of an update, measured and in closed form.
+/// Returns a chart of the noise of an update, measured and in closed form.
 pub fn noise(policies: &[(Policy, (Noise, Noise))], learning_rate: f64) -> Chart {
     let line = |policy: Policy, kind, points: &Noise, dashed| Mark::Line {
         name: format!("{}, {kind}", policy.name()),
         points: points.clone(),
         dashed,
     };
-    // First what was measured: a policy has the colour that it has among the losses.
+    // Measured lines come first, so that policies have the same colours as in the chart of losses.
     let measured = policies.iter().map(|(policy, (measured, _))| line(*policy, "measured", measured, false));
     let formula = policies.iter().map(|(policy, (_, formula))| line(*policy, "closed form", formula, true));
     Chart {
         title: format!("Noise of an update, learning rate {learning_rate}, momentum {MOMENTUM}"),
-        description: "Variance over replicas that saw other samples, over that of before the change.".into(),
+        description: "Variance over replicas that train on different samples, relative to the variance before the change.".into(),
         x: Axis::new("iterations since the change", ""),
-        y: Axis::new("times the noise before", "").from_zero(),
+        y: Axis::new("noise relative to before", "").from_zero(),
         marks: measured.chain(formula).collect(),
     }
 }
 
-/// Where the ramp's loss is lower soon after the change, and where it is not.
+/// Lists the learning rates at which the ramp's loss is lower after the change, higher, or not different.
 pub fn summary(rates: &[Rate]) -> String {
     let verdict = |rate: &Rate| {
         Estimate::difference(&rate.first(Policy::Ramp), &rate.first(Policy::Jump))
-            .map_or("not compared, as runs diverged", Estimate::verdict)
+            .map_or("not compared because runs diverged", Estimate::verdict)
     };
     let mut found: Vec<(&str, Vec<String>)> = Vec::new();
     for rate in rates {
@@ -126,26 +129,27 @@ pub fn summary(rates: &[Rate]) -> String {
     }
     let parts: Vec<String> =
         found.iter().map(|(verdict, rates)| format!("{verdict} at {}", rates.join(", "))).collect();
-    format!("Ramp against jump, training loss of the first {WINDOW} samples: {}.", parts.join("; "))
+    format!("Ramp compared with jump, training loss of the first {WINDOW} samples: {}.", parts.join("; "))
 }
 
-/// The whole page.
+/// Returns the page.
 pub fn report(rates: &[Rate], charts: Vec<Chart>, length: Length, seeds: u64) -> Report {
     let table = Table {
         title: "Learning rates".into(),
         description: format!(
-            "Mean training loss and its standard error over {seeds} seeds: of the {WINDOW} samples before the change, and under \
-             each policy of the first {WINDOW} after it. Then the ramp's loss less the jump's, seed by seed: of those first samples, of the last \
-             {WINDOW}, and held out at the end; \"no difference\" is within two standard errors."
+            "Mean training loss and its standard error over {seeds} seeds: over the last {WINDOW} samples before the change, \
+                         and over the first {WINDOW} samples after it, by policy. Then the mean difference of ramp and jump by seed: over \
+                         these first samples, over the last {WINDOW} samples, and on held-out samples at the end. \"No difference\" \
+                         means within two standard errors."
         ),
         columns: COLUMNS.map(String::from).to_vec(),
         rows: rates.iter().map(|rate| row(rate).map(Into::into).to_vec()).collect(),
     };
     Report {
-        title: "When the batch grows: jump or ramp".into(),
+        title: "Learning rate for a growing batch: jump or ramp".into(),
         subtitle: format!(
-            "{seeds} seeds, {} iterations with {SMALL} samples, then {} with {LARGE}; momentum {MOMENTUM}; generated task, no sample \
-             twice",
+            "{seeds} seeds, {} iterations with {SMALL} samples, then {} with {LARGE}; momentum {MOMENTUM}; generated task, each \
+                         sample used once",
             length.before, length.after
         ),
         sections: vec![
@@ -153,19 +157,20 @@ pub fn report(rates: &[Rate], charts: Vec<Chart>, length: Length, seeds: u64) ->
             Section::Charts(charts),
             Section::Table(table),
             Section::Text {
-                heading: "How it was done".into(),
+                heading: "Method".into(),
                 paragraphs: vec![
-                    "Each seed trains up to the change once; every policy goes on from that very state (parameters, \
-                     momentum, place in the data). Multipliers come from the service's own controller. \"Nobody joins\" goes on with the small batch \
-                     and is compared at equal samples, not at equal iterations."
+                    "Each seed trains once up to the change. Every policy continues from the same state (parameters, momentum, \
+                                         position in the data). The multipliers come from the controller of the service. \"No worker joins\" \
+                                         continues with the small batch and is compared at equal samples, not at equal iterations."
                         .into(),
-                    "Where the rate is small, progress is what counts, and a ramp holds it up. Where it is large, the noise of the updates is what \
-                     counts: a jump multiplies it, and a rate that stays while the batch grows lowers the loss as lowering the rate would."
+                    "At small learning rates, the speed of progress decides, and a ramp slows it down. At large learning rates, \
+                                         the noise of the updates decides. A jump multiplies the noise. An unchanged learning rate with a larger \
+                                         batch lowers the loss in the same way as a lower learning rate."
                         .into(),
-                    "The noise is measured on replicas of one run that train on samples in other orders since 60 iterations before the change: the \
-                     variance of their updates, summed over parameters. The closed form knows nothing of the loss: it \
-                     takes the noise of a sample's gradient as the same throughout, and at 0 \
-                     the velocity as that of before, where the measured one has a gradient of the large batch in it."
+                    "The noise is measured on replicas of one run that train on samples in different orders from 60 iterations \
+                                         before the change: the variance of their updates, summed over parameters. The closed form does not use the \
+                                         loss: it assumes constant noise of a sample's gradient. At iteration 0 it uses the velocity before the \
+                                         change, while the measured velocity already includes one gradient of the large batch."
                         .into(),
                 ],
             },

@@ -1,4 +1,4 @@
-//! One training run that can be forked where the batch grows.
+//! A training run that can be forked at the change of the batch.
 
 use evenstep_core::learning_rate::{Controller, LearningRateError, RampLength, Rule};
 use evenstep_trainer::data::Cursor;
@@ -14,16 +14,16 @@ pub const LARGE: u64 = 8 * 32;
 pub const MOMENTUM: f64 = 0.9;
 const HIDDEN: [i64; 1] = [64];
 
-/// What happens where the workers join.
+/// The policies for the learning rate when workers join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// They do not: the batch stays.
+    /// No worker joins: the batch and the learning rate do not change.
     Undisturbed,
-    /// The learning rate stays.
+    /// The batch grows, and the learning rate does not change.
     Unchanged,
-    /// It grows with the batch at once.
+    /// The learning rate grows with the batch at once.
     Jump,
-    /// It grows with the batch in the ramp of Dynamic SGD.
+    /// The learning rate grows with the batch in the ramp of Dynamic SGD.
     Ramp,
 }
 
@@ -32,7 +32,7 @@ impl Policy {
 
     pub fn name(self) -> &'static str {
         match self {
-            Self::Undisturbed => "nobody joins",
+            Self::Undisturbed => "no worker joins",
             Self::Unchanged => "rate unchanged",
             Self::Jump => "jump",
             Self::Ramp => "ramp",
@@ -47,12 +47,12 @@ impl Policy {
         }
     }
 
-    /// The global batch after the change.
+    /// Returns the global batch after the change.
     pub fn batch(self) -> u64 {
         if self == Self::Undisturbed { SMALL } else { LARGE }
     }
 
-    /// A controller that has followed the small batch up to the change.
+    /// Returns a controller in its state before the change, with the small batch.
     pub fn controller(self, change: u64) -> Result<Controller, LearningRateError> {
         let mut controller = Controller::new(self.rule(), SMALL)?;
         controller.instruct(change - 1, SMALL)?;
@@ -60,7 +60,7 @@ impl Policy {
     }
 }
 
-/// A model on its way.
+/// A model in training, with its data, optimizer state and position in the data.
 pub struct Training<'a> {
     data: &'a DataSet,
     seed: u64,
@@ -70,14 +70,14 @@ pub struct Training<'a> {
 }
 
 impl<'a> Training<'a> {
-    /// The seed draws the model and the order of the samples.
+    /// Creates a model and an order of the samples from the seed.
     pub fn new(data: &'a DataSet, seed: u64) -> Self {
         let model = draw(data, seed);
         let sgd = Sgd::new(&model.parameters(), MOMENTUM, MomentumForm::Outside);
         Self { data, seed, model, sgd, cursor: Cursor::new(seed, data.train.len()) }
     }
 
-    /// Another run from here on, over the same samples.
+    /// Returns a copy of the run in its current state, with the same order of samples.
     pub fn fork(&self) -> Self {
         let model = draw(self.data, self.seed);
         let mut sgd = Sgd::new(&model.parameters(), MOMENTUM, MomentumForm::Outside);
@@ -90,12 +90,12 @@ impl<'a> Training<'a> {
         Self { data: self.data, seed: self.seed, model, sgd, cursor: self.cursor.clone() }
     }
 
-    /// The same with samples in an order of its own.
+    /// Returns the run with another order of samples.
     pub fn reordered(self, seed: u64) -> Self {
         Self { cursor: Cursor::new(seed, self.data.train.len()), ..self }
     }
 
-    /// One iteration; the mean loss of its samples before the update.
+    /// Trains for one iteration. Returns the mean loss of its samples before the update.
     pub fn step(&mut self, global_batch: u64, learning_rate: f64) -> f64 {
         let size = self.cursor.size(global_batch, 0);
         let batch = self.gather(size);
@@ -108,12 +108,12 @@ impl<'a> Training<'a> {
         loss.double_value(&[]) / size as f64
     }
 
-    /// What the last update moved the parameters by, for each unit of learning rate.
+    /// Returns the velocity: the last change of the parameters per unit of learning rate.
     pub fn velocity(&self) -> &Tensor {
         self.sgd.velocity()
     }
 
-    /// The mean loss over samples that are never trained on.
+    /// Returns the mean loss on the held-out samples.
     pub fn held_out(&self) -> f64 {
         let held_out = &self.data.held_out;
         evaluate(&self.model, &held_out.head(held_out.len() as i64, Kind::Float, Device::Cpu))

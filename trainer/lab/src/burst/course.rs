@@ -1,4 +1,4 @@
-//! Iterations one after another.
+//! Training with a burst-parallel plan.
 
 use anyhow::{Context, Result};
 
@@ -7,14 +7,15 @@ use crate::dataset::DataSet;
 use crate::task::TaskArgs;
 use evenstep_trainer::data::Cursor;
 
-/// Iterations before what is measured: memory is then as it will be.
+/// Number of iterations before the measurement, in which memory is allocated.
 pub const WARM_UP: usize = 5;
 
-/// Trains for so many iterations, all ranks alike, and `each` is called after every one. A plan is for whole batches: the ragged end of
-/// an epoch is left out.
+/// Trains for a number of iterations, the same on all ranks, and calls `each` after every iteration.
+///
+/// A plan requires whole batches, so the incomplete batch at the end of an epoch is skipped.
 ///
 /// # Errors
-/// A rank is gone or stalls past the timeout.
+/// Fails if a rank is lost or stalls for longer than the timeout.
 pub fn train(
     executor: &mut Executor,
     data: &DataSet,
@@ -25,7 +26,7 @@ pub fn train(
     let global_batch = executor.global_batch();
     let mut cursor = Cursor::new(task.step.seed, data.train.len());
     let mut done = Vec::with_capacity(iterations);
-    executor.world().barrier().context("waiting for the others to be ready")?;
+    executor.world().barrier().context("waiting for the other workers to be ready")?;
     for number in 0..iterations {
         let left = cursor.size(global_batch, 0);
         if left < global_batch {

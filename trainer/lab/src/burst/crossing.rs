@@ -1,37 +1,42 @@
-//! Who has which samples at each layer, and which of them move where that changes.
+//! The distribution of the samples over ranks at each layer, and the moves between two distributions.
 //!
-//! A rank that keeps samples keeps those that it had first; what is too many goes, in rank order, to the ranks that have too
-//! few. So nothing moves that could stay, and a rank sends or receives just the difference of its shares: the bytes that plans count.
+//! A rank keeps the first of its samples. Its surplus samples move, in rank order, to the ranks that have too
+//! few. A rank therefore sends or receives only the difference of its shares, which is the number of bytes
+//! that plans count.
 
 use evenstep_core::gate::Kind;
 
-/// The samples of each rank, as places in the iteration's batch, in the order in which the rank holds them.
+/// The samples of each rank, as positions in the iteration's batch, in the order in which the rank stores
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout(Vec<Vec<i64>>);
 
-/// Samples that one rank hands to another.
+/// Samples that one rank sends to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
-    /// Who has them.
+    /// The sending rank.
     pub from: usize,
-    /// Who needs them.
+    /// The receiving rank.
     pub to: usize,
-    /// How many.
+    /// Number of samples.
     pub samples: i64,
 }
 
-/// What moves between two layouts. Each rank only sends, or only receives, or neither: moves made one by one in this order never
-/// wait for each other in a circle.
+/// The moves between two layouts.
+///
+/// Each rank only sends, only receives, or does neither. Executing the moves one after another in this order
+/// therefore cannot deadlock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Crossing {
-    /// By rank: the first so many of its samples stay.
+    /// Number of samples that each rank keeps, by rank: the first of its samples.
     pub kept: Vec<i64>,
-    /// A rank's samples behind those that it keeps go, and come, in this order.
+    /// Moves in order. They take a rank's samples after the kept ones, and append received samples there.
     pub moves: Vec<Move>,
 }
 
 impl Layout {
-    /// These shares, one rank behind the other; `world_size` is at least their number.
+    /// Returns the layout that assigns these shares to consecutive ranks. `world_size` must be at least
+    /// the number of shares.
     pub fn first(shares: &[u64], world_size: usize) -> Self {
         let mut next = 0;
         let mut ranks: Vec<Vec<i64>> = shares
@@ -46,7 +51,7 @@ impl Layout {
         Self(ranks)
     }
 
-    /// The layout with these shares that the least samples move to.
+    /// Returns the layout with these shares that needs the fewest moved samples, and the moves.
     pub fn next(&self, shares: &[u64]) -> (Self, Crossing) {
         let has = |rank: usize| shares.get(rank).map_or(0, |&share| share as usize);
         let mut ranks = self.0.clone();
@@ -71,26 +76,26 @@ impl Layout {
         (Self(ranks), Crossing { kept, moves })
     }
 
-    /// The samples of a rank.
+    /// Returns the samples of a rank.
     pub fn of(&self, rank: usize) -> &[i64] {
         self.0.get(rank).map_or(&[], Vec::as_slice)
     }
 }
 
 impl Crossing {
-    /// The way back: what was sent is received.
+    /// Returns the reverse moves: each sent sample is received.
     #[must_use]
     pub fn back(&self) -> Self {
         let back = |&Move { from, to, samples }: &Move| Move { from: to, to: from, samples };
         Self { kept: self.kept.clone(), moves: self.moves.iter().map(back).collect() }
     }
 
-    /// What it is for a rank, to whoever looks on: one that receives waits for others.
+    /// Returns the kind of tasklet that the moves are for a rank: a rank that receives waits for others.
     pub fn kind(&self, rank: usize) -> Kind {
         if self.moves.iter().any(|step| step.to == rank) { Kind::Receive } else { Kind::Compute }
     }
 
-    /// Whether this rank sends or receives anything.
+    /// Returns whether this rank sends or receives samples.
     pub fn concerns(&self, rank: usize) -> bool {
         self.moves.iter().any(|step| step.from == rank || step.to == rank)
     }
@@ -147,7 +152,7 @@ mod tests {
                     let (sent, received) = (sum(&|step| step.from), sum(&|step| step.to));
                     prop_assert_eq!(sent, had.len().saturating_sub(has.len()) as i64);
                     prop_assert_eq!(received, has.len().saturating_sub(had.len()) as i64);
-                    // Moves say what the layouts say.
+                    // The moves lead from the first layout to the second.
                     let kept = crossing.kept[rank] as usize;
                     let mut held = had[..kept].to_vec();
                     for (at, step) in crossing.moves.iter().enumerate().filter(|(_, step)| step.to == rank) {

@@ -1,4 +1,4 @@
-//! Moving the rows of a tensor between ranks, and summing tensors over them.
+//! Moves rows of a tensor between ranks, and sums tensors over ranks.
 
 use evenstep_c10d::{Group, Result};
 use tch::Tensor;
@@ -6,10 +6,11 @@ use tch::Tensor;
 use super::crossing::Crossing;
 use evenstep_trainer::model::reduce_device;
 
-/// This rank's rows behind a crossing: those that it keeps, then those that it receives. `held` are the rows that it had.
+/// Moves the rows `held` of this rank, and returns its rows after the moves: the kept rows, then the received
+/// rows.
 ///
 /// # Errors
-/// A rank is gone or stalls past the timeout.
+/// Fails if a rank is lost or stalls for longer than the timeout.
 pub fn cross(group: &Group, crossing: &Crossing, held: &Tensor) -> Result<Tensor> {
     let rank = group.rank();
     if !crossing.concerns(rank) {
@@ -36,10 +37,10 @@ pub fn cross(group: &Group, crossing: &Crossing, held: &Tensor) -> Result<Tensor
     Ok(if parts.len() == 1 { parts.swap_remove(0) } else { Tensor::cat(&parts, 0) })
 }
 
-/// The sum of the group's tensors.
+/// Returns the sum of the tensors of all ranks in the group.
 ///
 /// # Errors
-/// A rank is gone or stalls past the timeout.
+/// Fails if a rank is lost or stalls for longer than the timeout.
 pub fn sum(group: &Group, tensor: &Tensor) -> Result<Tensor> {
     let mut summed = tensor.to_device(reduce_device(tensor.device()));
     group.all_reduce_sum(&mut summed)?;

@@ -1,4 +1,4 @@
-//! One rank's part of a burst-parallel training.
+//! One rank's part of burst-parallel training.
 
 use std::collections::BTreeMap;
 
@@ -16,52 +16,54 @@ use crate::background::Observer;
 use crate::dataset::Split;
 use crate::network::Network;
 
-/// The layers of a network, as far as this rank runs them, and its groups.
+/// The layers of a network that this rank runs, and its groups.
 #[derive(Debug)]
 pub struct Executor {
     seats: Vec<Seat>,
-    /// Which samples of the batch this rank has at the first layer, and at the last.
+    /// Positions in the batch of this rank's samples at the first layer, and at the last.
     ends: [Vec<i64>; 2],
     global_batch: u64,
     kind: tch::Kind,
     device: Device,
-    /// All ranks: activations move over it.
+    /// The group of all ranks, which moves activations.
     world: Group,
-    /// The first so many ranks, where this one is among them: gradients are summed over them.
+    /// Groups of the first n ranks, by n, if this rank is in them; they sum gradients.
     firsts: BTreeMap<usize, Group>,
 }
 
-/// A layer as this rank sees it.
+/// A layer and the moves of its activations, as seen by this rank.
 #[derive(Debug)]
 struct Seat {
     name: String,
-    /// It runs on the first so many ranks.
+    /// Number of ranks, counted from 0, that run the layer.
     gpus: usize,
-    /// Into it, from the layer before; nothing at the first.
+    /// Moves of the activations from the layer before; empty at the first layer.
     into: Crossing,
-    /// Out of it, the same way back.
+    /// Moves of the gradients of these activations, in reverse.
     back: Crossing,
-    /// The shape of one of its outputs.
+    /// Shape of one output sample.
     shape: Vec<i64>,
-    /// The layer itself, where this rank runs it.
+    /// The layer, if this rank runs it.
     stage: Option<Stage>,
 }
 
-/// What an iteration gave, on this rank.
+/// The result of an iteration on this rank.
 #[derive(Debug)]
 pub struct Iteration {
-    /// Its part of the mean loss over the global batch: the sum over all ranks is the loss.
+    /// This rank's part of the mean loss over the global batch. The sum over all ranks is the loss.
     pub loss: f64,
-    /// What it did when.
+    /// Times of all phases.
     pub moments: Vec<Moment>,
 }
 
 impl Executor {
-    /// Prepares to run a plan that was [checked](Plan::check) for this model and the ranks of `world`. Of the model it keeps the layers
-    /// that run here. `join` makes the group of the first so many ranks; the ranks of each call it in the same order.
+    /// Prepares to run a plan that was [checked](Plan::check) for this model and the ranks of `world`.
+    ///
+    /// Keeps only the layers that run on this rank. `join` creates the group of the first n ranks. All
+    /// ranks of a group call it in the same order.
     ///
     /// # Errors
-    /// A group cannot be joined.
+    /// Fails if a group cannot be joined.
     pub fn new(
         plan: &Plan,
         model: Network,
@@ -95,18 +97,20 @@ impl Executor {
         Ok(Self { seats, ends, global_batch: plan.global_batch, kind, device, world, firsts })
     }
 
-    /// One iteration over the samples with these indices, as many as the plan's global batch; all ranks call it with the same.
+    /// Runs one iteration over the samples with these indices. Their number is the plan's global batch,
+    /// and they are the same on all ranks.
     ///
     /// # Errors
-    /// A rank is gone or stalls past the timeout.
+    /// Fails if a rank is lost or stalls for longer than the timeout.
     pub fn iterate(&mut self, data: &Split, batch: &[i64], learning_rate: f64) -> Result<Iteration> {
         self.iterate_before(data, batch, learning_rate, &mut ())
     }
 
-    /// The same, with somebody who looks on: each stretch of compute, each receive and each sum is a tasklet.
+    /// Runs one iteration like [`iterate`](Self::iterate) and reports its tasklets to `observer`. Each
+    /// period of compute, each receive and each sum is a tasklet.
     ///
     /// # Errors
-    /// A rank is gone or stalls past the timeout.
+    /// Fails if a rank is lost or stalls for longer than the timeout.
     pub fn iterate_before(
         &mut self,
         data: &Split,
@@ -122,7 +126,7 @@ impl Executor {
         });
         watch.did(0, Phase::Load);
 
-        // What each layer read and made is kept for the way back.
+        // Inputs and outputs of each layer are kept for the backward pass.
         let mut held = first.inputs;
         let mut passed = Vec::with_capacity(self.seats.len());
         for (number, seat) in self.seats.iter().enumerate() {
@@ -137,7 +141,7 @@ impl Executor {
             watch.did(number, Phase::Forward);
         }
 
-        // The loss belongs to the last layer.
+        // The loss counts as part of the last layer.
         watch.begins(Kind::Compute);
         let (loss, mut gradient) = loss(&held, &last.targets, self.global_batch);
         watch.did(self.seats.len().saturating_sub(1), Phase::Backward);
@@ -165,24 +169,25 @@ impl Executor {
         Ok(Iteration { loss: loss.double_value(&[]), moments: watch.end() })
     }
 
-    /// The parameters of the layers that run on this rank, layer by layer: on rank 0 those of the whole network.
+    /// Returns the parameters of the layers that run on this rank, layer by layer. Rank 0 has all layers
+    /// of the network.
     pub fn parameters(&self) -> Vec<&Tensor> {
         self.seats.iter().filter_map(|seat| seat.stage.as_ref()).flat_map(Stage::parameters).collect()
     }
 
-    /// Samples of an iteration.
+    /// Returns the number of samples per iteration.
     pub fn global_batch(&self) -> u64 {
         self.global_batch
     }
 
-    /// All ranks.
+    /// Returns the group of all ranks.
     pub fn world(&self) -> &Group {
         &self.world
     }
 }
 
 impl Seat {
-    /// The outputs for the samples that this rank has, which may be none.
+    /// Returns the outputs for the samples of this rank, which may have none.
     fn forward(&self, inputs: &Tensor) -> Tensor {
         match &self.stage {
             Some(stage) if rows(inputs) > 0 => stage.forward(inputs),
@@ -190,7 +195,8 @@ impl Seat {
         }
     }
 
-    /// The gradient of the parameters, where they are this rank's, and that of the inputs.
+    /// Returns the gradient of the parameters, if this rank runs the layer, and the gradient of the
+    /// inputs.
     fn backward(&self, inputs: &Tensor, outputs: &Tensor, gradient: &Tensor) -> (Option<Tensor>, Tensor) {
         match &self.stage {
             Some(stage) if rows(inputs) > 0 => {

@@ -1,34 +1,34 @@
-//! How long the layers of many iterations took.
+//! Layer times over many iterations.
 
 use super::watch::{Moment, Phase};
 use evenstep_trainer::progress::statistics::quantile;
 
-/// What a layer took on one rank, in microseconds.
+/// The times of a layer on one rank, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
 pub struct LayerTimes {
-    /// Its activations' way in, and that of their gradients back.
+    /// Time of moving its activations in, and their gradients back.
     pub transfer_us: f64,
-    /// Its forward; of the first layer with reading its samples.
+    /// Forward time; for the first layer including reading the samples.
     pub forward_us: f64,
-    /// Its backward and its step.
+    /// Time of backward and optimizer step.
     pub backward_us: f64,
-    /// The sum of its gradient.
+    /// Time of summing its gradient.
     pub sum_us: f64,
 }
 
 impl LayerTimes {
-    /// Together.
+    /// Returns the total time.
     pub fn all_us(&self) -> f64 {
         self.transfer_us + self.compute_us() + self.sum_us
     }
 
-    /// Forward, backward and step.
+    /// Returns the time of forward, backward and step.
     pub fn compute_us(&self) -> f64 {
         self.forward_us + self.backward_us
     }
 }
 
-/// One iteration's times of each layer.
+/// Returns the times of each layer in one iteration.
 pub fn by_layer(moments: &[Moment], layers: usize) -> Vec<LayerTimes> {
     let mut times = vec![LayerTimes::default(); layers];
     for moment in moments {
@@ -44,8 +44,11 @@ pub fn by_layer(moments: &[Moment], layers: usize) -> Vec<LayerTimes> {
     times
 }
 
-/// Means over the iterations of middle length: half of them, as many longer ones left out as shorter ones. Medians of each figure for
-/// itself would not add up to the median iteration: where each layer is late now and then, most iterations have one that is.
+/// Returns the means over the middle half of the iterations, ordered by length: the shortest and the longest
+/// quarter are left out.
+///
+/// Medians of each value separately would not add up to the median iteration. If each layer is occasionally
+/// late, most iterations have a late layer.
 pub fn middle(iterations: &[Vec<LayerTimes>]) -> Vec<LayerTimes> {
     let length = |times: &Vec<LayerTimes>| times.iter().map(LayerTimes::all_us).sum::<f64>();
     let mut by_length: Vec<_> = iterations.iter().map(|times| (length(times), times)).collect();
@@ -67,7 +70,7 @@ pub fn middle(iterations: &[Vec<LayerTimes>]) -> Vec<LayerTimes> {
         .collect()
 }
 
-/// The middle one; of none 0.
+/// Returns the median; 0 without values.
 pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5).unwrap_or(0.0)
 }
@@ -97,13 +100,13 @@ mod tests {
             by_layer(&moments, 2)
         };
         let rounded = |us: f64| (us * 10.0).round() / 10.0;
-        // Of four the shortest and the longest are left out.
+        // Of four iterations, the shortest and the longest are left out.
         let times = middle(&[iteration(2.0), iteration(0.5), iteration(3.0), iteration(9.0)]);
         let told = times.iter().map(|t| [t.transfer_us, t.forward_us, t.backward_us, t.sum_us].map(rounded));
         assert_eq!(told.collect::<Vec<_>>(), [[0.0, 3500.0, 2500.0, 5000.0], [4000.0, 0.0, 0.0, 0.0]]);
         assert_eq!(rounded(times[0].all_us()), 11_000.0);
         let one = iteration(1.0);
-        assert_eq!(middle(std::slice::from_ref(&one)), one, "one is its own middle");
+        assert_eq!(middle(std::slice::from_ref(&one)), one, "a single iteration is its own mean");
         assert_eq!(middle(&[]), []);
     }
 }

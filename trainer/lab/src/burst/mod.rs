@@ -1,15 +1,20 @@
-//! Running burst-parallel plans: each layer of the network on just as many ranks as the plan gives it.
+//! Runs burst-parallel plans, in which each layer of the network has its own number of ranks.
 //!
-//! A layer on n ranks runs on ranks 0..n, so groups are prefixes and rank 0 has all layers. An iteration goes forward layer by
-//! layer; where the shares of the samples change, activations move between ranks (`crossing`), and their gradients move back the
-//! same way. Then, layer by layer from the last one, its ranks sum its gradient and step its parameters. Nothing overlaps, as in
-//! the plan's own arithmetic: an iteration takes what its layers take together.
+//! A layer on n ranks runs on ranks 0..n, so groups are prefixes and rank 0 runs all layers. An iteration has
+//! these phases:
 //!
-//! - `plan`: what was planned, and whether it is for this model and these ranks
-//! - `crossing`: which samples move between which ranks; `exchange` moves them
-//! - `stage`: a layer where it runs; `executor`: one iteration, whole
-//! - `watch`: when what happened; `measured` what of it took how long, `timeline` what all ranks did when
-//! - `course`: iterations one after another; `run`: the command; `result` and `page` tell what came of it
+//! 1. Forward, layer by layer. If the shares of the samples change, activations move between ranks
+//!    (`crossing`).
+//! 2. Backward, layer by layer from the last one. The gradients of activations move back in reverse. The
+//!    ranks of a layer sum its gradient and update its parameters.
+//!
+//! Nothing overlaps, as the plan assumes: the time of an iteration is the sum of the times of its layers.
+//!
+//! - `plan`: the plan, and the checks that it fits the model and the ranks
+//! - `crossing`: the samples that move between ranks; `exchange` moves them
+//! - `stage`: a layer on a rank that runs it; `executor`: a whole iteration
+//! - `watch`: the times of the phases; `measured`: durations by layer; `timeline`: the times of all ranks
+//! - `course`: the training loop; `run`: the command; `result` and `page`: the results
 
 pub(crate) mod course;
 mod crossing;

@@ -1,4 +1,4 @@
-//! The page of a run: the timeline as planned, as measured, and one iteration as it ran.
+//! The HTML page of a run: the planned and the measured timeline, and the timeline of one iteration.
 
 use evenstep_report::text::seconds;
 use evenstep_report::{Axis, Cell, Chart, Figure, Mark, Report, Section, Span, Table};
@@ -9,12 +9,12 @@ use super::result::Measured;
 use super::timeline::Timeline;
 use super::watch::{Moment, Phase};
 
-/// The whole page.
+/// Returns the page.
 pub fn report(measured: &Measured, plan: &Plan, timeline: &Timeline) -> Report {
     let median = format!("median of {} iterations", measured.iterations);
     let percent = format!("{:+.1} %", (measured.ratio - 1.0) * 100.0);
     Report {
-        title: "A burst-parallel plan, and how it ran".into(),
+        title: "Burst-parallel plan: prediction and measurement".into(),
         subtitle: format!(
             "evenstep-trainer {}: {}, global batch {}, {} GPUs on {} workers",
             env!("CARGO_PKG_VERSION"),
@@ -25,13 +25,9 @@ pub fn report(measured: &Measured, plan: &Plan, timeline: &Timeline) -> Report {
         ),
         sections: vec![
             Section::Figures(vec![
-                Figure::new(
-                    "iteration, planned",
-                    seconds(measured.planned_us / 1e6),
-                    "the sum of its layers",
-                ),
+                Figure::new("iteration, planned", seconds(measured.planned_us / 1e6), "sum of its layers"),
                 Figure::new("iteration, measured", seconds(measured.iteration_us / 1e6), median),
-                Figure::new("off the plan", percent, "measured over planned"),
+                Figure::new("deviation from the plan", percent, "measured over planned"),
             ]),
             Section::Charts(vec![folded(measured, plan)]),
             Section::Charts(vec![as_it_ran(plan, timeline)]),
@@ -40,12 +36,12 @@ pub fn report(measured: &Measured, plan: &Plan, timeline: &Timeline) -> Report {
     }
 }
 
-/// Each layer's time as one block, planned above measured.
+/// Returns a chart with one block per layer and rank, planned above measured.
 fn folded(measured: &Measured, plan: &Plan) -> Chart {
     let (mut planned_us, mut measured_us) = (0.0, 0.0);
     let mut marks = Vec::new();
     let mut idle = Vec::new();
-    // The first span of a lane decides its place: rank by rank, planned above measured.
+    // The first span of a lane determines its position: rank by rank, planned above measured.
     for (layer, planned) in measured.layers.iter().zip(&plan.layers) {
         let mut spans = Vec::new();
         let ends = [(planned_us, planned.all_us()), (measured_us, layer.measured_us)];
@@ -69,8 +65,9 @@ fn folded(measured: &Measured, plan: &Plan) -> Chart {
     marks.push(Mark::Spans { name: "idle".into(), idle: true, spans: idle });
     Chart {
         title: "Planned and measured".into(),
-        description: "Each block is a layer on a rank: transfers, forward, backward, gradient sum and step together, as plans count \
-            them. Measured are means over the iterations of middle length, on rank 0, which runs all layers; a layer begins on all of its ranks when the one before ended."
+        description: "Each block is a layer on a rank: the sum of transfers, forward, backward, gradient sum and step, as in \
+                    plans. Measured times are means over the middle half of the iterations by length, on rank 0, which runs all \
+                    layers. A layer begins on all of its ranks when the one before ends."
             .into(),
         x: Axis::new("time since the iteration began", "ms").from_zero(),
         y: Axis::new("rank", ""),
@@ -78,7 +75,7 @@ fn folded(measured: &Measured, plan: &Plan) -> Chart {
     }
 }
 
-/// The middle iteration, phase by phase.
+/// Returns a chart of the phases of the median iteration.
 fn as_it_ran(plan: &Plan, Timeline(ranks): &Timeline) -> Chart {
     let name = |layer: usize| plan.layers.get(layer).map_or("", |layer| layer.name.as_str());
     let kinds = [
@@ -114,9 +111,9 @@ fn as_it_ran(plan: &Plan, Timeline(ranks): &Timeline) -> Chart {
         .collect();
     marks.push(Mark::Spans { name: "waiting for others".into(), idle: true, spans: idle });
     Chart {
-        title: "One iteration as it ran".into(),
-        description: "The middle one, forward through the layers and backward again. Times of ranks on different machines have no \
-            common clock: then only those of one rank can be compared."
+        title: "Timeline of one iteration".into(),
+        description: "The median iteration, forward through the layers and backward again. Machines have no common clock: with \
+                    several machines, compare only times of the same rank."
             .into(),
         x: Axis::new("time since the iteration began", "ms").from_zero(),
         y: Axis::new("rank", ""),
@@ -124,7 +121,8 @@ fn as_it_ran(plan: &Plan, Timeline(ranks): &Timeline) -> Chart {
     }
 }
 
-/// When something that ranks do together began: the last of those who take part came then, and until then this one waited.
+/// Returns the time at which a collective operation began, which is when its last rank arrived. Before that
+/// time, this rank waited.
 fn met_s(ranks: &[Vec<Moment>], rank: usize, moment: &Moment) -> f64 {
     if !matches!(moment.phase, Phase::Arrive | Phase::Return | Phase::Sum) {
         return moment.from_s;
@@ -147,7 +145,7 @@ fn table(measured: &Measured) -> Table {
     };
     Table::new(
         "Layers",
-        "On rank 0; what it waits for others is in transfers and sums.",
+        "On rank 0; transfers and sums include its waits for other ranks.",
         &["layer", "GPUs", "planned", "measured", "ratio", "transfer", "forward", "backward and step", "sum"],
         measured.layers.iter().map(row).collect(),
     )

@@ -1,4 +1,5 @@
-//! A plan as `evenstep-predictor plan --json` writes it, and the rules that make it one for this model and these ranks.
+//! Plans as written by `evenstep-predictor plan --json`, and the checks that a plan fits the model and the
+//! ranks.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,43 +11,43 @@ use serde::Deserialize;
 use crate::network::Layer;
 use evenstep_trainer::plan::GLOBAL_BATCH_MAX;
 
-/// The longest plan that is read, in bytes.
+/// Maximum size of a plan, in bytes.
 const BYTES_MAX: u64 = 64 << 20;
-/// The most GPUs of a plan that is run.
+/// Maximum number of GPUs of a plan.
 pub const GPUS_MAX: usize = 1024;
 
-/// What each layer runs on. Times are in microseconds, and only there to be compared with what is measured.
+/// A burst-parallel plan. Its times are in microseconds and only serve the comparison with the measurement.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Plan {
-    /// GPUs that it was made for.
+    /// Number of GPUs.
     pub gpus: usize,
-    /// Samples of an iteration.
+    /// Samples per iteration.
     pub global_batch: u64,
-    /// An iteration.
+    /// Predicted time of an iteration.
     pub iteration_us: f64,
-    /// In the order in which they run.
+    /// Layers in the order in which they run.
     pub layers: Vec<PlannedLayer>,
 }
 
 /// One layer of a plan.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct PlannedLayer {
-    /// As the model calls it.
+    /// Name of the layer in the model.
     pub name: String,
-    /// It runs on the ranks `0..gpus`.
+    /// Number of GPUs; the layer runs on ranks `0..gpus`.
     pub gpus: usize,
-    /// How many samples each of them has.
+    /// Number of samples of each of these ranks.
     pub samples: Vec<u64>,
-    /// When it begins.
+    /// Start time in the iteration.
     #[serde(default)]
     pub start_us: f64,
-    /// Bringing its inputs to its ranks, and their gradients back.
+    /// Time of moving its inputs to its ranks, and their gradients back.
     #[serde(default)]
     pub transfer_us: f64,
-    /// Forward, backward and step; with the gradient sum where that is not told apart.
+    /// Time of forward, backward and step. Includes the gradient sum if `sync_us` is absent.
     #[serde(default)]
     pub compute_us: f64,
-    /// Summing its gradient.
+    /// Time of summing its gradient.
     #[serde(default)]
     pub sync_us: Option<f64>,
 }
@@ -55,13 +56,13 @@ impl Plan {
     /// Reads a plan from a file.
     ///
     /// # Errors
-    /// The file cannot be read, is no plan, or breaks a rule of its own.
+    /// Fails if the file cannot be read, is not a plan, or violates a rule of plans.
     pub fn read(path: &Path) -> Result<Self> {
         let named = || format!("plan {}", path.display());
         let mut text = String::new();
         let file = File::open(path).with_context(named)?;
         file.take(BYTES_MAX + 1).read_to_string(&mut text).with_context(named)?;
-        ensure!(text.len() as u64 <= BYTES_MAX, "{}: must have at most {BYTES_MAX} bytes", named());
+        ensure!(text.len() as u64 <= BYTES_MAX, "{}: the file must have at most {BYTES_MAX} bytes", named());
         Self::parse(&text).with_context(named)
     }
 
@@ -79,8 +80,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// A plan without times that gives each of these layers so many GPUs, which share the samples evenly: of what is left over each of
-    /// the first has one.
+    /// Returns a plan without times that assigns a number of GPUs to each layer, with even shares. The
+    /// first GPUs get one of the remaining samples each.
     pub fn even(layers: &[Layer], gpus: &[usize], global_batch: u64) -> Self {
         let planned = layers.iter().zip(gpus).map(|(layer, &gpus)| {
             let (each, more) = (global_batch / gpus.max(1) as u64, global_batch % gpus.max(1) as u64);
@@ -98,24 +99,23 @@ impl Plan {
         Self { gpus: most, global_batch, iteration_us: 0.0, layers: planned.collect() }
     }
 
-    /// Whether it can be run by so many ranks on these layers.
+    /// Checks that `world_size` ranks can run the plan on these layers.
     ///
     /// # Errors
-    /// The first rule that it breaks.
+    /// Returns the first violated rule.
     pub fn check(&self, layers: &[Layer], world_size: usize) -> Result<()> {
         ensure!(
             self.gpus <= world_size,
-            "the plan is for {} GPUs and there are {world_size} workers: each GPU of a plan needs a worker",
+            "the plan requires {} workers, one per GPU, but the run has {world_size} workers; raise --workers",
             self.gpus
         );
         let planned: Vec<&str> = self.layers.iter().map(|layer| layer.name.as_str()).collect();
         let ours: Vec<&str> = layers.iter().map(Layer::name).collect();
         let differs = (0..planned.len().max(ours.len())).find(|&at| planned.get(at) != ours.get(at));
         if let Some(at) = differs {
-            let said = |layer: Option<&&str>| layer.map_or("nothing".to_owned(), |name| format!("{name:?}"));
+            let said = |layer: Option<&&str>| layer.map_or("no layer".to_owned(), |name| format!("{name:?}"));
             bail!(
-                "the plan is for another model: its layer {at} is {}, that of the model is {}; the layers must be the same, in \
-                 the same order",
+                "the plan is for another model: at layer {at} the plan has {}, but the model has {}; profile this model and plan again",
                 said(planned.get(at)),
                 said(ours.get(at))
             );
@@ -125,19 +125,23 @@ impl Plan {
 }
 
 impl PlannedLayer {
-    /// Transfers, compute and gradient sum.
+    /// Returns the total time of transfers, compute and gradient sum.
     pub fn all_us(&self) -> f64 {
         self.transfer_us + self.compute_us + self.sync_us.unwrap_or(0.0)
     }
 
     fn check(&self, gpus: usize, global_batch: u64) -> Result<()> {
-        ensure!((1..=gpus).contains(&self.gpus), "gpus {}: must be from 1 to the plan's {gpus}", self.gpus);
+        ensure!(
+            (1..=gpus).contains(&self.gpus),
+            "gpus {}: must be from 1 to {gpus}, the GPUs of the plan",
+            self.gpus
+        );
         let (parts, count) = (self.samples.len(), self.gpus);
-        ensure!(parts == count, "samples has {parts} entries: must have one for each of its {count} GPUs");
+        ensure!(parts == count, "samples has {parts} entries: must have one for each of the {count} GPUs");
         let sum = self.samples.iter().try_fold(0_u64, |sum, part| sum.checked_add(*part));
         ensure!(
             sum == Some(global_batch),
-            "samples {:?}: must sum up to the global batch of {global_batch}",
+            "samples {:?}: the sum must equal the global batch {global_batch}",
             self.samples
         );
         Ok(())

@@ -1,4 +1,4 @@
-//! What a run came to, beside its plan.
+//! The results of a run, compared with its plan.
 
 use std::fmt::Write;
 use std::io::{self, Write as _};
@@ -14,53 +14,54 @@ use super::plan::Plan;
 use super::timeline::Timeline;
 use evenstep_trainer::progress::statistics::quantile;
 
-/// Medians over the iterations of a run, on rank 0, which runs all layers.
+/// Statistics of the iterations of a run, measured on rank 0, which runs all layers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Measured {
-    /// The network, in words.
+    /// Description of the network.
     pub model: String,
-    /// Samples of an iteration.
+    /// Samples per iteration.
     pub global_batch: u64,
-    /// The plan's GPUs.
+    /// Number of GPUs of the plan.
     pub gpus: usize,
-    /// Processes that took part.
+    /// Number of worker processes.
     pub workers: usize,
-    /// How many iterations were measured.
+    /// Number of measured iterations.
     pub iterations: usize,
-    /// An iteration, from the end of the one before; samples are read in it.
+    /// Median duration of an iteration, from the end of the previous one, including reading the samples.
     pub iteration_us: f64,
-    /// The fastest and the slowest tenth end here.
+    /// 10th percentile of the durations.
     pub p10_us: f64,
-    /// As above.
+    /// 90th percentile of the durations.
     pub p90_us: f64,
-    /// An iteration as planned.
+    /// Planned duration of an iteration.
     pub planned_us: f64,
-    /// Measured over planned.
+    /// Ratio of the measured to the planned duration.
     pub ratio: f64,
-    /// The loss of the first iteration, and of the last.
+    /// Loss of the first and of the last iteration.
     pub losses: [f64; 2],
-    /// By layer.
+    /// Results by layer.
     pub layers: Vec<MeasuredLayer>,
 }
 
-/// One layer.
+/// The results of one layer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MeasuredLayer {
-    /// Its name.
+    /// Name of the layer.
     pub name: String,
-    /// Its GPUs.
+    /// Number of GPUs that run the layer.
     pub gpus: usize,
-    /// Transfer, compute and sum as planned.
+    /// Planned time of transfer, compute and sum.
     pub planned_us: f64,
-    /// The same, measured.
+    /// Measured time of transfer, compute and sum.
     pub measured_us: f64,
-    /// What of it is what.
+    /// Measured time by phase.
     #[serde(flatten)]
     pub times: LayerTimes,
 }
 
 impl Measured {
-    /// Of iterations with these lengths, and these times of each layer.
+    /// Computes the results from the durations of the iterations, the layer times of each iteration, and
+    /// the losses.
     pub fn new(
         plan: &Plan,
         workers: usize,
@@ -95,10 +96,10 @@ impl Measured {
         }
     }
 
-    /// Prints it, and writes it to the files that are wanted.
+    /// Prints the results, and writes them to the given files.
     ///
     /// # Errors
-    /// A file cannot be written.
+    /// Fails if a file cannot be written.
     pub fn tell(
         &self,
         plan: &Plan,
@@ -115,7 +116,7 @@ impl Measured {
         io::stdout().lock().write_all(self.text().as_bytes()).context("writing the table")
     }
 
-    /// As a table for a terminal; times in milliseconds.
+    /// Formats the results as a table for a terminal, with times in milliseconds.
     fn text(&self) -> String {
         let width = self.layers.iter().map(|layer| layer.name.chars().count()).max().unwrap_or(0).max(9);
         let mut text = String::new();
@@ -143,7 +144,7 @@ impl Measured {
             [self.planned_us, self.iteration_us, self.p10_us, self.p90_us].map(ms);
         let _ = write!(
             text,
-            "\niteration: {measured} ms measured (median of {}; {p10} to {p90} in four of five), {planned} ms planned: ratio {:.3}\n\
+            "\niteration: {measured} ms measured (median of {}; p10 {p10}, p90 {p90}), {planned} ms planned: ratio {:.3}\n\
              {}, global batch {}, {} GPUs on {} workers; loss {:.4} to {:.4}\n",
             self.iterations,
             self.ratio,

@@ -1,4 +1,4 @@
-//! `burst`: a plan run by real workers, and held against what was planned.
+//! `burst`: runs a plan with worker processes and compares its times with the prediction.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -24,31 +24,31 @@ use evenstep_trainer::launch::Ended;
 use evenstep_trainer::model::reduce_device;
 use evenstep_trainer::progress::Progress;
 
-/// What is measured of each is held in memory until the end.
+/// Maximum number of iterations. The measurements of all iterations are held in memory.
 const ITERATIONS_MAX: usize = 100_000;
 
-/// `burst`
+/// Arguments of `burst`.
 #[derive(Debug, Args)]
 pub struct BurstArgs {
-    /// The plan: what `evenstep-predictor plan --json` wrote
+    /// File with the plan from `evenstep-predictor plan --json`
     #[arg(long)]
     pub plan: PathBuf,
-    /// Iterations that are measured, after 5 that are not
+    /// Number of measured iterations, after 5 iterations of warm-up
     #[arg(long, default_value_t = 50, value_parser = iterations)]
     pub iterations: usize,
-    /// How many workers, each a process of its own [default: as many as the plan has GPUs]
+    /// Number of worker processes [default: the number of GPUs in the plan]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024), env = "EVENSTEP_WORKERS")]
     pub workers: Option<u32>,
-    /// Write what was measured to this file, as JSON
+    /// File for the results, as JSON
     #[arg(long)]
     pub json: Option<PathBuf>,
-    /// Write a page with the timelines, planned and measured
+    /// File for a page with the planned and measured timelines
     #[arg(long)]
     pub report: Option<PathBuf>,
-    /// The workers.
+    /// The worker processes.
     #[command(flatten)]
     pub processes: ProcessArgs,
-    /// The task.
+    /// The network, its data set and the optimizer step.
     #[command(flatten)]
     pub task: TaskArgs,
 }
@@ -60,22 +60,22 @@ fn iterations(text: &str) -> Result<usize, String> {
         .ok_or(format!("must be from 1 to {ITERATIONS_MAX}"))
 }
 
-/// Begins the workers, or takes part as one.
+/// Starts the workers, or runs as one of them.
 ///
 /// # Errors
-/// A plan that cannot be run here, or a worker that failed.
+/// Fails if the plan cannot be run here or a worker fails.
 pub fn run(args: &BurstArgs) -> Result<Ended> {
     args.task.check()?;
     let plan = Plan::read(&args.plan)?;
     let workers = args.workers.map_or(plan.gpus, |workers| workers as usize);
-    // Checked here once, so that not every worker says it.
+    // The launcher checks once, so that not every worker reports the same error.
     let check = || prepare(args, &plan, workers, Device::Cpu).map(drop);
     processes::run((&args.processes, &args.task), workers, "burst", check, |process| {
         work(args, &plan, &process)
     })
 }
 
-/// Data and network, where the plan is for them.
+/// Returns the data and the network, after checking that the plan fits them.
 fn prepare(args: &BurstArgs, plan: &Plan, workers: usize, device: Device) -> Result<(DataSet, Network)> {
     let data = args.task.dataset()?;
     let model = args.task.network(&data, device);
@@ -83,7 +83,7 @@ fn prepare(args: &BurstArgs, plan: &Plan, workers: usize, device: Device) -> Res
     let (batch, samples) = (plan.global_batch, data.train.len());
     ensure!(
         batch <= samples,
-        "the plan's global batch of {batch} is more than the {samples} samples of {}",
+        "global batch {batch} of the plan exceeds the {samples} samples of {}; use a larger data set or another plan",
         data.name
     );
     Ok((data, model))
@@ -110,7 +110,7 @@ fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
     let measured: Vec<&[Moment]> = trained.iter().map(|iteration| &*iteration.moments).collect();
     let on = reduce_device(process.device);
     let loss = sum(&executor, &losses, on)?;
-    // Every rank shows the iteration that was the middle one on rank 0.
+    // All ranks show the same iteration: the median one on rank 0.
     let lengths = lengths_s(&measured);
     let middle = median(&lengths);
     let chosen = lengths.iter().position(|&length| length == middle).unwrap_or(0) as i64;
@@ -128,17 +128,18 @@ fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
     measured.tell(plan, &timeline, args.json.as_deref(), args.report.as_deref())
 }
 
-/// From the end of each measured iteration's predecessor to its own end: nothing of an iteration is left out.
+/// Returns the durations of the measured iterations in seconds, each from the end of the previous iteration,
+/// so that no time is left out.
 fn lengths_s(iterations: &[&[Moment]]) -> Vec<f64> {
     let ends: Vec<f64> = iterations.iter().filter_map(|moments| Some(moments.last()?.to_s)).collect();
     let lengths = ends.iter().zip(ends.iter().skip(1)).map(|(before, end)| end - before);
     lengths.skip(WARM_UP - 1).collect()
 }
 
-/// The sum over all ranks.
+/// Sums the values over all ranks.
 fn sum(executor: &Executor, values: &[f64], on: Device) -> Result<Vec<f64>> {
     let tensor = Tensor::from_slice(values).to_device(on);
-    let tensor = exchange::sum(executor.world(), &tensor).context("telling each other what was measured")?;
+    let tensor = exchange::sum(executor.world(), &tensor).context("exchanging measurements")?;
     let tensor = tensor.to_device(Device::Cpu);
-    Vec::<f64>::try_from(&tensor).context("what was measured is no list of numbers")
+    Vec::<f64>::try_from(&tensor).context("reading the exchanged measurements")
 }

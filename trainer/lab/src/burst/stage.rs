@@ -1,39 +1,41 @@
-//! A layer where it runs: forward, backward, step.
+//! A layer on a rank that runs it: forward, backward, step.
 
 use tch::{Kind, Tensor};
 
 use crate::network::{self, Layer};
 use evenstep_trainer::model::{MomentumForm, Sgd};
 
-/// A layer with its velocity, on one of the ranks that run it.
+/// A layer with its optimizer state, on one of the ranks that run it.
 #[derive(Debug)]
 pub struct Stage {
     layer: Layer,
     optimizer: Sgd,
 }
 
-/// What a layer's backward gives.
+/// The result of a layer's backward pass.
 #[derive(Debug)]
 pub struct Gradients {
-    /// Of all its parameters, flat, in their order.
+    /// Gradients of all parameters, concatenated in their order.
     pub flat: Tensor,
-    /// Of its inputs, where somebody wants them: `[samples, ..]`.
+    /// Gradient of the inputs, if they require one: `[samples, ..]`.
     pub inputs: Option<Tensor>,
 }
 
 impl Stage {
-    /// At rest.
+    /// Creates a stage with zero velocity.
     pub fn new(layer: Layer, momentum: f64) -> Self {
         let optimizer = Sgd::new(layer.parameters(), momentum, MomentumForm::Outside);
         Self { layer, optimizer }
     }
 
-    /// `[samples, ..]` to `[samples, ..]`, with what backward needs.
+    /// Computes the outputs `[samples, ..]` of inputs `[samples, ..]`, and records the graph for the
+    /// backward pass.
     pub fn forward(&self, inputs: &Tensor) -> Tensor {
         self.layer.forward(inputs)
     }
 
-    /// Gradients, given those of the outputs. Those of the inputs too, where these require them.
+    /// Computes the gradients of the parameters from the gradient of the outputs, and the gradient of the
+    /// inputs if they require one.
     pub fn backward(&self, inputs: &Tensor, outputs: &Tensor, gradient: &Tensor) -> Gradients {
         let mut of: Vec<Tensor> = self.layer.parameters().iter().map(Tensor::shallow_clone).collect();
         if inputs.requires_grad() {
@@ -45,23 +47,24 @@ impl Stage {
         Gradients { flat: Tensor::cat(&parts, 0), inputs }
     }
 
-    /// The gradient of a rank that has none of the samples.
+    /// Returns the zero gradient of a rank without samples.
     pub fn no_gradient(&self) -> Tensor {
         self.optimizer.velocity().zeros_like()
     }
 
-    /// One step down the mean gradient over the global batch.
+    /// Applies one optimizer step with the mean gradient over the global batch.
     pub fn step(&mut self, flat: &Tensor, learning_rate: f64) {
         self.optimizer.step(self.layer.parameters(), flat, learning_rate);
     }
 
-    /// Its parameters, in a fixed order.
+    /// Returns the parameters in a fixed order.
     pub fn parameters(&self) -> &[Tensor] {
         self.layer.parameters()
     }
 }
 
-/// These samples' part of the mean loss over a global batch, and its gradient: of `[samples, classes]`.
+/// Returns these samples' part of the mean loss over the global batch, and its gradient with respect to the
+/// logits, `[samples, classes]`.
 pub fn loss(logits: &Tensor, labels: &Tensor, global_batch: u64) -> (Tensor, Tensor) {
     let logits = logits.detach().set_requires_grad(true);
     let loss = network::loss_sum(&logits, labels) / global_batch as f64;

@@ -1,18 +1,20 @@
-//! One iteration of all ranks, as it ran.
+//! The measured times of one iteration on all ranks.
 //!
-//! Each rank's times have a place of their own, where all others add zero: a sum hands them out exactly.
+//! In the exchanged vector, each rank fills its own slots and the other ranks have zeros there. An all-reduce
+//! sum therefore distributes all times exactly.
 
 use super::watch::{Moment, Phase};
 
-/// Begin and end.
+/// Values per phase: start and end.
 const ENDS: usize = 2;
 
-/// What each rank did when; seconds from the begin of the iteration.
+/// The phases of each rank, in seconds since the iteration began.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline(pub Vec<Vec<Moment>>);
 
 impl Timeline {
-    /// One rank's times among those of all, `[rank, layer, phase, end]`; what did not happen has none.
+    /// Encodes one rank's times as a vector `[rank, layer, phase, end]` with slots for all ranks. Phases
+    /// that did not run stay zero.
     pub fn encode(moments: &[Moment], rank: usize, ranks: usize, layers: usize) -> Vec<f64> {
         let own = layers * Phase::ALL.len() * ENDS;
         let mut slots = vec![0.0; ranks * own];
@@ -20,14 +22,14 @@ impl Timeline {
             let phase = Phase::ALL.iter().position(|&phase| phase == moment.phase).unwrap_or(0);
             let at = rank * own + (moment.layer * Phase::ALL.len() + phase) * ENDS;
             let Some([from_s, to_s]) = slots.get_mut(at..at + ENDS) else { continue };
-            // A layer's backward comes in two parts, one right behind the other.
+            // The backward of the last layer has two consecutive parts.
             *from_s = if *from_s == 0.0 { moment.from_s } else { *from_s };
             *to_s = moment.to_s;
         }
         slots
     }
 
-    /// The times of all.
+    /// Decodes the times of all ranks from the summed vector.
     pub fn decode(slots: &[f64], ranks: usize, layers: usize) -> Self {
         let began_s = slots.iter().copied().filter(|&at_s| at_s > 0.0).fold(f64::INFINITY, f64::min);
         let own = layers * Phase::ALL.len() * ENDS;

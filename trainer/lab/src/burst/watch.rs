@@ -1,4 +1,4 @@
-//! When what happened in an iteration, by layer.
+//! Records the times of the phases of an iteration, by layer.
 
 use evenstep_core::gate::Kind;
 use tch::{Cuda, Device};
@@ -6,45 +6,45 @@ use tch::{Cuda, Device};
 use crate::background::Observer;
 use crate::load::clock_s;
 
-/// What a rank does for a layer.
+/// The phases of a layer on a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Samples are read.
+    /// Reading the samples.
     Load,
-    /// Activations move to the layer's ranks.
+    /// Moving activations to the layer's ranks.
     Arrive,
     /// Forward.
     Forward,
-    /// Backward; of the last layer with the loss.
+    /// Backward; for the last layer including the loss.
     Backward,
-    /// Gradients are summed over the layer's ranks.
+    /// Summing gradients over the layer's ranks.
     Sum,
-    /// Its parameters are stepped.
+    /// Updating the parameters.
     Step,
-    /// Gradients of its inputs move back.
+    /// Moving the gradients of the inputs back.
     Return,
 }
 
 impl Phase {
-    /// All of them.
+    /// All phases.
     pub const ALL: [Self; 7] =
         [Self::Load, Self::Arrive, Self::Forward, Self::Backward, Self::Sum, Self::Step, Self::Return];
 }
 
-/// A stretch of time, in seconds on the machine's monotonic clock, which all of its processes share.
+/// The time of one phase, in seconds on the monotonic clock, which all processes of the machine share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Moment {
     /// The layer, from 0.
     pub layer: usize,
-    /// What was done for it.
+    /// The phase.
     pub phase: Phase,
-    /// Its begin.
+    /// Start time.
     pub from_s: f64,
-    /// Its end, when the device was done with it.
+    /// End time, after the device has finished.
     pub to_s: f64,
 }
 
-/// Watches one rank in one iteration, and tells whoever looks on.
+/// Records the times of one rank in one iteration, and reports its tasklets to an observer.
 pub struct Watch<'a> {
     device: Device,
     observer: &'a mut dyn Observer,
@@ -53,19 +53,20 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// The iteration begins.
+    /// Starts the recording at the start of an iteration.
     pub fn begin(device: Device, observer: &'a mut dyn Observer) -> Self {
         settle(device);
         observer.iteration_begins();
         Self { device, observer, last_s: clock_s(), moments: Vec::new() }
     }
 
-    /// A tasklet of this kind begins.
+    /// Reports that a tasklet of this kind begins.
     pub fn begins(&mut self, kind: Kind) {
         self.observer.begins(kind);
     }
 
-    /// What happened since the last word was this, and a tasklet ends with it. Waits for a GPU to be done, as its work is only queued.
+    /// Records the phase that ran since the previous call, and ends the tasklet. Waits for a GPU to
+    /// finish its queued work.
     pub fn did(&mut self, layer: usize, phase: Phase) {
         settle(self.device);
         let from_s = std::mem::replace(&mut self.last_s, clock_s());
@@ -73,13 +74,13 @@ impl<'a> Watch<'a> {
         self.moments.push(Moment { layer, phase, from_s, to_s: self.last_s });
     }
 
-    /// What happened, in order; each begins where the one before ended.
+    /// Returns the phases in order. Each begins when the previous one ended.
     pub fn end(self) -> Vec<Moment> {
         self.moments
     }
 }
 
-/// Waits until a GPU has done what was queued.
+/// Waits until a GPU has finished its queued work.
 fn settle(device: Device) {
     if let Device::Cuda(index) = device {
         Cuda::synchronize(index as i64);

@@ -1,4 +1,4 @@
-//! What the turns came to.
+//! The results of the measurement.
 
 use std::collections::BTreeMap;
 
@@ -7,38 +7,41 @@ use serde::Serialize;
 
 use super::rank::{ARMS, Arm, Told, Turn};
 
-/// The figures of a measurement. Throughput is counted in units of each job alone: the foreground's is data parallelism on all ranks, a
-/// background job's is a core to itself.
+/// The results of a measurement.
+///
+/// Throughputs are relative to each job alone: the foreground with data parallelism on all ranks, and a
+/// background job without the foreground.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figures {
-    /// The median iteration of each arm on rank 0, which has part in every layer, in milliseconds.
+    /// Median iteration time of each configuration on rank 0, which runs every layer, in milliseconds.
     pub iteration_ms: BTreeMap<Arm, f64>,
-    /// The plan's median iteration with background work over that without, round by round.
+    /// Ratio of the plan's median iteration time with and without background work, by round.
     pub slow_down_by_round: Vec<f64>,
-    /// The median of these.
+    /// Median of these ratios.
     pub slow_down: f64,
-    /// What it may be.
+    /// Maximum ratio allowed by `--slow-down-limit`.
     pub slow_down_limit: f64,
-    /// Samples per second of the background job of each rank, in the gaps.
+    /// Samples per second of each rank's background job in the gaps.
     pub background_samples_per_s: Vec<f64>,
-    /// The same with the core to itself.
+    /// Samples per second of each rank's background job without the foreground.
     pub background_alone_samples_per_s: Vec<f64>,
-    /// The foreground's part of the throughput with background work.
+    /// Relative throughput of the foreground with background work.
     pub foreground_throughput: f64,
-    /// The background jobs' part.
+    /// Sum of the relative throughputs of the background jobs.
     pub background_throughput: f64,
-    /// Both.
+    /// Sum of the foreground's and the background jobs' relative throughput.
     pub throughput: f64,
-    /// The plan alone.
+    /// Relative throughput of the plan without background work.
     pub burst_throughput: f64,
-    /// One rank for the foreground, the others for background jobs: what needs no plan and no gate.
+    /// Relative throughput of one rank for the foreground and the other ranks for background jobs,
+    /// without plan or gate.
     pub one_each_throughput: f64,
-    /// Whether the parameters with background work are those without, bit by bit, on all ranks.
+    /// Whether the final parameters with and without background work are bitwise equal on all ranks.
     pub unchanged: bool,
 }
 
 impl Figures {
-    /// Of what the ranks told, in their order.
+    /// Computes the results from the ranks' measurements, in rank order.
     pub fn of(ranks: &[Told], limit: Limit) -> Self {
         let first: &[Turn] = ranks.first().map_or(&[], |rank| &rank.turns);
         let iterations = |arm| of_arm(first, arm).flat_map(|turn| turn.iterations_s.iter().copied());
@@ -63,7 +66,8 @@ impl Figures {
             .zip(&background_alone_samples_per_s)
             .map(|(rate, alone)| rate / alone)
             .sum();
-        // By medians: on a machine that does other things too, a few iterations take as long as all others.
+        // Medians, because other activity on the machine can make a few iterations as long as all
+        // others together.
         let relative = |arm| iteration_s(Arm::DataParallel) / iteration_s(arm);
         let foreground_throughput = relative(Arm::Filled);
         Self {
@@ -82,12 +86,12 @@ impl Figures {
         }
     }
 
-    /// For people.
+    /// Returns a summary for people.
     pub fn in_words(&self) -> String {
         let ms = |arm| self.iteration_ms.get(&arm).copied().unwrap_or(f64::NAN);
         format!(
             "iteration: data parallel {:.2} ms, burst plan {:.2} ms, with background {:.2} ms (slow-down {:.3}, limit {:.2}), one rank \
-             {:.2} ms; throughput: data parallel 1, burst plan {:.2}, with background {:.2} + {:.2} = {:.2}, one rank for each {:.2}; \
+             {:.2} ms; throughput: data parallel 1, burst plan {:.2}, with background {:.2} + {:.2} = {:.2}, one rank per job {:.2}; \
              parameters {}",
             ms(Arm::DataParallel),
             ms(Arm::Burst),
@@ -109,7 +113,7 @@ fn of_arm(turns: &[Turn], arm: Arm) -> impl Iterator<Item = &Turn> {
     turns.iter().filter(move |turn| turn.arm == arm)
 }
 
-/// The median; NaN of nothing.
+/// Returns the median; NaN without values.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -127,7 +131,8 @@ mod tests {
     use crate::background::{Ran, Spent};
     use crate::gaps::Beside;
 
-    /// Two ranks: the second has half of its core for other work, and the foreground pays a twentieth.
+    /// Two ranks: the second runs background work on half of its core, and the foreground slows down by 5
+    /// %.
     #[test]
     fn by_hand() {
         let turn = |arm, iteration_s: f64, background_samples| Turn {

@@ -1,11 +1,18 @@
-//! What background work makes of the gaps of a burst-parallel training, and what it costs: measured.
+//! `gaps`: measures the throughput of background work in the gaps of burst-parallel training, and its cost.
 //!
-//! Real processes, each pinned to a core, take turns: the plan alone, the plan with background jobs in its gaps, data parallelism alone, one rank
-//! alone, background jobs alone. Turns alternate, so that whatever else the machine does meets all of them.
+//! Worker processes, each pinned to a core, run these configurations in turns:
 //!
-//! - `args`, `plans`: what is compared
-//! - `rank`: one rank's turns
-//! - `figures`, `page`: what came of them
+//! - the plan without background work
+//! - the plan with background jobs in its gaps
+//! - data parallelism without background work
+//! - one rank without background work
+//! - background jobs without the foreground
+//!
+//! Turns alternate, so that other activity on the machine affects all configurations.
+//!
+//! - `args`, `plans`: the arguments and the compared plans
+//! - `rank`: the turns of one rank
+//! - `figures`, `page`: the results
 
 mod args;
 mod figures;
@@ -27,10 +34,11 @@ use evenstep_report::output::put;
 use evenstep_trainer::launch::Ended;
 use evenstep_trainer::progress::Output;
 
-/// Begins the workers, or takes part as one; rank 0 tells what came of it.
+/// Starts the workers, or runs as one of them; rank 0 writes the results.
 ///
 /// # Errors
-/// A plan that cannot be run here, a rank that failed, a file that cannot be written.
+/// Fails if the plan cannot be run, a rank fails, a file cannot be written, or background work changed the
+/// parameters.
 pub fn run(args: &GapsArgs) -> Result<Ended> {
     args.task.check()?;
     let data = args.task.dataset()?;
@@ -47,7 +55,7 @@ fn work(args: &GapsArgs, plan: &Plan, process: &Process, data: &DataSet) -> Resu
     }
     let told = |rank| -> Result<Told> {
         serde_json::from_slice(&process.published("told", rank)?)
-            .with_context(|| format!("what rank {rank} told"))
+            .with_context(|| format!("reading the measurements of rank {rank}"))
     };
     conclude(args, &(0..plan.gpus).map(told).collect::<Result<Vec<_>>>()?)
 }
@@ -62,6 +70,9 @@ fn conclude(args: &GapsArgs, told: &[Told]) -> Result<()> {
     if let Some(path) = &args.report {
         put(path, page::page(args, told, &figures).to_html().as_bytes())?;
     }
-    ensure!(figures.unchanged, "the parameters with background work differ from those without");
+    ensure!(
+        figures.unchanged,
+        "the final parameters differ between the plan with and without background work"
+    );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The page of a measurement.
+//! The HTML page of a measurement.
 
 use evenstep_report::{Axis, Bar, Cell, Chart, Figure, Mark, Report, RuleAt, Section, Table};
 
@@ -6,12 +6,14 @@ use super::args::GapsArgs;
 use super::figures::{Figures, median};
 use super::rank::{ARMS, Arm, Told};
 
-/// Figures, conditions and charts.
+/// Returns the page with results, conditions and charts.
 pub fn page(args: &GapsArgs, ranks: &[Told], figures: &Figures) -> Report {
     let plan = args.plan.as_ref().map_or_else(
         || {
             let samples = args.global_batch;
-            format!("the first and the last layer on all ranks, those between on rank 0; {samples} samples")
+            format!(
+                "the first and the last layer on all ranks, the other layers on rank 0; {samples} samples"
+            )
         },
         |path| path.display().to_string(),
     );
@@ -26,7 +28,9 @@ pub fn page(args: &GapsArgs, ranks: &[Told], figures: &Figures) -> Report {
         ),
         sections: vec![
             Section::Notice(
-                "Figures of this machine with whatever else ran on it. Arms take turns, so it met all of them.".into(),
+                "Measured on this machine together with any other activity on it. The configurations take turns, so \
+                                 that it affects all of them."
+                                    .into(),
             ),
             Section::Figures(headline(figures)),
             Section::Charts(vec![throughput(figures), iterations(ranks, figures)]),
@@ -45,7 +49,7 @@ fn headline(figures: &Figures) -> Vec<Figure> {
         Figure::new(
             "throughput, both jobs",
             format!("{:.2}", figures.throughput),
-            format!("data parallel alone 1, one rank for each {:.2}", figures.one_each_throughput),
+            format!("data parallel alone 1, one rank per job {:.2}", figures.one_each_throughput),
         ),
         Figure::new(
             "background work",
@@ -55,7 +59,7 @@ fn headline(figures: &Figures) -> Vec<Figure> {
         Figure::new(
             "parameters of the foreground",
             if figures.unchanged { "unchanged" } else { "changed" },
-            "bit by bit, with background work and without",
+            "bitwise comparison, with and without background work",
         ),
     ]
 }
@@ -77,7 +81,7 @@ fn throughput(figures: &Figures) -> Chart {
         ("data parallel", 1.0, 0.0),
         ("burst plan", figures.burst_throughput, 0.0),
         ("burst plan + background", figures.foreground_throughput, figures.background_throughput),
-        ("one rank for each", figures.one_each_throughput - others, others),
+        ("one rank per job", figures.one_each_throughput - others, others),
     ];
     let bars = |name: &str, value: fn(&(&str, f64, f64)) -> f64| Mark::Bars {
         name: name.into(),
@@ -85,7 +89,10 @@ fn throughput(figures: &Figures) -> Chart {
     };
     Chart {
         title: "Throughput of the machine".into(),
-        description: "In units of each job alone: the foreground by data parallelism on all ranks, a background job with a core to itself.".into(),
+        description:
+            "Relative to each job alone: the foreground with data parallelism on all ranks, a background job \
+                    without the foreground."
+                .into(),
         x: Axis::new("", ""),
         y: Axis::new("throughput", "jobs alone"),
         marks: vec![
@@ -96,7 +103,7 @@ fn throughput(figures: &Figures) -> Chart {
     }
 }
 
-/// The median iteration of each round.
+/// Returns a chart of the median iteration time of each round.
 fn iterations(ranks: &[Told], figures: &Figures) -> Chart {
     let turns = ranks.first().map_or(&[][..], |rank| &rank.turns);
     let line = |arm: Arm| {
@@ -115,8 +122,8 @@ fn iterations(ranks: &[Told], figures: &Figures) -> Chart {
     marks.push(Mark::Rule { name: format!("limit {limit_ms:.1} ms"), at: RuleAt::Y(limit_ms) });
     Chart {
         title: "Iterations of the foreground".into(),
-        description:
-            "The median of each round on rank 0. The limit is that of the plan with background work.".into(),
+        description: "Median of each round on rank 0. The limit applies to the plan with background work."
+            .into(),
         x: Axis::new("round", ""),
         y: Axis::new("iteration", "ms").from_zero(),
         marks,
@@ -140,12 +147,12 @@ fn jobs(ranks: &[Told], figures: &Figures) -> Table {
     };
     Table::new(
         "Background jobs",
-        "One on each rank; losses are on the first samples of their tasks.",
+        "One job per rank; losses are measured on the first samples of each task.",
         &[
             "",
             "samples/s in gaps",
             "samples/s alone",
-            "samples of a piece",
+            "samples per piece",
             "piece",
             "steps",
             "loss before",

@@ -1,18 +1,18 @@
-//! The plans that are compared.
+//! The compared plans.
 
 use anyhow::{Result, ensure};
 
 use crate::burst::{Plan, PlannedLayer};
 use crate::network::{Layer, Network};
 
-/// A plan that leaves the other ranks idle: the first and the last layer on all ranks, those between on rank 0.
+/// Returns a plan with gaps: the first and the last layer on all ranks, the other layers on rank 0 only.
 ///
 /// # Errors
-/// There are fewer samples than ranks.
+/// Fails if the global batch is smaller than the number of ranks.
 pub fn burst(model: &Network, global_batch: u64, ranks: usize) -> Result<Plan> {
     ensure!(
         global_batch >= ranks as u64,
-        "--global-batch {global_batch}: must hold a sample for each of {ranks} ranks"
+        "--global-batch {global_batch}: must be at least the number of ranks, {ranks}"
     );
     let last = model.layers().len().saturating_sub(1);
     let layer = |(at, layer): (usize, &Layer)| {
@@ -22,12 +22,12 @@ pub fn burst(model: &Network, global_batch: u64, ranks: usize) -> Result<Plan> {
     Ok(Plan { gpus: ranks, global_batch, iteration_us: 0.0, layers })
 }
 
-/// The same layers, all on all ranks.
+/// Returns a plan with every layer of `plan` on all ranks.
 pub fn data_parallel(plan: &Plan) -> Plan {
     on_all(plan, plan.gpus)
 }
 
-/// The same layers, all on rank 0.
+/// Returns a plan with every layer of `plan` on rank 0.
 pub fn one_rank(plan: &Plan) -> Plan {
     on_all(plan, 1)
 }
@@ -37,7 +37,7 @@ fn on_all(plan: &Plan, gpus: usize) -> Plan {
     Plan { layers: plan.layers.iter().map(layer).collect(), ..plan.clone() }
 }
 
-/// A layer with even shares, of which nobody knows how long it takes.
+/// Returns a layer with even shares and without predicted times.
 fn planned(name: &str, global_batch: u64, gpus: usize) -> PlannedLayer {
     let ranks = gpus as u64;
     let share = |rank: u64| global_batch / ranks + u64::from(rank < global_batch % ranks);

@@ -1,4 +1,4 @@
-//! One rank of the measurement: it takes its turns and tells what it saw.
+//! One rank of the measurement: it runs its turns and returns its measurements.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,67 +18,67 @@ use crate::dataset::DataSet;
 use crate::processes::Process;
 use evenstep_trainer::data::Cursor;
 
-/// The shortest turn of background jobs alone.
+/// Minimum duration of a turn of background jobs without the foreground.
 const ALONE_LEAST_S: f64 = 0.1;
 
-/// What takes turns.
+/// The configurations that take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Arm {
-    /// The plan, with nothing beside it.
+    /// The plan, without background work.
     Burst,
     /// The plan, with background work in its gaps.
     Filled,
-    /// All layers on all ranks, with nothing beside it.
+    /// All layers on all ranks, without background work.
     DataParallel,
-    /// All layers on rank 0, with nothing beside it.
+    /// All layers on rank 0, without background work.
     OneRank,
-    /// Background jobs with their cores to themselves: the unit that they are measured in.
+    /// Background jobs without the foreground: the unit of their throughput.
     Background,
 }
 
-/// The arms with a foreground, in the order of their turns.
+/// The configurations with a foreground, in the order of their turns.
 pub const ARMS: [Arm; 4] = [Arm::Burst, Arm::Filled, Arm::DataParallel, Arm::OneRank];
 
-/// A turn of one arm.
+/// One turn of a configuration.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Turn {
-    /// Whose.
+    /// The configuration.
     pub arm: Arm,
-    /// Each iteration of the foreground on this rank, in seconds.
+    /// Durations of the foreground's iterations on this rank, in seconds.
     pub iterations_s: Vec<f64>,
-    /// The turn, in seconds.
+    /// Wall-clock time of the turn, in seconds.
     pub wall_s: f64,
-    /// Samples of the background job in it.
+    /// Number of samples of the background job during the turn.
     pub background_samples: u64,
 }
 
-/// What a rank tells.
+/// The measurements of a rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Told {
-    /// Its turns, in their order.
+    /// Turns in the order in which they ran.
     pub turns: Vec<Turn>,
-    /// What its background job did.
+    /// Result of the rank's background job.
     pub background: Beside,
-    /// The bits of the parameters that it ends with under the plan, as a checksum; of both arms that run it.
+    /// Checksums of the final parameters under the plan, without and with background work.
     pub parameters: [u64; 2],
 }
 
-/// What a background job did on a rank.
+/// The result of a background job on a rank.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Beside {
-    /// Samples of a piece, and what it takes alone in microseconds.
+    /// Samples per piece.
     pub piece_samples: u64,
-    /// The time.
+    /// Time of a piece without contention, in microseconds.
     pub piece_us: f64,
-    /// Everything that it did.
+    /// Total work, steps and losses of the job.
     pub ran: Ran,
 }
 
-/// Runs a rank to its end.
+/// Runs all turns of a rank.
 ///
 /// # Errors
-/// Another rank is gone, a background job fails.
+/// Fails if another rank is lost or a background job fails.
 pub fn run(args: &GapsArgs, plan: &Plan, process: &Process, data: &DataSet) -> Result<Told> {
     foreground_stream(process.device)?;
     let background =
@@ -86,7 +86,7 @@ pub fn run(args: &GapsArgs, plan: &Plan, process: &Process, data: &DataSet) -> R
     Table { args, process, data }.sit(plan, background)
 }
 
-/// Where a rank trains.
+/// The arguments, process and data of a rank.
 struct Table<'a> {
     args: &'a GapsArgs,
     process: &'a Process,
@@ -111,7 +111,8 @@ impl Table<'_> {
         let meet = self.process.group("meet", self.process.world_size)?;
         let door = background.door().clone();
         let mut attendant = Attendant::new(door.clone(), self.args.background.slow_down_limit);
-        // The benchmark comes from the very training that is filled later; the others go on as far.
+        // The gate takes its benchmark from the training that is filled later. The other trainings
+        // run as many iterations.
         for (arm, course) in ARMS.into_iter().zip(&mut courses) {
             let watching = (arm == Arm::Filled).then_some(&mut attendant);
             self.turn(&meet, course, BENCHMARK_ITERATIONS as u64, watching)?;
@@ -132,19 +133,21 @@ impl Table<'_> {
                 }
                 turns.push(Turn { arm, iterations_s, wall_s, background_samples });
             }
-            meet.barrier().context("waiting for the others to rest")?;
+            meet.barrier().context("waiting for the other workers to pause")?;
             turns.push(alone(&door, &mut attendant, filled_s));
         }
         let parameters = [&courses[0], &courses[1]].map(|course| checksum(&course.executor));
-        meet.barrier().context("waiting for the others to finish")?;
+        meet.barrier().context("waiting for the other workers to finish")?;
         let pieces = background.pieces();
         let beside =
             Beside { piece_samples: pieces.samples, piece_us: pieces.alone_us, ran: background.end()? };
         Ok(Told { turns, background: beside, parameters })
     }
 
-    /// So many iterations, each in seconds. They begin on all ranks together, and the turn is over when all are done: whoever is done
-    /// before, or has no part in the plan, has its core for other work until then.
+    /// Runs a number of iterations and returns their durations in seconds.
+    ///
+    /// All ranks start together, and the turn ends when all ranks have finished. The core of a rank that
+    /// finishes early, or has no part in the plan, is free for background work until then.
     fn turn(
         &self,
         meet: &Group,
@@ -152,7 +155,7 @@ impl Table<'_> {
         iterations: u64,
         mut attendant: Option<&mut Attendant>,
     ) -> Result<Vec<f64>> {
-        meet.barrier().context("waiting for the others to begin")?;
+        meet.barrier().context("waiting for the other workers to begin")?;
         let mut nobody = ();
         let observer: &mut dyn Observer = match attendant.as_deref_mut() {
             Some(attendant) => attendant,
@@ -163,7 +166,7 @@ impl Table<'_> {
         if let Some(attendant) = attendant {
             attendant.leaves();
         }
-        meet.barrier().context("waiting for the others to end their turn")?;
+        meet.barrier().context("waiting for the other workers to end their turn")?;
         Ok(iterations_s)
     }
 
@@ -187,7 +190,7 @@ impl Course {
         let global_batch = self.executor.global_batch();
         let left = self.cursor.size(global_batch, 0);
         if left < global_batch {
-            // The ragged end of an epoch: a plan is for whole batches.
+            // A plan requires whole batches, so skip the incomplete batch at the end of an epoch.
             self.cursor.advance(left);
         }
         let batch = self.cursor.slice(0, global_batch);
@@ -197,11 +200,11 @@ impl Course {
     }
 }
 
-/// Lets a background job have its core for so long.
+/// Runs a background job without the foreground for this duration.
 fn alone(door: &Door, attendant: &mut Attendant, duration_s: f64) -> Turn {
     let (begun, before) = (Instant::now(), door.spent());
     attendant.leaves();
-    #[expect(clippy::disallowed_methods, reason = "nothing is waited for: the time is what is measured")]
+    #[expect(clippy::disallowed_methods, reason = "the sleep is the measured time, not a wait for an event")]
     thread::sleep(Duration::from_secs_f64(duration_s));
     door.set(false, 1);
     let wall_s = begun.elapsed().as_secs_f64();
@@ -209,11 +212,11 @@ fn alone(door: &Door, attendant: &mut Attendant, duration_s: f64) -> Turn {
     Turn { arm: Arm::Background, iterations_s: Vec::new(), wall_s, background_samples }
 }
 
-/// The bits of all parameters, FNV-1a.
+/// Returns an FNV-1a hash of the bits of all parameters.
 fn checksum(executor: &Executor) -> u64 {
     let mut sum = 0xcbf2_9ce4_8422_2325_u64;
     for parameter in executor.parameters() {
-        // 64-bit floats hold 32-bit ones exactly.
+        // The conversion from 32-bit to 64-bit floats is exact.
         let flat = parameter.detach().to_kind(Kind::Double).to_device(Device::Cpu).reshape([-1]);
         let mut values = vec![0.0_f64; flat.numel()];
         let count = values.len();

@@ -88,7 +88,7 @@ pub struct TrainArgs {
     /// `report --timeline`
     #[arg(long, value_name = "FOLDER")]
     pub timeline: Option<PathBuf>,
-    /// Write every N-th iteration to the timelines (requires --timeline)
+    /// Write every N-th iteration to the timelines (with --timeline)
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub timeline_every: u64,
 }

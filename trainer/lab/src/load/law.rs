@@ -32,8 +32,8 @@ const WALK_STEP_S: f64 = 0.25;
 const WALK_SPREAD: f64 = 0.5;
 /// Duration of the repeated regime of a steady load.
 const STEADY_S: f64 = 60.0;
-/// Maximum number of regimes considered for one piece of work. Work remaining after them counts as done
-/// without a load.
+/// Maximum number of regimes considered for one piece of work. Work remaining after them counts as
+/// unloaded.
 const AHEAD_MAX: usize = 1 << 16;
 
 /// The kinds of change of a load over time. All times are wall-clock times.

@@ -1,9 +1,9 @@
-//! One layer of a network: a function with its parameters, that can be run by itself.
+//! One layer of a network: a function with its parameters that can run separately.
 
 use tch::nn::{self, Module};
 use tch::{Tensor, no_grad};
 
-/// A layer, with what belongs to it: activation, pooling, reshaping.
+/// A layer including its activation, pooling and reshaping.
 #[derive(Debug)]
 pub struct Layer {
     name: String,
@@ -12,7 +12,8 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// A function and its parameters among all of the network: those whose names begin with its own.
+    /// Creates a layer from a function and its parameters: the parameters of the network whose names
+    /// begin with the layer's name.
     pub(super) fn new(name: String, function: nn::Sequential, named: &[(String, Tensor)]) -> Self {
         let own = |path: &str| path.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'));
         let parameters = named
@@ -23,28 +24,28 @@ impl Layer {
         Self { name, function, parameters }
     }
 
-    /// What it is called: no other layer of its network is.
+    /// Returns the layer's name, which is unique in its network.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its parameters in a fixed order, the same on all ranks.
+    /// Returns the parameters in a fixed order, which is the same on all ranks.
     pub fn parameters(&self) -> &[Tensor] {
         &self.parameters
     }
 
-    /// How many numbers they are.
+    /// Returns the total number of values in the parameters.
     pub fn size(&self) -> i64 {
         self.parameters.iter().map(|parameter| parameter.numel() as i64).sum()
     }
 
-    /// `[samples, ..]` to `[samples, ..]`.
+    /// Computes the outputs `[samples, ..]` of inputs `[samples, ..]`.
     pub fn forward(&self, inputs: &Tensor) -> Tensor {
         self.function.forward(inputs)
     }
 
-    /// The shape of a sample behind this layer, where it has this one before it: what a rank that does not run the layer must
-    /// know to receive its outputs.
+    /// Returns the shape of an output sample for this shape of an input sample. A rank that does not run
+    /// the layer needs it to receive the outputs.
     pub fn output_shape(&self, input_shape: &[i64]) -> Vec<i64> {
         let kind =
             self.parameters.first().map_or((tch::Kind::Float, tch::Device::Cpu), |p| (p.kind(), p.device()));
@@ -53,9 +54,11 @@ impl Layer {
     }
 }
 
-/// The gradients of a function at `outputs` with respect to each of `of`, given that of the loss with respect to `outputs`.
+/// Computes the gradients of the loss with respect to each tensor in `of`, given its `gradient` with respect
+/// to `outputs`.
 ///
-/// tch takes no gradient to begin with, so the product of both is differentiated: exact, as each entry is multiplied by one.
+/// tch accepts no initial gradient, so the dot product of `outputs` and `gradient` is differentiated. The
+/// result is exact, because each entry is multiplied by 1.
 pub fn gradients(outputs: &Tensor, gradient: &Tensor, of: &[Tensor]) -> Vec<Tensor> {
     let product = outputs.reshape([-1]).dot(&gradient.reshape([-1]));
     Tensor::run_backward(&[product], of, false, false)

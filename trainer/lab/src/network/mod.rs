@@ -1,4 +1,4 @@
-//! What is trained: small networks that a CPU can train in seconds.
+//! The built-in networks, small enough to train on a CPU in seconds.
 
 mod layer;
 
@@ -10,7 +10,7 @@ use tch::{Device, Kind, Reduction, Tensor};
 
 pub use layer::{Layer, gradients};
 
-/// The architecture.
+/// The architecture of a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Architecture {
     /// Fully connected layers with these widths between input and output.
@@ -31,7 +31,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Draws a network for samples of this shape; the same seed draws the same one.
+    /// Creates a network for samples of this shape, with random parameters drawn from `seed`.
     pub fn new(
         architecture: &Architecture,
         shape: [i64; 3],
@@ -40,7 +40,8 @@ impl Network {
         kind: Kind,
         device: Device,
     ) -> Self {
-        // Drawn on the CPU in 32 bits and then moved, so that every kind and device begins with the same numbers.
+        // Drawn on the CPU as 32-bit floats and then moved, so that all kinds and devices start with
+        // the same values.
         let mut store = nn::VarStore::new(Device::Cpu);
         let layers = match architecture {
             Architecture::Mlp { hidden } => mlp(&store.root(), shape.iter().product(), hidden, classes),
@@ -55,12 +56,13 @@ impl Network {
         Self { store, layers, parameters }
     }
 
-    /// The layers, in the order in which they run: one after another they are the whole network.
+    /// Returns the layers in the order in which they run. Their composition is the whole network.
     pub fn layers(&self) -> &[Layer] {
         &self.layers
     }
 
-    /// The layers alone, for those who run them one by one: what of them is dropped holds no memory any more.
+    /// Returns only the layers, so that the caller can run them separately and free the memory of unused
+    /// ones.
     pub fn into_layers(self) -> Vec<Layer> {
         self.layers
     }
@@ -72,12 +74,12 @@ impl Network {
         }
     }
 
-    /// Where the parameters live.
+    /// Returns the device of the parameters.
     pub fn device(&self) -> Device {
         self.store.device()
     }
 
-    /// Their element type.
+    /// Returns the element type of the parameters.
     pub fn kind(&self) -> Kind {
         self.parameters.first().map_or(Kind::Float, Tensor::kind)
     }
@@ -95,15 +97,15 @@ impl Model for Network {
     }
 }
 
-/// The store keeps variables in a hash map: by name they have an order.
+/// Returns the variables sorted by name, because the store keeps them in a hash map.
 fn in_order(store: &nn::VarStore) -> Vec<(String, Tensor)> {
     let mut named: Vec<(String, Tensor)> = store.variables().into_iter().collect();
     named.sort_by(|a, b| a.0.cmp(&b.0));
     named
 }
 
-/// Draws every weight and bias between plus and minus one over the root of its layer's inputs. From a generator of
-/// our own: libtorch's is shared by the whole process.
+/// Draws every weight and bias uniformly between -1 / sqrt(n) and 1 / sqrt(n), for a layer with n inputs.
+/// Uses its own generator, because libtorch's is shared by the whole process.
 fn draw(named: &[(String, Tensor)], seed: u64) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     for (name, parameter) in named {
@@ -156,7 +158,7 @@ fn output(root: &nn::Path<'_>, width: i64, classes: i64) -> (String, nn::Sequent
     ("output".to_owned(), nn::seq().add(nn::linear(root / "output", width, classes, Default::default())))
 }
 
-/// Cross-entropy summed over the samples, of `[samples, classes]` and `[samples]`.
+/// Returns the cross-entropy, summed over the samples, of logits `[samples, classes]` and labels `[samples]`.
 pub fn loss_sum(logits: &Tensor, labels: &Tensor) -> Tensor {
     logits.cross_entropy_loss::<Tensor>(labels, None, Reduction::Sum, -100, 0.0)
 }

@@ -1,17 +1,20 @@
-//! Files of lines that one process after another adds to.
+//! Files of lines to which several processes append one after another.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// What is read at once when looking for the end of the last whole line.
+/// Block size of the backward search for the end of the last complete line.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Opens a file to be added to, without the half line that a killed process may have left at its end. Where there is none the
-/// file is left as it is: a namesake that will be refused may open what a living process writes to, line by line.
+/// Opens a file for appending, and removes the incomplete line that a killed process may have left at its
+/// end.
+///
+/// A file that ends with a complete line is not modified. A second process with the same name, which is
+/// rejected later, may open a file to which a running process writes.
 ///
 /// # Errors
-/// It cannot be created, read or cut.
+/// Fails if the file cannot be created, read or truncated.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
     let whole = file.seek(SeekFrom::End(0))?;

@@ -1,4 +1,4 @@
-//! The record of a run: JSON lines, one for each iteration, that reports are drawn from; or a table for backtests.
+//! The record of a run: JSON lines, one per iteration, as input for reports; or a table for backtests.
 
 mod append;
 pub mod sample_log;
@@ -19,74 +19,74 @@ use evenstep_trainer::progress::{EndLine, IterationLine, RegroupLine};
 use crate::load::{LoadKind, Timeline};
 use table::Table;
 
-/// One line.
+/// A line of a record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Line {
-    /// The first: what was run.
+    /// The first line: the settings of the run.
     Run(RunLine),
-    /// How one iteration went.
+    /// The measurements of one iteration.
     Iteration(Box<IterationLine>),
-    /// Workers came or went.
+    /// A change of the group of workers.
     Regroup(RegroupLine),
-    /// The last of each policy.
+    /// The last line of each policy.
     End(EndLine),
 }
 
-/// What was run.
+/// The settings of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunLine {
-    /// What made the workers unequal.
+    /// Cause of the differences in worker speed.
     pub scenario: Scenario,
-    /// The job id, where the predictor was asked.
+    /// Job id, if the run requested allocations from the predictor.
     pub job_id: Option<JobId>,
     /// Imposed relative speeds in rank order.
     pub paces: Option<Vec<f64>>,
-    /// What competed with the workers: a real load where they were contended, else as their imposed speeds took it to be.
+    /// Kind of the competing load: real, or simulated by imposed speeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<LoadKind>,
     /// The workers in rank order.
     pub workers: Vec<WorkerId>,
-    /// Samples per iteration; where they follow the number of workers, as the run began.
+    /// Samples per iteration. If they depend on the number of workers, the value at the start of the run.
     pub global_batch: u64,
-    /// Samples for each worker, where the global batch follows their number.
+    /// Samples per worker, if the global batch depends on the number of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_worker_batch: Option<u64>,
-    /// How the learning rate follows the global batch.
+    /// Learning-rate rule for changes of the global batch.
     #[serde(default)]
     pub rule: LearningRateRule,
-    /// The network, in words.
+    /// Description of the network.
     pub model: String,
-    /// The data, in words.
+    /// Description of the data set.
     pub data: String,
-    /// Iterations of each policy.
+    /// Number of iterations per policy.
     pub steps: u64,
-    /// The seed of model, data and order.
+    /// Seed of the model, the data and the order of the samples.
     pub seed: u64,
-    /// When the predictor was asked.
+    /// When the run requested allocations.
     pub ask: AskMode,
-    /// The policies, in turn.
+    /// Policies in the order of their turns.
     pub policies: Vec<Policy>,
-    /// Whether workers may come and go.
+    /// Whether workers may join and leave.
     #[serde(default)]
     pub elastic: bool,
-    /// Iterations that each policy ran before the next took its turn.
+    /// Number of iterations per turn of a policy.
     pub block: u64,
-    /// What a reader of the results must know, imposed speeds above all.
+    /// Notes that readers of the results need, in particular about imposed speeds.
     pub notes: Vec<String>,
 }
 
 impl RunLine {
-    /// What an iteration holds, in words.
+    /// Describes the number of samples per iteration.
     pub fn samples(&self) -> String {
         match self.per_worker_batch {
-            Some(each) => format!("{each} samples for each worker"),
+            Some(each) => format!("{each} samples per worker"),
             None => format!("{} samples", self.global_batch),
         }
     }
 }
 
-/// What made the workers unequal.
+/// Causes of differences in worker speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scenario {
@@ -96,7 +96,7 @@ pub enum Scenario {
     Swayed,
     /// A real competing load.
     Contended,
-    /// Nothing of ours.
+    /// No imposed speeds and no imposed load.
     Plain,
 }
 
@@ -111,7 +111,7 @@ impl fmt::Display for Scenario {
     }
 }
 
-/// A record that cannot be written or read.
+/// An error when writing or reading a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// Reading or writing failed.
@@ -119,25 +119,25 @@ pub enum RecordError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A table was to be read.
+    /// The record to read is a table.
     #[error(
-        "record {path}: is a table for backtests; give --record a name that does not end in .csv for JSON lines"
+        "record {path} is a table for backtests, not JSON lines; record with a file name that does not end in .csv"
     )]
     Table {
         /// The file.
         path: PathBuf,
     },
-    /// A line is no line of a record.
+    /// A line is not a line of a record.
     #[error("record {path}, line {line}")]
     Malformed {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
 }
@@ -156,11 +156,13 @@ enum Form {
 }
 
 impl Recorder {
-    /// Begins the record of a run: a table where the file's name ends in `.csv`, else JSON lines. An existing file is
-    /// replaced. `loads` are what competes with each worker, by rank, where that is known; only a table tells of them.
+    /// Creates the record of a run: a table if the file's name ends in `.csv`, otherwise JSON lines. An
+    /// existing file is replaced.
+    ///
+    /// `loads` are the loads of the workers by rank, if known. Only a table contains them.
     ///
     /// # Errors
-    /// The file cannot be created or written.
+    /// Fails if the file cannot be created or written.
     pub fn begin(path: &Path, run: RunLine, loads: Vec<Timeline>) -> Result<Self, RecordError> {
         let failed = |source| RecordError::File { path: path.to_owned(), source };
         let file = File::create(path).map_err(failed)?;
@@ -173,36 +175,36 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Goes on with the lines that another process began, without the half one that it may have left.
+    /// Continues the JSON lines of another process, and removes an incomplete line at the end.
     ///
     /// # Errors
-    /// The file cannot be opened or cut.
+    /// Fails if the file cannot be opened or truncated.
     pub fn go_on(path: &Path) -> Result<Self, RecordError> {
         let file =
             append::open(path).map_err(|source| RecordError::File { path: path.to_owned(), source })?;
         Ok(Self { path: path.to_owned(), form: Form::Lines(BufWriter::new(file)) })
     }
 
-    /// Adds a line, or the rows that it makes.
+    /// Appends a line, or its rows if the record is a table.
     ///
     /// # Errors
-    /// Writing failed.
+    /// Fails if the file cannot be written.
     pub fn write(&mut self, line: &Line) -> Result<(), RecordError> {
         let written = match (&mut self.form, line) {
             (Form::Lines(file), line) => serde_json::to_writer(&mut *file, line)
                 .map_err(io::Error::from)
                 .and_then(|()| file.write_all(b"\n")),
             (Form::Table(table), Line::Iteration(iteration)) => table.add(iteration),
-            // None of them is a row: the run's line made the header.
+            // These lines have no rows; the header comes from the run's line.
             (Form::Table(_), Line::Run(_) | Line::Regroup(_) | Line::End(_)) => Ok(()),
         };
         written.map_err(|source| self.failed(source))
     }
 
-    /// Hands everything to the system.
+    /// Writes all buffered lines to the file.
     ///
     /// # Errors
-    /// Writing failed.
+    /// Fails if the file cannot be written.
     pub fn flush(&mut self) -> Result<(), RecordError> {
         let flushed = match &mut self.form {
             Form::Lines(file) => file.flush(),
@@ -216,7 +218,7 @@ impl Recorder {
     }
 }
 
-/// Whether a record by this name is a table.
+/// Returns whether a record with this file name is a table.
 pub fn is_table(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"))
 }
@@ -224,7 +226,7 @@ pub fn is_table(path: &Path) -> bool {
 /// Reads a record line by line.
 ///
 /// # Errors
-/// The file cannot be opened or is a table; each item tells what is wrong with its line.
+/// Fails if the file cannot be opened or is a table. Each item of the iterator is a line or its error.
 pub fn read(path: &Path) -> Result<impl Iterator<Item = Result<Line, RecordError>>, RecordError> {
     if is_table(path) {
         return Err(RecordError::Table { path: path.to_owned() });

@@ -1,13 +1,14 @@
-//! Which samples a worker truly computed: the proof that every sample comes exactly once an epoch, whoever is killed.
+//! The log of the samples that each worker computed. It proves that every sample is used exactly once per
+//! epoch, even if workers are killed.
 //!
 //! | line | when |
 //! |---|---|
-//! | `computed ROUND ITERATION EPOCH INDEX..` | before the all-reduce: a rank that contributes has said what |
+//! | `computed ROUND ITERATION EPOCH INDEX..` | before the all-reduce, so that every contribution is logged |
 //! | `finished ROUND ITERATION` | after the optimizer step |
 //!
-//! An iteration was trained in the last round in which some worker finished it: then everybody of that round had
-//! contributed, also who died right after. The indices of all workers' `computed` lines of that round and iteration are
-//! its samples. Without `--elastic` there is only round 0.
+//! The last round in which any worker finished an iteration is the round that trained it. All workers of that
+//! round had contributed, including a worker that died right after. The samples of the iteration are the
+//! indices in all `computed` lines of that round and iteration. Without `--elastic` the only round is 0.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,19 +21,19 @@ use anyhow::{Context, Result};
 use super::append;
 use evenstep_trainer::plan::Policy;
 
-/// One file for each policy, `POLICY-RANK.log`.
+/// The sample logs of a rank: one file per policy, `POLICY-RANK.log`.
 #[derive(Debug)]
 pub struct SampleLog {
     files: BTreeMap<Policy, (PathBuf, File)>,
-    /// The round that the group came from.
+    /// The current round of the group.
     pub round: u64,
 }
 
 impl SampleLog {
-    /// Opens the files of a rank, to be added to.
+    /// Opens the files of a rank for appending.
     ///
     /// # Errors
-    /// The folder or a file cannot be created.
+    /// Fails if the folder or a file cannot be created.
     pub fn open(folder: &Path, policies: &[Policy], rank: usize) -> Result<Self> {
         fs::create_dir_all(folder).with_context(|| format!("sample log {}", folder.display()))?;
         let mut files = BTreeMap::new();
@@ -44,10 +45,10 @@ impl SampleLog {
         Ok(Self { files, round: 0 })
     }
 
-    /// Says what this worker is about to contribute to an iteration.
+    /// Logs the samples that this worker is about to contribute to an iteration.
     ///
     /// # Errors
-    /// Writing failed.
+    /// Fails if the file cannot be written.
     pub fn computed<'a>(
         &mut self,
         policy: Policy,
@@ -63,10 +64,10 @@ impl SampleLog {
         self.write(policy, line)
     }
 
-    /// Says that an iteration is done.
+    /// Logs that this worker finished an iteration.
     ///
     /// # Errors
-    /// Writing failed.
+    /// Fails if the file cannot be written.
     pub fn finished(&mut self, policy: Policy, iteration: u64) -> Result<()> {
         self.write(policy, format!("finished {} {iteration}", self.round))
     }
@@ -74,7 +75,7 @@ impl SampleLog {
     fn write(&mut self, policy: Policy, mut line: String) -> Result<()> {
         let Some((path, file)) = self.files.get_mut(&policy) else { return Ok(()) };
         line.push('\n');
-        // Unbuffered: the system has it whatever becomes of this process.
+        // Unbuffered, so that the line survives if this process is killed.
         file.write_all(line.as_bytes()).with_context(|| format!("sample log {}", path.display()))
     }
 }

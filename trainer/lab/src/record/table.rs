@@ -1,21 +1,22 @@
-//! A run as a table for `evenstep-predictor backtest`: a row for each worker and iteration, in order of time.
+//! A run as a table for `evenstep-predictor backtest`: one row per worker and iteration, in order of time.
 //!
 //! | column | |
 //! |---|---|
 //! | `worker` | the worker's id |
-//! | `t_start` | when its compute began, in seconds since the begin of the run, on rank 0's clock; of the other ranks, as if they had left the last barrier with rank 0 |
-//! | `iter` | the iteration, from 0, counted over all policies as they took turns |
-//! | `batch` | samples it computed |
-//! | `iter_ms` | its compute time |
+//! | `t_start` | start of its compute, in seconds since the start of the run, on rank 0's clock; for the other ranks, as if they had left the last barrier together with rank 0 |
+//! | `iter` | number of the iteration, from 0, counted over all policies |
+//! | `batch` | number of samples it computed |
+//! | `iter_ms` | compute time in milliseconds |
 //! | `speed` | samples per second of compute time |
-//! | each of [`DRIVERS`] | read when its compute of the iteration *before* ended; blank where missing |
-//! | `barrier_wait_s` | how long it waited for the others at the end of the iteration before |
-//! | `truth_load_start`, `truth_load_mean` | under a load of our own, real or imposed: its busy threads when the compute began, and on average over it |
-//! | `truth_pace` | with imposed speeds: the worker's, alone on its core |
-//! | `truth_policy` | with several policies: which, from 0 |
+//! | each of [`DRIVERS`] | reading at the end of its compute of the *previous* iteration; empty if missing |
+//! | `barrier_wait_s` | barrier wait at the end of the previous iteration |
+//! | `truth_load_start`, `truth_load_mean` | with a real or imposed load: number of busy threads at the start of the compute, and its mean over the compute |
+//! | `truth_pace` | with imposed speeds: the worker's pace without a load |
+//! | `truth_policy` | with several policies: number of the policy, from 0 |
 //!
-//! What begins with `truth_` nobody could have known: no forecast may use it. A worker without samples in an iteration has
-//! no speed, and no row. Times are rounded to the microsecond, all else to six significant digits.
+//! Forecasts must not use columns whose names begin with `truth_`: the values are not known at the time of
+//! the forecast. A worker without samples in an iteration has no speed, and no row. Times are rounded to the
+//! microsecond, all other values to six significant digits.
 
 use std::io::{self, Write};
 
@@ -33,26 +34,26 @@ const LOAD: [&str; 2] = ["truth_load_start", "truth_load_mean"];
 const PACE: &str = "truth_pace";
 const POLICY: &str = "truth_policy";
 
-/// A table that is being written.
+/// Writes a table.
 #[derive(Debug)]
 pub struct Table<W: Write> {
     file: csv::Writer<W>,
-    /// By rank: what was read when the iteration before ended.
+    /// Readings at the end of the previous iteration, by rank.
     before: Vec<Readings>,
-    /// By rank; empty without a load of our own.
+    /// Loads by rank; empty without an imposed load.
     loads: Vec<Timeline>,
-    /// By rank; empty without imposed speeds.
+    /// Paces by rank; empty without imposed speeds.
     paces: Vec<f64>,
-    /// Empty where there is only one.
+    /// Policies of the run; empty if the run has only one.
     policies: Vec<Policy>,
     iteration: u64,
 }
 
 impl<W: Write> Table<W> {
-    /// Begins the table of a run. `loads` are what competed with each worker, by rank, where that is known.
+    /// Writes the header of the table. `loads` are the loads of the workers by rank, if known.
     ///
     /// # Errors
-    /// Writing failed.
+    /// Fails if the file cannot be written.
     pub fn begin(file: W, run: &RunLine, loads: Vec<Timeline>) -> io::Result<Self> {
         let mut table = Self {
             file: csv::Writer::from_writer(file),
@@ -76,13 +77,13 @@ impl<W: Write> Table<W> {
         Ok(table)
     }
 
-    /// Adds the rows of an iteration.
+    /// Appends the rows of an iteration.
     ///
     /// # Errors
-    /// Writing failed.
+    /// Fails if the file cannot be written.
     pub fn add(&mut self, line: &IterationLine) -> io::Result<()> {
-        // Taken as if all workers had left the barrier of the iteration before together with rank 0; no rank knows more
-        // of the others, as machines share no clock.
+        // Assumes that all workers left the previous barrier together with rank 0. Machines share no
+        // clock, so no better estimate exists.
         let begun_s = line.at_s - line.step_time_s + line.ask_s;
         let mut rows: Vec<(f64, Vec<String>)> = Vec::new();
         for (rank, worker) in line.workers.iter().enumerate() {
@@ -124,10 +125,10 @@ impl<W: Write> Table<W> {
         row
     }
 
-    /// Hands everything to the system.
+    /// Writes all buffered rows to the file.
     ///
     /// # Errors
-    /// Writing failed.
+    /// Fails if the file cannot be written.
     pub fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
@@ -138,7 +139,7 @@ fn decimals(value: f64, parts: f64) -> String {
 }
 
 fn significant(value: f64) -> String {
-    // Rust reads whatever it writes.
+    // Parsing cannot fail, because Rust wrote the text.
     format!("{value:.5e}").parse::<f64>().unwrap_or(value).to_string()
 }
 
@@ -173,7 +174,8 @@ mod tests {
         }
     }
 
-    /// An iteration that ends at `at_s` after .5 s, .125 s of them asking; worker 0 computes for .25 s, worker 1 for 1/3.
+    /// Returns an iteration that ends at `at_s` after 0.5 s, of which the request took 0.125 s. Worker 0
+    /// computes for 0.25 s, worker 1 for 1/3 s.
     fn iteration(policy: Policy, at_s: f64, batches: [u64; 2], other_cpu: [Option<f64>; 2]) -> IterationLine {
         let worker = |rank: usize| WorkerLine {
             worker: WorkerId::new(format!("node/{rank}")).unwrap(),
@@ -210,7 +212,7 @@ mod tests {
         }
     }
 
-    /// The table's rows by the names of their columns.
+    /// Returns the rows of the table as pairs of column name and value.
     fn table(run: &RunLine, loads: Vec<Timeline>, lines: &[IterationLine]) -> Vec<Vec<(String, String)>> {
         let mut bytes = Vec::new();
         let mut table = Table::begin(&mut bytes, run, loads).unwrap();
@@ -255,7 +257,7 @@ mod tests {
             "barrier_wait_s",
         ];
         let rows: Vec<Vec<&str>> = rows.iter().map(|row| cells(row, &wanted)).collect();
-        // Worker 1 waited less for its data, so it came first.
+        // Worker 1 waited less for its data, so it started first.
         assert_eq!(
             rows,
             [

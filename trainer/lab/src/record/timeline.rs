@@ -1,6 +1,8 @@
-//! When what happened in an iteration: a worker's base, chunks, claims and all-reduce, for a picture of a step.
+//! Timelines of iterations: the times of a worker's base batch, chunks, claims and all-reduce, for charts of
+//! a step.
 //!
-//! Times are on the machine's monotonic clock, which the processes of one machine share and those of several do not.
+//! Times are on the machine's monotonic clock. Processes on the same machine share this clock; different
+//! machines do not.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -15,7 +17,7 @@ use super::append;
 use crate::load::clock_s;
 use evenstep_trainer::plan::Policy;
 
-/// Lines of one file that are read: they are held in memory.
+/// Maximum number of lines per file. All lines are held in memory.
 const LINES_MAX: usize = 100_000;
 
 /// One worker's part in one iteration; times in seconds.
@@ -25,46 +27,46 @@ pub struct StepTimeline {
     pub worker: WorkerId,
     /// The policy.
     pub policy: Policy,
-    /// The iteration, from 0.
+    /// Number of the iteration, from 0.
     pub iteration: u64,
-    /// When it began, asking for its plan included.
+    /// Start time, before the request for the allocation.
     pub began_s: f64,
-    /// What was computed, its data loaded: the base first, then each chunk.
+    /// Parts that the worker loaded and computed: the base batch first, then each chunk.
     pub parts: Vec<Part>,
-    /// Waits for the answers to claims.
+    /// Waits for responses to claims.
     pub claims: Vec<Interval>,
-    /// When it came to the all-reduce.
+    /// Time at which the worker entered the all-reduce.
     pub arrived_s: f64,
-    /// When it had the sum of all.
+    /// Time at which the all-reduce finished.
     pub reduced_s: f64,
 }
 
-/// Samples that were computed together.
+/// Samples that a worker computed together.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Where they begin within the iteration.
+    /// Offset of the first sample in the iteration.
     pub offset: u64,
-    /// How many.
+    /// Number of samples.
     pub samples: u64,
-    /// When.
+    /// Time of loading and computing them.
     #[serde(flatten)]
     pub interval: Interval,
 }
 
-/// A stretch of time in seconds.
+/// A time interval in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Its begin.
+    /// Start time.
     pub from_s: f64,
-    /// Its end.
+    /// End time.
     pub to_s: f64,
 }
 
-/// Watches one worker in one iteration.
+/// Records the times of one worker in one iteration.
 #[derive(Debug)]
 pub struct Watch {
     began: Instant,
-    /// What happens next is told from here on.
+    /// Start of the current interval.
     last: Instant,
     parts: Vec<(u64, u64, [Instant; 2])>,
     claims: Vec<[Instant; 2]>,
@@ -72,24 +74,24 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Of an iteration that began then, and whose plan is known now.
+    /// Starts the recording of an iteration that began at `began` and whose allocation is known now.
     pub fn begin(began: Instant) -> Self {
         Self { began, last: Instant::now(), parts: Vec::new(), claims: Vec::new(), arrived: None }
     }
 
-    /// Samples were loaded and computed.
+    /// Records that samples were loaded and computed since the last call.
     pub fn computed(&mut self, offset: u64, samples: u64) {
         let interval = self.lap();
         self.parts.push((offset, samples, interval));
     }
 
-    /// What was waited for since then was a claim.
+    /// Records a wait for a claim since the last call.
     pub fn claimed(&mut self) {
         let interval = self.lap();
         self.claims.push(interval);
     }
 
-    /// The all-reduce begins.
+    /// Records the start of the all-reduce.
     pub fn arrives(&mut self) {
         self.arrived = Some(Instant::now());
     }
@@ -100,7 +102,7 @@ impl Watch {
     }
 }
 
-/// Writes them to a file, `RANK.jsonl`.
+/// Writes the timelines of a rank to the file `RANK.jsonl`.
 #[derive(Debug)]
 pub struct TimelineLog {
     path: PathBuf,
@@ -110,10 +112,11 @@ pub struct TimelineLog {
 }
 
 impl TimelineLog {
-    /// Begins the file of a rank, or goes on with that of its life before; every so many iterations are told.
+    /// Creates the file of a rank. With `goes_on`, appends to the file that the rank wrote before its
+    /// restart. Every `every`-th iteration is written.
     ///
     /// # Errors
-    /// The folder or the file cannot be created.
+    /// Fails if the folder or the file cannot be created.
     pub fn open(folder: &Path, rank: usize, worker: WorkerId, every: u64, goes_on: bool) -> Result<Self> {
         let path = folder.join(format!("{rank}.jsonl"));
         let open = || if goes_on { append::open(&path) } else { File::create(&path) };
@@ -122,10 +125,11 @@ impl TimelineLog {
         Ok(Self { path, file, every, worker })
     }
 
-    /// Tells of an iteration whose all-reduce has just ended, where it is one of those to be told.
+    /// Writes the timeline of an iteration whose all-reduce has just ended, if its number is a multiple
+    /// of `every`.
     ///
     /// # Errors
-    /// Writing failed.
+    /// Fails if the file cannot be written.
     pub fn write(&mut self, policy: Policy, iteration: u64, watch: Watch) -> Result<()> {
         if !iteration.is_multiple_of(self.every) {
             return Ok(());
@@ -150,10 +154,10 @@ impl TimelineLog {
     }
 }
 
-/// What the workers of a run wrote to a folder, by rank.
+/// Reads the timelines of all workers from a folder, by rank.
 ///
 /// # Errors
-/// There is nothing, or a file that cannot be read; the line that is none of ours.
+/// Fails if the folder has no timelines, a file cannot be read, or a line is malformed.
 pub fn read(folder: &Path) -> Result<Vec<Vec<StepTimeline>>> {
     let mut ranks = Vec::new();
     loop {
@@ -166,7 +170,11 @@ pub fn read(folder: &Path) -> Result<Vec<Vec<StepTimeline>>> {
         };
         let mut lines = Vec::new();
         for (number, line) in (1..).zip(BufReader::new(file).lines()) {
-            ensure!(number <= LINES_MAX, "{}: must have at most {LINES_MAX} lines", named());
+            ensure!(
+                number <= LINES_MAX,
+                "{}: the file must have at most {LINES_MAX} lines; write fewer with --timeline-every",
+                named()
+            );
             let timeline = serde_json::from_str(&line.with_context(named)?);
             lines.push(timeline.with_context(|| format!("{}, line {number}", named()))?);
         }

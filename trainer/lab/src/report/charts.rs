@@ -7,19 +7,19 @@ use crate::report::run::{Run, Training};
 use evenstep_trainer::progress::statistics::WARM_UP;
 use evenstep_trainer::progress::{IterationLine, WorkerLine};
 
-/// Workers that get a chart of their own.
+/// Maximum number of workers with a speed chart.
 pub const SPEED_CHARTS_MAX: usize = 8;
 
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)];
 
-/// Step time over iterations.
+/// Returns a chart of step time over iterations.
 pub fn step_time(run: &Run) -> Chart {
     let mut marks: Vec<Mark> = lines(run, |line| line.step_time_s * 1e3);
     marks.push(warm_up(run));
     Chart {
         title: "Step time".into(),
         description: format!(
-            "Each point is one iteration, which ends when the last worker has ended. {}",
+            "Each point is one iteration, which ends when the slowest worker finishes. {}",
             turns(run)
         ),
         x: Axis::new("iteration", ""),
@@ -28,7 +28,7 @@ pub fn step_time(run: &Run) -> Chart {
     }
 }
 
-/// Step time percentiles, beside what they would be if nobody ever waited.
+/// Returns a chart of step time percentiles, with the ideal step time for comparison.
 pub fn percentiles(run: &Run) -> Chart {
     let bars = |training: &Training| Mark::Bars {
         name: training.policy.to_string(),
@@ -41,7 +41,7 @@ pub fn percentiles(run: &Run) -> Chart {
             .collect(),
     };
     let mut marks: Vec<Mark> = run.trainings.iter().map(bars).collect();
-    // Where the batch follows the workers there is no one ideal step.
+    // If the global batch depends on the number of workers, no single ideal exists.
     if let Some(training) = run.trainings.last().filter(|_| run.line.per_worker_batch.is_none()) {
         let ideal_s = run.line.global_batch as f64 / training.figures.ideal_throughput_samples_per_s;
         marks.push(Mark::Rule {
@@ -51,15 +51,14 @@ pub fn percentiles(run: &Run) -> Chart {
     }
     Chart {
         title: "Step time percentiles".into(),
-        description: "Lower is better. The ideal is the mean step if every worker were busy to its end."
-            .into(),
+        description: "Lower is better. The ideal is the mean step time if no worker ever waited.".into(),
         x: Axis::new("percentile", ""),
         y: Axis::new("step time", "ms"),
         marks,
     }
 }
 
-/// Predicted and actual speed of one worker.
+/// Returns a chart of the predicted and the measured speed of one worker.
 pub fn speeds(run: &Run, training: &Training, rank: usize) -> Chart {
     let worker = |line: &IterationLine, value: fn(&WorkerLine) -> Option<f64>| {
         (line.iteration as f64, value(&line.workers[rank]).unwrap_or(f64::NAN))
@@ -74,8 +73,8 @@ pub fn speeds(run: &Run, training: &Training, rank: usize) -> Chart {
     Chart {
         title: format!("Speed of {}", run.line.workers[rank]),
         description: pace.map_or_else(
-            || "Predicted before the iteration, with its 90 % interval, and then measured.".to_owned(),
-            |pace| format!("Imposed pace {pace}. Predicted with its 90 % interval, and then measured."),
+            || "Prediction before the iteration with its 90 % interval, and the measured speed.".to_owned(),
+            |pace| format!("Imposed pace {pace}. Prediction with its 90 % interval, and the measured speed."),
         ),
         x: Axis::new("iteration", ""),
         y: Axis::new("speed", "samples/s").from_zero(),
@@ -91,7 +90,7 @@ pub fn speeds(run: &Run, training: &Training, rank: usize) -> Chart {
     }
 }
 
-/// How the global batch was shared out.
+/// Returns a chart of the local batches over iterations.
 pub fn batches(run: &Run, training: &Training) -> Chart {
     let layer = |rank: usize| Layer {
         name: run.line.workers[rank].to_string(),
@@ -100,7 +99,7 @@ pub fn batches(run: &Run, training: &Training) -> Chart {
     Chart {
         title: format!("Batches under {}", training.policy),
         description: format!(
-            "How the {} of an iteration were shared out; dips are the ragged ends of epochs.",
+            "Allocation of the {} of an iteration; dips are the incomplete batches at the end of epochs.",
             run.line.samples()
         ),
         x: Axis::new("iteration", ""),
@@ -109,7 +108,7 @@ pub fn batches(run: &Run, training: &Training) -> Chart {
     }
 }
 
-/// The part of its time that each worker waited.
+/// Returns a chart of the share of its time that each worker waited.
 pub fn waiting(run: &Run) -> Chart {
     let share = |training: &Training, rank: usize| {
         let counted = training.counted();
@@ -128,7 +127,7 @@ pub fn waiting(run: &Run) -> Chart {
     };
     Chart {
         title: "Waiting at the barrier".into(),
-        description: "The part of the step time in which a worker has ended and waits for the last one."
+        description: "Share of the step time in which a worker has finished and waits for the slowest one."
             .into(),
         x: Axis::new("worker", ""),
         y: Axis::new("waiting", "% of step time"),
@@ -136,12 +135,12 @@ pub fn waiting(run: &Run) -> Chart {
     }
 }
 
-/// Training loss.
+/// Returns a chart of the training loss.
 pub fn loss(run: &Run) -> Chart {
     Chart {
         title: "Training loss".into(),
-        description: "Mean over each global batch. All train on the same samples in the same order, so the curves lie on \
-            each other."
+        description: "Mean over each global batch. All policies train on the same samples in the same order, so the curves \
+                    coincide."
             .into(),
         x: Axis::new("iteration", ""),
         y: Axis::new("loss", ""),

@@ -1,4 +1,4 @@
-//! Several runs side by side.
+//! Charts that compare several runs.
 
 use evenstep_report::{Axis, Bar, Chart, Mark, RuleAt, Section};
 
@@ -7,7 +7,8 @@ use crate::report::page::words;
 use crate::report::results::{Results, RunResult};
 use evenstep_trainer::Policy;
 
-/// Charts with a bar for each run and policy; runs of one scenario with as many workers share them.
+/// Returns charts with one bar per run and policy. Runs with the same scenario and number of workers share
+/// charts.
 pub fn charts(results: &Results) -> Vec<Section> {
     let group = |result: &RunResult| (result.scenario, result.workers);
     let mut groups: Vec<(Scenario, usize)> = Vec::new();
@@ -27,9 +28,9 @@ fn compare((scenario, workers): (Scenario, usize), results: &[&RunResult]) -> Ve
     let of = format!("{}, {workers} workers", words(scenario));
     let mut step = chart(
         results,
-        format!("Step time over the ideal: {of}"),
-        "Mean step time over what it would be if every worker were busy to its end, at the speeds that were measured. Less is \
-         better, 1 cannot be beaten.",
+        format!("Step time relative to the ideal: {of}"),
+        "Mean step time divided by the step time if no worker ever waited, at the measured speeds. Lower is better; the \
+                 minimum is 1.",
         ("step time", "times the ideal"),
         |result| 1.0 / result.share_of_ideal,
     );
@@ -37,14 +38,14 @@ fn compare((scenario, workers): (Scenario, usize), results: &[&RunResult]) -> Ve
     let waiting = chart(
         results,
         format!("Waiting at the barrier: {of}"),
-        "The part of all workers' time in which they waited for the last one.",
+        "Share of all workers' time spent waiting for the slowest worker.",
         ("waiting", "% of step time"),
         |result| result.barrier_wait_share * 100.0,
     );
     let claiming = chart(
         results,
         format!("Waiting for claims: {of}"),
-        "The part of all workers' time in which they waited for the answers to their claims.",
+        "Share of all workers' time spent waiting for responses to claims.",
         ("claiming", "% of step time"),
         |result| result.claim_share * 100.0,
     );

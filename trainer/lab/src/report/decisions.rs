@@ -1,4 +1,4 @@
-//! What the predictor decided, and why.
+//! The decisions of the predictor and their reasons.
 
 use evenstep_protocol::{Decision, DecisionKind};
 use evenstep_report::{Cell, Table};
@@ -6,18 +6,18 @@ use evenstep_report::{Cell, Table};
 use crate::report::run::Training;
 use evenstep_trainer::progress::IterationLine;
 
-/// Decisions that are shown: those that moved the most samples.
+/// Maximum number of decisions in the table.
 const SHOWN_MAX: usize = 10;
 
-/// The decisions that moved the most samples, in order of time.
+/// Returns a table of the decisions that moved the most samples, in order of time.
 pub fn table(training: &Training) -> Table {
     let decided: Vec<(&IterationLine, &Decision)> =
         training.iterations.iter().filter_map(|line| Some((line, line.decision.as_ref()?))).collect();
     let count = |kind: DecisionKind| decided.iter().filter(|(_, decision)| decision.kind == kind).count();
     let description = format!(
-        "{} iterations were answered: {} rebalanced, {} held the shares because a change would have gained too little, {} \
-         still unmeasured. Of the others the last allocation stayed in force: {}. Shown are the decisions that moved the \
-         most samples.",
+        "The predictor allocated {} iterations: {} rebalanced, {} held the shares because a change would have gained too \
+                 little, {} had unmeasured workers. The other {} iterations used the last allocation. The table shows the \
+                 decisions that moved the most samples.",
         decided.len(),
         count(DecisionKind::Rebalanced),
         count(DecisionKind::Held),
@@ -66,7 +66,8 @@ fn row(moved: u64, line: &IterationLine, decision: &Decision) -> Vec<Cell> {
     ]
 }
 
-/// Samples that went from one worker to another between two iterations; none where their number differs.
+/// Returns the number of samples that moved between workers from one iteration to the next; 0 if the global
+/// batch changed.
 fn moved(before: &IterationLine, after: &IterationLine) -> u64 {
     if before.global_batch != after.global_batch {
         return 0;

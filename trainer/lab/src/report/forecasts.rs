@@ -1,25 +1,25 @@
-//! How good the forecasts of the workers' speeds were.
+//! The accuracy of the forecasts of worker speeds.
 
 use crate::report::run::Training;
 use evenstep_trainer::progress::WorkerLine;
 
-/// One worker's forecasts over the iterations that count.
+/// The accuracy of one worker's forecasts, over the iterations after the warm-up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forecasts {
-    /// Mean of its batches, in samples.
+    /// Mean local batch, in samples.
     pub mean_batch: f64,
-    /// Samples over compute time; absent when it computed nothing.
+    /// Samples divided by compute time; absent if the worker computed no samples.
     pub mean_speed_samples_per_s: Option<f64>,
-    /// Mean absolute error as a share of the measured speed; absent without forecasts.
+    /// Mean absolute forecast error relative to the measured speed; absent without forecasts.
     pub error: Option<f64>,
-    /// The same for "as fast as in the iteration before", over the same iterations.
+    /// Error of the last-value forecast (the speed of the previous iteration) over the same iterations.
     pub last_value_error: Option<f64>,
-    /// The part of measured speeds inside the 90 % interval; absent without intervals.
+    /// Share of measured speeds inside the 90 % interval; absent without intervals.
     pub coverage: Option<f64>,
 }
 
 impl Forecasts {
-    /// Of the worker at this rank.
+    /// Computes the accuracy for the worker with this rank.
     pub fn of(training: &Training, rank: usize) -> Self {
         let lines: Vec<&WorkerLine> = training.counted().iter().map(|line| &line.workers[rank]).collect();
         let samples: u64 = lines.iter().map(|line| line.local_batch).sum();
@@ -47,7 +47,7 @@ impl Forecasts {
     }
 }
 
-/// The speed that a worker showed; none without samples.
+/// Returns the measured speed of a worker; `None` without samples.
 pub fn speed(line: &WorkerLine) -> Option<f64> {
     (line.local_batch > 0).then(|| line.local_batch as f64 / line.compute_time_s)
 }

@@ -1,6 +1,6 @@
-//! `evenstep-trainer report`: records of runs as a table, a page and JSON.
+//! `report`: summarizes records of runs as a table, a page and JSON.
 //!
-//! What the figures mean stands in `DEFINITIONS`, under the table and on the page.
+//! `DEFINITIONS` has the meaning of all values. It is printed under the table and on the page.
 
 mod charts;
 mod compared;
@@ -28,80 +28,85 @@ use evenstep_trainer::Policy;
 
 pub use run::ReportError;
 
-/// `report`
+/// Arguments of `report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// What `launch --record` or `join --record` wrote
+    /// Records written by `launch --record` or `join --record`
     #[arg(required_unless_present = "timeline", value_name = "RECORD")]
     pub records: Vec<PathBuf>,
-    /// Write a page with charts to this file; it needs nothing beside itself
+    /// File for a self-contained page with charts
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Write the figures to this file
+    /// File for the results, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// On the page, compare the runs and leave out what is told of each
+    /// Only compare the runs on the page, without a section per run
     #[arg(long, requires = "html")]
     pub overview: bool,
-    /// Draw one step, who did what when, from what `launch --timeline` wrote to this folder
+    /// Folder written by `launch --timeline`: draw one step with the times of each worker
     #[arg(long, value_name = "FOLDER")]
     pub timeline: Option<PathBuf>,
-    /// The iteration to draw [default: the one in which most was claimed]
+    /// Iteration to draw [default: the iteration with the most claimed chunks]
     #[arg(long, requires = "timeline")]
     pub iteration: Option<u64>,
-    /// Write a page with that step alone to this file, under the last policy or that of --of; `scripts/pictures` makes a picture of it
+    /// File for a page with only that step; `scripts/pictures` turns it into a picture
     #[arg(long, value_name = "FILE.html", requires = "timeline")]
     pub picture: Option<PathBuf>,
-    /// The policy of the picture
+    /// Policy of the picture [default: the last one]
     #[arg(long, value_name = "POLICY", requires = "picture")]
     pub of: Option<Policy>,
 }
 
-/// What every figure means.
+/// The names of all values in the results, and their meaning.
 const DEFINITIONS: [(&str, &str); 15] = [
-    ("run", "the name of the record"),
-    ("warm-up", "the first 5 iterations of each policy are left out of all figures; charts show them"),
+    ("run", "name of the record"),
+    ("warm-up", "the first 5 iterations of each policy; they appear in charts but in no other result"),
     (
         "step",
-        "from asking for the batches to the end of the optimizer step, on rank 0; mean, p50 and p95 over iterations",
+        "time from the allocation request to the end of the optimizer step, on rank 0; mean, p50 and p95 over iterations",
     ),
-    ("samples/s", "throughput: samples over the sum of the step times"),
-    ("gain", "throughput over that of even batches in the same record"),
+    ("samples/s", "throughput: samples divided by the sum of the step times"),
+    ("gain", "throughput divided by the throughput with even batches in the same record"),
     (
         "ideal",
-        "in each iteration the global batch over the sum of the speeds that the workers showed in it; a worker \
-        that had no samples adds no speed",
+        "ideal step time: in each iteration, the global batch divided by the sum of the workers' measured speeds; a \
+                worker without samples adds no speed",
     ),
-    ("of ideal", "throughput over the ideal throughput: samples over the sum of the ideal step times"),
+    (
+        "of ideal",
+        "throughput divided by the ideal throughput, which is samples divided by the sum of the ideal step times",
+    ),
     (
         "like for like",
-        "share of the ideal over that of even batches: the gain if the workers had been as fast under both; a load \
-        that changes never meets both alike",
+        "share of the ideal, divided by the share with even batches: the gain if the workers had been equally fast \
+                under both policies; a changing load never affects both equally",
     ),
     (
         "over base",
-        "like for like, against base instead of even batches: what a shared tail adds to the same forecasts",
+        "like for like, compared with base instead of even batches: the gain of a shared tail with the same forecasts",
     ),
-    ("waiting", "time that workers waited at the barrier for the last one, over step time times workers"),
-    ("claiming", "the same for waits for the answers to claims on a shared tail"),
+    (
+        "waiting",
+        "time that workers waited at the barrier for the slowest worker, as a share of step time times workers",
+    ),
+    ("claiming", "time that workers waited for responses to claims on a shared tail, as the same share"),
     (
         "chunking",
-        "the same for what chunks took beyond their samples at the pace of the worker's base in the same step; a speed that changes \
-         within a step shows here too, either way",
+        "extra compute time of chunks, as the same share, compared with the worker's speed on its base batch in the \
+                same step. A speed change within the step adds to it or reduces it",
     ),
-    ("chunks", "of a shared tail that all workers together claimed in a step, on average"),
-    ("final loss", "of the network at the end, over samples that were not trained on"),
+    ("chunks", "mean number of chunks of the shared tail that all workers together claimed in a step"),
+    ("final loss", "loss of the network at the end of the run, on held-out samples"),
     (
         "service",
-        "the time of one /allocate inside the predictor, as it says itself in its server-timing header; \
-        the round trip is what rank 0 measured",
+        "time of one /allocate inside the predictor, from its server-timing header; the round trip is measured on rank 0",
     ),
 ];
 
-/// Reads the records and writes what was wanted.
+/// Reads the records, prints the table, and writes the requested files.
 ///
 /// # Errors
-/// A record that cannot be read or breaks a rule, a file that cannot be written.
+/// Fails if a record cannot be read or violates a rule, or if a file cannot be written.
 pub fn run(args: &ReportArgs) -> Result<()> {
     let runs: Vec<Run> = args.records.iter().map(|path| Run::read(path)).collect::<Result<_, _>>()?;
     let results = Results::of(&runs);
@@ -110,14 +115,14 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let steps = steps.transpose()?.unwrap_or_default();
     if let Some(path) = &args.picture {
         let mut wanted = steps.iter().rev().filter(|(policy, _)| args.of.is_none_or(|of| *policy == of));
-        let (_, chart) = wanted.next().context("--of: the timeline has no such policy")?;
+        let (_, chart) = wanted.next().context("--of: the timeline does not contain this policy")?;
         put(path, Report::of_chart(chart).to_html().as_bytes())?;
     }
     if let Some(path) = &args.html {
         put(path, page::report(&runs, &results, steps, args.overview).to_html().as_bytes())?;
     }
     if let Some(path) = &args.json {
-        let mut json = serde_json::to_vec_pretty(&results).context("writing the figures as JSON")?;
+        let mut json = serde_json::to_vec_pretty(&results).context("writing the results as JSON")?;
         json.push(b'\n');
         put(path, &json)?;
     }

@@ -1,4 +1,4 @@
-//! The page.
+//! The HTML page of a report.
 
 use evenstep_report::{Cell, Chart, Figure, Report, Section, Table};
 
@@ -10,10 +10,10 @@ use crate::report::table::notes;
 use crate::report::{DEFINITIONS, charts, compared, decisions};
 use evenstep_trainer::Policy;
 
-/// Of more runs the large figures say nothing at a glance.
+/// Maximum number of runs with headline values. With more runs, a page of large numbers is hard to read.
 const HEADLINES_MAX: usize = 3;
 
-/// The whole page; `steps` are pictures of single steps, `overview` leaves out what is told of single runs.
+/// Returns the page. `steps` are charts of single steps; `overview` omits the sections on single runs.
 pub fn report(runs: &[Run], results: &Results, steps: Vec<(Policy, Chart)>, overview: bool) -> Report {
     let notice = |(note, names): (&str, Vec<&str>)| {
         let of = if runs.len() > 1 { format!(" ({})", names.join(", ")) } else { String::new() };
@@ -43,13 +43,13 @@ pub fn report(runs: &[Run], results: &Results, steps: Vec<(Policy, Chart)>, over
     let mut data: Vec<&str> = runs.iter().map(|run| run.line.data.as_str()).collect();
     data.dedup();
     Report {
-        title: "The same training, with even batches and with evenstep".into(),
+        title: "Training with even batches and with evenstep".into(),
         subtitle: format!("evenstep-trainer {}: {}", env!("CARGO_PKG_VERSION"), data.join("; ")),
         sections,
     }
 }
 
-/// What a run came to, set large; nothing where there is nothing to compare with.
+/// Returns the headline values of a run; none if the run has no policy to compare with.
 fn headline(run: &Run) -> Vec<Figure> {
     let (Some(even), Some(best)) = (run.training(Policy::Even), run.headline()) else {
         return Vec::new();
@@ -61,7 +61,7 @@ fn headline(run: &Run) -> Vec<Figure> {
             format!("Throughput, {scenario}"),
             run.gain(best, Policy::Even).map_or_else(String::new, |gain| format!("{gain:.2}×")),
             format!(
-                "{:.0} against {:.0} samples/s with even batches; like for like {:.2}×",
+                "{:.0} instead of {:.0} samples/s with even batches; like for like {:.2}×",
                 fast.throughput_samples_per_s,
                 slow.throughput_samples_per_s,
                 fast.share_of_ideal() / slow.share_of_ideal()
@@ -71,7 +71,7 @@ fn headline(run: &Run) -> Vec<Figure> {
             format!("Of the ideal, {scenario}"),
             percent(fast.share_of_ideal()),
             format!(
-                "{} with even batches; the ideal is the sum of the speeds",
+                "{} with even batches; the ideal is the sum of the workers' speeds",
                 percent(slow.share_of_ideal())
             ),
         ),
@@ -81,7 +81,7 @@ fn headline(run: &Run) -> Vec<Figure> {
             format!("Waiting, {scenario}"),
             percent(fast.barrier_wait_share),
             format!(
-                "of the step; {} by the same forecasts without a shared tail, which reach {} of the ideal",
+                "of the step; {} with the same forecasts without a shared tail, which reach {} of the ideal",
                 percent(base.figures.barrier_wait_share),
                 percent(base.figures.share_of_ideal())
             ),
@@ -90,13 +90,13 @@ fn headline(run: &Run) -> Vec<Figure> {
     figures
 }
 
-/// How far the trainings under all policies differ, over all runs.
+/// Returns the largest difference in loss between policies, over all runs.
 fn losses(runs: &[Run]) -> Option<Figure> {
     let largest = runs.iter().filter_map(loss_difference).reduce(f64::max)?;
     Some(Figure::new(
-        "Loss under each",
+        "Loss difference",
         format!("±{largest:.0e}"),
-        "largest relative difference in any iteration: rounding",
+        "largest relative difference between policies in any iteration, from rounding",
     ))
 }
 
@@ -104,9 +104,9 @@ fn asking(results: &Results) -> Option<Figure> {
     let service = results.allocate_ms.as_ref()?;
     let share = results.runs.iter().map(|result| result.ask_share).fold(0.0, f64::max);
     Some(Figure::new(
-        "An allocation, in the service",
+        "Allocation, time in the service",
         format!("{:.2} ms", service.p50),
-        format!("p99 {:.2} ms; asking took {:.2} % of the step time", service.p99, share * 100.0),
+        format!("p99 {:.2} ms; requests took {:.2} % of the step time", service.p99, share * 100.0),
     ))
 }
 
@@ -114,8 +114,8 @@ fn table(results: &Results) -> Table {
     Table::new(
         "All policies",
         format!(
-            "The same job, seed and samples under each. The first {} iterations of each are warm-up and left out; what the \
-             columns mean stands at the end of the page.",
+            "The job, seed and samples are the same under all policies. The first {} iterations of each policy are warm-up \
+                         and left out. The end of the page explains the columns.",
             results.warm_up_iterations
         ),
         &[
@@ -138,7 +138,7 @@ fn table(results: &Results) -> Table {
             "of ideal (%)",
             "like for like",
             "over base",
-            "asking (% of step)",
+            "requests (% of step)",
             "final loss",
         ],
         results.runs.iter().map(row).collect(),
@@ -175,7 +175,7 @@ fn chapter(run: &Run, sections: &mut Vec<Section>) {
     let line = &run.line;
     let heading = format!("{}: {}", run.name, words(line.scenario));
     let setting = format!(
-        "{} workers, {}, {} an iteration, {} iterations of each policy, seed {}. {}",
+        "{} workers, {}, {} per iteration, {} iterations per policy, seed {}. {}",
         line.workers.len(),
         line.model,
         line.samples(),
@@ -203,14 +203,16 @@ fn chapter(run: &Run, sections: &mut Vec<Section>) {
     sections.push(Section::Charts(vec![charts::loss(run)]));
 }
 
-/// The largest relative difference of any loss to that of the first training, in any iteration.
+/// Returns the largest relative difference between a loss and the loss of the first training, over all
+/// iterations.
 fn loss_difference(run: &Run) -> Option<f64> {
     let (first, others) = run.trainings.split_first().filter(|(_, others)| !others.is_empty())?;
     let pairs = others.iter().flat_map(|other| first.iterations.iter().zip(&other.iterations));
     Some(pairs.map(|(first, other)| (other.loss / first.loss - 1.0).abs()).fold(0.0, f64::max))
 }
 
-/// All trained on the same samples, so that only rounding may keep them apart.
+/// Describes how far the losses differ. All trainings use the same samples, so only rounding makes a
+/// difference.
 fn agreement(run: &Run) -> Option<String> {
     let difference = loss_difference(run)?;
     let ends: Vec<String> = run
@@ -219,7 +221,7 @@ fn agreement(run: &Run) -> Option<String> {
         .map(|training| format!("{} {:.6}", training.policy, training.end.final_loss))
         .collect();
     Some(format!(
-        "The losses of the trainings are never further apart than {difference:.1e} of their value. Final loss: {} ({}).",
+        "The losses under the policies differ by at most {difference:.1e} of their value. Final loss: {} ({}).",
         ends.join(", "),
         run.trainings.first()?.end.evaluation
     ))
@@ -241,15 +243,15 @@ fn forecasts(run: &Run, training: &Training, charted: usize) -> Table {
     };
     let workers = run.line.workers.len();
     let unseen = if charted < workers {
-        format!(" Charts show the first {charted} of {workers} workers.")
+        format!(" The charts show the first {charted} of {workers} workers.")
     } else {
         String::new()
     };
     Table::new(
         format!("Forecasts under {}", training.policy),
         format!(
-            "Errors are means of absolute differences to the measured speed. Last value: as fast as in the iteration \
-             before.{unseen}"
+            "Errors are mean absolute differences to the measured speed. Last value: the forecast is the speed of the previous \
+                         iteration.{unseen}"
         ),
         &[
             "worker",
@@ -265,14 +267,14 @@ fn forecasts(run: &Run, training: &Training, charted: usize) -> Table {
 
 fn definitions() -> Table {
     Table {
-        title: "What the figures mean".into(),
+        title: "Definitions".into(),
         description: String::new(),
-        columns: vec!["figure".into(), "definition".into()],
+        columns: vec!["name".into(), "definition".into()],
         rows: DEFINITIONS.iter().map(|(word, meaning)| vec![(*word).into(), (*meaning).into()]).collect(),
     }
 }
 
-/// A scenario in words.
+/// Returns the description of a scenario.
 pub fn words(scenario: Scenario) -> &'static str {
     match scenario {
         Scenario::Paced => "imposed speeds",
@@ -290,7 +292,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// With a capital, as words that begin a line have it.
+/// Capitalizes the first letter.
 fn sentence(words: &str) -> String {
     let mut letters = words.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())

@@ -1,4 +1,4 @@
-//! The figures of all runs, in the form that other programs read.
+//! The results of all runs, for other programs.
 
 use serde::Serialize;
 
@@ -9,85 +9,89 @@ use evenstep_trainer::Policy;
 use evenstep_trainer::progress::IterationLine;
 use evenstep_trainer::progress::statistics::{WARM_UP, quantile};
 
-/// All figures.
+/// The results of all runs.
 #[derive(Debug, Serialize)]
 pub struct Results {
-    /// One for each policy of each record.
+    /// Results per policy and record.
     pub runs: Vec<RunResult>,
-    /// The service's own time for an allocation; absent when it never said.
+    /// Time of an allocation inside the service, in milliseconds; absent if the service never reported
+    /// it.
     pub allocate_ms: Option<Spread>,
-    /// What rank 0 measured from sending a request to having read the answer.
+    /// Time from sending a request to reading the whole response, on rank 0, in milliseconds.
     pub round_trip_ms: Option<Spread>,
-    /// Iterations of each policy that were left out at its begin.
+    /// Number of iterations left out at the start of each policy.
     pub warm_up_iterations: usize,
 }
 
-/// The figures of one policy.
+/// The results of one policy.
 #[derive(Debug, Serialize)]
 pub struct RunResult {
-    /// What the record's file is called, without its ending.
+    /// File name of the record, without its extension.
     pub record: String,
-    /// What made the workers unequal.
+    /// Cause of the differences in worker speed.
     pub scenario: Scenario,
-    /// What competed with the workers, really or as their imposed speeds took it to be.
+    /// Kind of the competing load: real, or simulated by imposed speeds.
     pub load: Option<LoadKind>,
     /// The policy.
     pub policy: Policy,
-    /// Samples over step time.
+    /// Samples divided by step time.
     pub throughput_samples_per_s: f64,
-    /// Over the iterations that count.
+    /// Step times after the warm-up.
     pub step_time_s: StepTime,
-    /// Of all workers' time, the part spent waiting for the last one.
+    /// Share of all workers' time spent waiting for the slowest worker.
     pub barrier_wait_share: f64,
-    /// The same in a step, on average.
+    /// Mean barrier wait per step, in seconds.
     pub barrier_wait_s: f64,
-    /// The sum of the measured speeds.
+    /// Sum of the measured speeds.
     pub ideal_throughput_samples_per_s: f64,
-    /// Mean loss over held-out samples.
+    /// Mean loss on held-out samples.
     pub final_loss: f64,
-    /// Throughput over the ideal one.
+    /// Throughput divided by the ideal throughput.
     pub share_of_ideal: f64,
-    /// Throughput over that of even batches; absent where they were not run.
+    /// Throughput divided by the throughput with even batches; absent if the run has no such policy.
     pub gain: Option<f64>,
-    /// The share of the ideal over that of even batches: the gain if both had met the same load.
+    /// Share of the ideal divided by the share with even batches: the gain if both policies had run under
+    /// the same load.
     pub gain_like_for_like: Option<f64>,
-    /// Against the policy base; absent where it was not run, and for policies without forecasts.
+    /// Comparison with the policy base; absent if the run does not have it, and for policies without
+    /// forecasts.
     pub over_base: Option<OverBase>,
-    /// Of the step time, the part that asking took.
+    /// Share of the step time spent on allocation requests.
     pub ask_share: f64,
-    /// Of all workers' time, the part spent waiting for the answers to claims.
+    /// Share of all workers' time spent waiting for responses to claims.
     pub claim_share: f64,
-    /// The same for what chunks took beyond their samples at the pace of the base.
+    /// Share of all workers' time that chunks took beyond the time of their samples at the speed on the
+    /// base batch.
     pub chunk_overhead_share: f64,
-    /// Chunks that were claimed in a step, on average.
+    /// Mean number of claimed chunks per step.
     pub chunks: f64,
-    /// Of all samples, those that were claimed.
+    /// Share of all samples that were claimed.
     pub tail_share: f64,
-    /// Forward and backward passes of all workers in a step, on average.
+    /// Mean number of forward and backward passes of all workers per step.
     pub passes: f64,
-    /// Workers that took part.
+    /// Number of workers.
     pub workers: usize,
-    /// Iterations that count.
+    /// Number of iterations after the warm-up.
     pub iterations: usize,
-    /// Micro-batches of each rank that were slower than the imposed pace allows.
+    /// Number of micro-batches that were slower than the imposed pace, by rank.
     pub pace_missed: Vec<u64>,
-    /// Reports that the predictor never got.
+    /// Number of reports that never reached the predictor.
     pub reports_lost: u64,
-    /// What a reader must know, imposed speeds above all.
+    /// Notes that readers need, in particular about imposed speeds.
     pub notes: Vec<String>,
 }
 
-/// What a shared tail adds to the same forecasts.
+/// The effect of a shared tail, compared with the same forecasts without a tail.
 #[derive(Debug, Serialize)]
 pub struct OverBase {
-    /// Throughput over that of base.
+    /// Throughput divided by the throughput of base.
     pub gain: f64,
-    /// The share of the ideal over that of base.
+    /// Share of the ideal divided by the share of base.
     pub gain_like_for_like: f64,
-    /// Time at the barrier over that of base; absent where base never waited.
+    /// Barrier wait divided by the barrier wait of base; absent if workers never waited under base.
     pub barrier_wait: Option<f64>,
-    /// The sum of the measured speeds over that of base: where both met the same load, what is missing to 1 is what smaller
-    /// passes cost.
+    /// Sum of the measured speeds divided by the sum under base. If both ran under the same load, the
+    /// difference to 1 is the cost of smaller passes.
     pub speed: f64,
 }
 
@@ -98,7 +102,7 @@ pub struct StepTime {
     pub mean: f64,
     /// The median.
     pub p50: f64,
-    /// 95 % are no longer.
+    /// The 95th percentile.
     pub p95: f64,
 }
 
@@ -107,14 +111,14 @@ pub struct StepTime {
 pub struct Spread {
     /// The median.
     pub p50: f64,
-    /// 99 % are no longer.
+    /// The 99th percentile.
     pub p99: f64,
-    /// How many there were.
+    /// Number of values.
     pub count: usize,
 }
 
 impl Results {
-    /// The figures of these runs.
+    /// Computes the results of these runs.
     pub fn of(runs: &[Run]) -> Self {
         let all = runs.iter().flat_map(|run| run.trainings.iter().map(move |training| (run, training)));
         Self {

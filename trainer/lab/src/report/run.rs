@@ -1,4 +1,4 @@
-//! A record, read whole and checked against the rules that figures rely on.
+//! Reads a whole record and checks the rules that the results depend on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use evenstep_trainer::Policy;
 use evenstep_trainer::progress::statistics::{Statistics, Tally, WARM_UP};
 use evenstep_trainer::progress::{EndLine, IterationLine, WorkerLine};
 
-/// Lines that one record may have: they are held in memory.
+/// Maximum number of lines of a record. All lines are held in memory.
 const LINES_MAX: usize = 2_000_000;
 
-/// A run and what each policy made of it.
+/// A run with its training under each policy.
 #[derive(Debug)]
 pub struct Run {
-    /// What the record's file is called, without its ending.
+    /// File name of the record, without its extension.
     pub name: String,
-    /// What was run.
+    /// Settings of the run.
     pub line: RunLine,
-    /// In the order in which they took turns.
+    /// Trainings in the order of their turns.
     pub trainings: Vec<Training>,
 }
 
@@ -31,39 +31,39 @@ pub struct Training {
     pub policy: Policy,
     /// All iterations, warm-up included.
     pub iterations: Vec<IterationLine>,
-    /// How it ended.
+    /// The end line.
     pub end: EndLine,
-    /// What the iterations come to.
+    /// Statistics of the iterations after the warm-up.
     pub figures: Statistics,
 }
 
-/// A record that no report can be made of.
+/// An error in a record that prevents a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// It cannot be read, or a line is no line of a record.
+    /// The record cannot be read, or a line is malformed.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A line breaks a rule.
+    /// A line violates a rule.
     #[error("record {path}, line {line}: {rule}")]
     Line {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What must be, and what was found.
+        /// The offending value and the rule.
         rule: String,
     },
-    /// The whole breaks a rule.
+    /// The record as a whole violates a rule.
     #[error("record {path}: {rule}")]
     Whole {
         /// The file.
         path: PathBuf,
-        /// What must be, and what was found.
+        /// The offending value and the rule.
         rule: String,
     },
 }
 
-/// What was read of a policy so far.
+/// The lines of a policy read so far.
 #[derive(Debug)]
 struct Partial {
     policy: Policy,
@@ -75,13 +75,13 @@ impl Run {
     /// Reads and checks a record.
     ///
     /// # Errors
-    /// The first line, or the first rule, that is broken.
+    /// Returns the first malformed line or violated rule.
     pub fn read(path: &Path) -> Result<Self, ReportError> {
         let at = |line: usize| move |rule: String| ReportError::Line { path: path.to_owned(), line, rule };
         let whole = |rule: String| ReportError::Whole { path: path.to_owned(), rule };
         let mut lines = record::read(path)?;
         let mut run = match lines.next().transpose()? {
-            None => return Err(whole("is empty: it must begin with a line of kind run".to_owned())),
+            None => return Err(whole("the file is empty: it must begin with a line of kind run".to_owned())),
             Some(Line::Run(run)) => check_run(run).map_err(at(1))?,
             Some(_) => return Err(at(1)("the first line must be of kind run".to_owned())),
         };
@@ -92,7 +92,7 @@ impl Run {
             .collect();
         for (number, line) in (2..).zip(lines) {
             if number > LINES_MAX {
-                return Err(whole(format!("must have at most {LINES_MAX} lines")));
+                return Err(whole(format!("the file must have at most {LINES_MAX} lines")));
             }
             take(&mut run, &mut partial, line?).map_err(at(number))?;
         }
@@ -102,43 +102,48 @@ impl Run {
         Ok(Self { name, line: run, trainings })
     }
 
-    /// The training under a policy, where there was one.
+    /// Returns the training under a policy, if the run has it.
     pub fn training(&self, policy: Policy) -> Option<&Training> {
         self.trainings.iter().find(|training| training.policy == policy)
     }
 
-    /// Throughput of a training over that of another policy, where there is one.
+    /// Returns the throughput of a training divided by the throughput under another policy, if the run
+    /// has it.
     pub fn gain(&self, training: &Training, over: Policy) -> Option<f64> {
         let other = self.training(over)?;
         Some(training.figures.throughput_samples_per_s / other.figures.throughput_samples_per_s)
     }
 
-    /// The share of the ideal that a training reaches over that of another policy, where there is one. Loads that change
-    /// are never quite the same for both; this leaves out how much faster the workers themselves were.
+    /// Returns the share of the ideal that a training reaches, divided by the share under another policy,
+    /// if the run has it.
+    ///
+    /// A changing load is never equal for both policies. This ratio removes the effect of different
+    /// worker speeds.
     pub fn gain_like_for_like(&self, training: &Training, over: Policy) -> Option<f64> {
         let other = self.training(over)?;
         Some(training.figures.share_of_ideal() / other.figures.share_of_ideal())
     }
 
-    /// The time at the barrier of a training over that of another policy, where that waited at all.
+    /// Returns the barrier wait of a training divided by the barrier wait under another policy. `None` if
+    /// the run does not have that policy or its workers never waited.
     pub fn waiting(&self, training: &Training, over: Policy) -> Option<f64> {
         let waited_s = self.training(over)?.figures.barrier_wait_s;
         (waited_s > 0.0).then(|| training.figures.barrier_wait_s / waited_s)
     }
 
-    /// The trainings that asked the predictor.
+    /// Returns the trainings that requested allocations from the predictor.
     pub fn asking(&self) -> impl DoubleEndedIterator<Item = &Training> {
         self.trainings.iter().filter(|training| training.policy.asks())
     }
 
-    /// The training that the others lead up to: the last that asked the predictor.
+    /// Returns the main training of the run: the last one that requested allocations from the predictor.
     pub fn headline(&self) -> Option<&Training> {
         self.asking().next_back()
     }
 }
 
 impl Training {
-    /// The iterations that count.
+    /// Returns the iterations after the warm-up.
     pub fn counted(&self) -> &[IterationLine] {
         &self.iterations[WARM_UP.min(self.iterations.len())..]
     }
@@ -148,12 +153,12 @@ impl Partial {
     fn finish(self, run: &RunLine) -> Result<Training, String> {
         let Self { policy, mut iterations, end } = self;
         for line in &mut iterations {
-            // Workers that an elastic run had only later.
+            // In an elastic run, workers that joined later.
             let there = line.workers.len();
             line.workers.extend(run.workers[there..].iter().map(absent));
         }
         let Some(end) = end else {
-            return Err(format!("has no closing line of {policy}: the run was cut short"));
+            return Err(format!("no end line of policy {policy}: the run was interrupted"));
         };
         let mut tally = Tally::default();
         for line in &iterations {
@@ -161,7 +166,7 @@ impl Partial {
         }
         let figures = tally.statistics().ok_or_else(|| {
             format!(
-                "{policy} has {} iterations: must be more than the {WARM_UP} of the warm-up",
+                "policy {policy} has {} iterations: must be more than the {WARM_UP} iterations of the warm-up",
                 iterations.len()
             )
         })?;
@@ -171,35 +176,36 @@ impl Partial {
 
 fn check_run(run: RunLine) -> Result<RunLine, String> {
     if run.workers.is_empty() {
-        return Err("must name at least one worker".to_owned());
+        return Err("workers: must list at least one worker".to_owned());
     }
     let repeated =
         run.policies.iter().enumerate().find(|(index, policy)| run.policies[..*index].contains(policy));
     match repeated {
-        Some((_, policy)) => Err(format!("names the policy {policy} twice")),
-        None if run.policies.is_empty() => Err("must name at least one policy".to_owned()),
+        Some((_, policy)) => Err(format!("policies: {policy} is listed twice")),
+        None if run.policies.is_empty() => Err("policies: must list at least one policy".to_owned()),
         None => Ok(run),
     }
 }
 
 fn take(run: &mut RunLine, partial: &mut [Partial], line: Line) -> Result<(), String> {
     let policy = match &line {
-        Line::Run(_) => return Err("a second line of kind run: a record tells of one run".to_owned()),
+        Line::Run(_) => return Err("a second line of kind run: a record must contain one run".to_owned()),
         Line::Regroup(_) if run.elastic => return Ok(()),
-        Line::Regroup(_) => return Err("only an elastic run regroups".to_owned()),
+        Line::Regroup(_) => return Err("a line of kind regroup: only allowed in elastic runs".to_owned()),
         Line::Iteration(line) => line.policy,
         Line::End(end) => end.policy,
     };
     let Some(training) = partial.iter_mut().find(|training| training.policy == policy) else {
-        return Err(format!("the policy {policy} is not among those of the run"));
+        return Err(format!("policy {policy}: not in the policies of the run"));
     };
     if training.end.is_some() {
-        return Err(format!("comes after the closing line of {policy}"));
+        return Err(format!("the line comes after the end line of policy {policy}"));
     }
     match line {
         Line::Iteration(mut line) => {
             if run.elastic {
-                // A rank 0 that died told of an iteration that only it finished, or not of one that all finished.
+                // If rank 0 died, its last line may be of an iteration that only it finished,
+                // or the line of an iteration that all workers finished may be missing.
                 while training.iterations.last().is_some_and(|last| last.iteration >= line.iteration) {
                     training.iterations.pop();
                 }
@@ -218,7 +224,8 @@ fn take(run: &mut RunLine, partial: &mut [Partial], line: Line) -> Result<(), St
     Ok(())
 }
 
-/// The workers that an elastic run has had so far, those that it began with first: whoever was not there computed nothing.
+/// Returns a line for each worker that the elastic run has had so far, the initial workers first. Absent
+/// workers have no samples.
 fn everybody(run: &mut RunLine, there: Vec<WorkerLine>) -> Vec<WorkerLine> {
     for line in &there {
         if !run.workers.contains(&line.worker) {
@@ -247,15 +254,15 @@ fn absent(worker: &WorkerId) -> WorkerLine {
     }
 }
 
-/// The rules that divisions and sums over an iteration rely on.
+/// Checks the rules that divisions and sums over an iteration depend on.
 fn check_iteration(run: &RunLine, line: &IterationLine) -> Result<(), String> {
     if !line.workers.iter().map(|worker| &worker.worker).eq(&run.workers) {
-        return Err("its workers must be those of the run, in rank order".to_owned());
+        return Err("workers: must equal the workers of the run, in rank order".to_owned());
     }
     let samples: u64 = line.workers.iter().map(|worker| worker.local_batch).sum();
     if line.global_batch == 0 || samples != line.global_batch {
         return Err(format!(
-            "local batches add up to {samples}: must be the global batch {}",
+            "the local batches sum to {samples}: must equal the global batch {}",
             line.global_batch
         ));
     }

@@ -24,14 +24,14 @@ const COLUMNS: [&str; COUNT] = [
     "over base",
     "final loss",
 ];
-/// The columns that hold words.
+/// Number of left-aligned text columns.
 const WORDS: usize = 2;
-/// Definitions stand beside their words.
+/// Width of the column of names in the list of definitions.
 const WORD_WIDTH: usize = 15;
-/// Lines of definitions are no longer.
+/// Maximum line width of the definitions.
 const WIDTH: usize = 110;
 
-/// Table, service times, notes and definitions.
+/// Returns the table, service times, notes and definitions as text.
 pub fn text(runs: &[Run], results: &Results) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -59,7 +59,7 @@ fn write_all(out: &mut String, runs: &[Run], results: &Results) -> fmt::Result {
     for result in results.runs.iter().filter(|result| result.reports_lost > 0) {
         writeln!(
             out,
-            "NOTE: {} reports of {} ({}) never reached the predictor",
+            "NOTE: {} reports of {} ({}) did not reach the predictor",
             result.reports_lost, result.record, result.policy
         )?;
     }
@@ -72,7 +72,7 @@ fn write_all(out: &mut String, runs: &[Run], results: &Results) -> fmt::Result {
     Ok(())
 }
 
-/// What a reader must know, and of which runs.
+/// Returns the notes of all runs without duplicates, each with the names of its runs.
 pub fn notes(runs: &[Run]) -> Vec<(&str, Vec<&str>)> {
     let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
     for run in runs {
@@ -118,21 +118,21 @@ fn write_row(out: &mut String, row: &[String; COUNT], widths: &[usize]) -> fmt::
     writeln!(out)
 }
 
-/// What asking cost, in words.
+/// Describes the time of allocation requests.
 pub fn service(results: &Results) -> String {
     let Some(service) = &results.allocate_ms else {
-        return "/allocate: the predictor answered no iteration that counts".to_owned();
+        return "/allocate: the predictor allocated no iteration after the warm-up".to_owned();
     };
     let round_trip = results.round_trip_ms.as_ref().map_or_else(String::new, |trip| {
         format!("; round trip p50 {:.3} ms, p99 {:.3} ms", trip.p50, trip.p99)
     });
     format!(
-        "/allocate: in the service p50 {:.3} ms, p99 {:.3} ms{round_trip} ({} answers)",
+        "/allocate: in the service p50 {:.3} ms, p99 {:.3} ms{round_trip} ({} responses)",
         service.p50, service.p99, service.count
     )
 }
 
-/// Breaks words into lines no longer than `width`, as far as single words allow.
+/// Wraps text into lines of at most `width`, except for longer single words.
 fn wrap(words: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words.split_whitespace() {

@@ -1,4 +1,4 @@
-//! A picture of one step: what each worker did when.
+//! A chart of one step with the times of each worker.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use evenstep_report::{Axis, Chart, Mark, Span};
 use crate::record::timeline::{Interval, StepTimeline};
 use evenstep_trainer::Policy;
 
-/// Iterations that all workers told of.
+/// The iterations of which all workers have timelines.
 #[derive(Debug)]
 pub struct Steps(BTreeMap<(Policy, u64), Vec<StepTimeline>>);
 
 impl Steps {
-    /// Of what each worker told, by rank.
+    /// Groups the workers' timelines, given by rank, into iterations.
     pub fn of(ranks: Vec<Vec<StepTimeline>>) -> Self {
         let workers = ranks.len();
         let mut steps: BTreeMap<(Policy, u64), Vec<StepTimeline>> = BTreeMap::new();
@@ -24,16 +24,17 @@ impl Steps {
         Self(steps)
     }
 
-    /// The pictures of one iteration under each policy; where none is named, of the one in which most was claimed.
+    /// Returns the charts of one iteration under each policy. The default is the iteration with the most
+    /// claimed chunks.
     ///
     /// # Errors
-    /// Nobody told of it.
+    /// Fails if not all workers have a timeline of the iteration.
     pub fn charts(&self, iteration: Option<u64>) -> Result<Vec<(Policy, Chart)>> {
         let iteration = match iteration {
             Some(iteration) => iteration,
             None => {
                 let most = self.0.iter().max_by_key(|(_, step)| chunks(step).len());
-                most.context("no iteration of the timeline was told of by all workers")?.0.1
+                most.context("the timelines have no iteration that all workers recorded")?.0.1
             }
         };
         let found: Vec<(Policy, Chart)> = self
@@ -42,12 +43,12 @@ impl Steps {
             .filter(|((_, number), _)| *number == iteration)
             .map(|((policy, _), step)| (*policy, chart(step)))
             .collect();
-        found.first().with_context(|| format!("iteration {iteration} is none that all workers told of"))?;
+        found.first().with_context(|| format!("iteration {iteration}: not recorded by all workers"))?;
         Ok(found)
     }
 }
 
-/// Where chunks begin, in order: the place is a chunk's number.
+/// Returns the offsets of all chunks in order. The index of an offset is the chunk's number.
 fn chunks(step: &[StepTimeline]) -> Vec<u64> {
     let mut chunks: Vec<u64> =
         step.iter().flat_map(|moments| moments.parts.iter().skip(1)).map(|part| part.offset).collect();
@@ -85,16 +86,16 @@ fn chart(step: &[StepTimeline]) -> Chart {
     let (policy, iteration) =
         step.first().map_or((Policy::Even, 0), |moments| (moments.policy, moments.iteration));
     let kind = |name: &str, idle: bool, spans: Vec<Span>| Mark::Spans { name: name.into(), idle, spans };
-    // What every step has comes first, so that it has the same colours in all pictures.
+    // The marks that every step has come first, so that their colours are the same in all charts.
     let mut marks = vec![kind("base", false, bases), kind("all-reduce", false, sums)];
-    marks.push(kind("waiting for the last worker", true, waits));
+    marks.push(kind("waiting for the slowest worker", true, waits));
     if !chunks.is_empty() {
         marks.extend([kind("chunk of the tail", false, tail), kind("claim", false, claims)]);
     }
     Chart {
         title: format!("One step under {policy} (iteration {iteration})"),
-        description: "Each row is a worker; numbers are samples. What was given to it is its base; what nobody was given is claimed, \
-            chunk by chunk, by whoever is free."
+        description: "Each row is a worker; numbers are samples. The base batch of a worker is its allocation; free workers \
+                    claim chunks of the shared tail."
             .into(),
         x: Axis::new("time since the iteration began", "s").from_zero(),
         y: Axis::new("worker", ""),
@@ -155,9 +156,9 @@ mod tests {
             ]
         );
         assert_eq!(
-            spans("waiting for the last worker"),
+            spans("waiting for the slowest worker"),
             [span("node/0", [0.25, 0.5], ""), span("node/1", [0.5, 0.5], "")]
         );
-        assert!(steps.charts(Some(8)).is_err(), "one worker never told of it");
+        assert!(steps.charts(Some(8)).is_err(), "one worker has no timeline of iteration 8");
     }
 }

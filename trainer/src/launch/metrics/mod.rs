@@ -1,4 +1,4 @@
-//! What the launcher knows of its run, for metrics: `docs/metrics.md` has the names.
+//! Metrics of the launcher's run; `docs/metrics.md` lists the names.
 
 mod policy;
 mod serve;
@@ -17,10 +17,10 @@ use crate::progress::stream::Update;
 use policy::PolicyMetrics;
 pub use serve::Exposition;
 
-/// The longest line of the metrics stream in bytes.
+/// Maximum length of a line of the metrics stream, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// What is known.
+/// Metrics of the run.
 #[derive(Debug, Default)]
 pub struct RunMetrics(Mutex<Known>);
 
@@ -30,40 +30,41 @@ struct Known {
     restarts: u64,
     restarts_left: Option<u64>,
     updates_lost: u64,
-    /// A run has a few policies, each with one job.
+    /// Metrics by policy. A run has a few policies with one job each.
     policies: BTreeMap<Policy, PolicyMetrics>,
 }
 
-/// The workers as processes.
+/// Worker processes by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Processes {
-    /// They live.
+    /// Number of running workers.
     pub running: usize,
-    /// They died and will be started again.
+    /// Number of workers that wait for a restart.
     pub waiting: usize,
-    /// They are over.
+    /// Number of ended workers.
     pub ended: usize,
 }
 
 impl RunMetrics {
-    /// The workers are now so.
+    /// Sets the states of the worker processes.
     pub fn set_processes(&self, processes: Processes) {
         self.lock().processes = processes;
     }
 
-    /// So many restarts are left.
+    /// Sets the number of restarts that are left.
     pub fn set_restarts_left(&self, left: u64) {
         self.lock().restarts_left = Some(left);
     }
 
-    /// A worker is started again.
+    /// Counts the restart of a worker.
     pub fn restarted(&self) {
         let mut known = self.lock();
         known.restarts += 1;
         known.restarts_left = known.restarts_left.map(|left| left.saturating_sub(1));
     }
 
-    /// Listens to rank 0, whichever worker that is, until no worker is left and the launcher starts none any more.
+    /// Reads the metrics stream of rank 0, whichever worker that is, until all workers and the launcher have
+    /// closed it.
     pub fn listen(&self, from: UnixStream) {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
@@ -83,32 +84,31 @@ impl RunMetrics {
                 known.updates_lost += update.lost;
                 known.policies.entry(update.policy).or_default().count(update);
             }
-            // A worker that was killed in the middle of a line leaves half of one.
+            // A worker that was killed while it wrote a line leaves a partial line.
             Err(_) => known.updates_lost += 1,
         }
     }
 
-    /// What gathers the metrics.
+    /// Returns the function that gathers the metrics.
     pub fn gather(self: Arc<Self>) -> Gather {
         Arc::new(move || self.families())
     }
 
     fn families(&self) -> Vec<MetricFamily> {
         let known = self.lock();
-        let mut info = Family::gauge("evenstep_launcher_info", "The launcher that runs.");
+        let mut info = Family::gauge("evenstep_launcher_info", "Version of the launcher.");
         info.say([("version", env!("CARGO_PKG_VERSION"))], 1.0);
         let Processes { running, waiting, ended } = known.processes;
-        let mut workers = Family::gauge("evenstep_launcher_workers", "Processes of workers by their state.");
+        let mut workers = Family::gauge("evenstep_launcher_workers", "Worker processes by state.");
         for (state, count) in [("running", running), ("waiting", waiting), ("ended", ended)] {
             workers.say([("state", state)], count as f64);
         }
-        let mut restarts =
-            Family::counter("evenstep_launcher_restarts_total", "Workers that were started again.");
+        let mut restarts = Family::counter("evenstep_launcher_restarts_total", "Number of worker restarts.");
         restarts.say([], known.restarts as f64);
-        let mut left = Family::gauge("evenstep_launcher_restarts_left", "How many more may be.");
+        let mut left = Family::gauge("evenstep_launcher_restarts_left", "Number of restarts left.");
         known.restarts_left.into_iter().for_each(|count| left.say([], count as f64));
         let mut lost =
-            Family::counter("evenstep_launcher_news_lost_total", "Iterations that rank 0 could not tell of.");
+            Family::counter("evenstep_launcher_news_lost_total", "Iterations that rank 0 could not report.");
         lost.say([], known.updates_lost as f64);
         let mut families: Vec<_> =
             [info, workers, restarts, left, lost].into_iter().filter_map(Family::done).collect();
@@ -118,7 +118,7 @@ impl RunMetrics {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        // Counters: a panic elsewhere leaves none of them half changed.
+        // The values are counters: a panic elsewhere leaves each of them valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::progress::stream::{Done, Event};
 
-    /// The names, and what they mean.
+    /// Documentation of the names.
     const NAMES: &str = include_str!("../../../../docs/metrics.md");
 
     fn done(iteration: u64) -> Event {
@@ -190,7 +190,10 @@ mod tests {
         ] {
             assert!(text.lines().any(|line| line == series), "{series} in\n{text}");
         }
-        assert!(!text.contains("missed_total{policy=\"even\"}"), "who asks nobody misses nothing:\n{text}");
+        assert!(
+            !text.contains("missed_total{policy=\"even\"}"),
+            "a policy without requests misses none:\n{text}"
+        );
         for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             let name = line.split(' ').next().unwrap();
             assert!(NAMES.contains(&format!("`{name}`")), "{name} is not in docs/metrics.md");

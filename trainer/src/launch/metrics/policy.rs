@@ -1,4 +1,4 @@
-//! The iterations of one policy, counted.
+//! Metrics of one policy's iterations.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use evenstep_protocol::JobId;
 use crate::plan::Policy;
 use crate::progress::stream::{Done, Event, Update};
 
-/// Bounds of steps in seconds.
+/// Bucket bounds of step times, in seconds.
 const STEPS: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
-/// Bounds of round trips in seconds.
+/// Bucket bounds of round trips, in seconds.
 const ROUND_TRIPS: [f64; 11] = [0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
 
 #[derive(Debug)]
@@ -36,8 +36,8 @@ pub(super) struct PolicyMetrics {
 
 impl Default for PolicyMetrics {
     fn default() -> Self {
-        let steps = "From the begin of an iteration to the end of the optimizer step.";
-        let round_trips = "Requests for an allocation, on the way of the step or not.";
+        let steps = "Time from the start of an iteration to the end of the optimizer step.";
+        let round_trips = "Time of requests for an allocation, on the critical path or not.";
         Self {
             job_id: None,
             iterations: 0,
@@ -82,7 +82,7 @@ impl PolicyMetrics {
     }
 }
 
-/// What there is to a policy, in one number.
+/// A metric of a policy as one number.
 type Number = fn(Policy, &PolicyMetrics) -> Option<f64>;
 
 fn latest(metrics: &PolicyMetrics, number: impl FnOnce(&Done) -> f64) -> Option<f64> {
@@ -91,25 +91,25 @@ fn latest(metrics: &PolicyMetrics, number: impl FnOnce(&Done) -> f64) -> Option<
 
 const COUNTERS: [(&str, &str, Number); 9] = [
     ("evenstep_trainer_iterations_total", "Iterations done.", |_, metrics| Some(metrics.iterations as f64)),
-    ("evenstep_trainer_samples_total", "Samples in them.", |_, metrics| Some(metrics.samples as f64)),
+    ("evenstep_trainer_samples_total", "Samples trained.", |_, metrics| Some(metrics.samples as f64)),
     (
         "evenstep_trainer_allocations_missed_total",
-        "Iterations that ran with the last allocation.",
+        "Iterations with an earlier allocation.",
         |policy, metrics| policy.asks().then_some(metrics.missed as f64),
     ),
-    ("evenstep_trainer_regroups_total", "How often the run went on with other workers.", |_, metrics| {
+    ("evenstep_trainer_regroups_total", "Number of times that the set of workers changed.", |_, metrics| {
         Some(metrics.regroups as f64)
     }),
-    ("evenstep_trainer_ask_seconds_total", "Time of steps that went into asking.", |_, metrics| {
+    ("evenstep_trainer_ask_seconds_total", "Time of allocation requests in steps.", |_, metrics| {
         Some(metrics.ask_s)
     }),
-    ("evenstep_trainer_compute_seconds_total", "Forward and backward, all workers.", |_, metrics| {
+    ("evenstep_trainer_compute_seconds_total", "Compute time of all workers.", |_, metrics| {
         Some(metrics.compute_s)
     }),
-    ("evenstep_trainer_barrier_wait_seconds_total", "Waits for the slowest, all workers.", |_, metrics| {
+    ("evenstep_trainer_barrier_wait_seconds_total", "Barrier wait of all workers.", |_, metrics| {
         Some(metrics.barrier_wait_s)
     }),
-    ("evenstep_trainer_loader_wait_seconds_total", "Waits for data, all workers.", |_, metrics| {
+    ("evenstep_trainer_loader_wait_seconds_total", "Wait for data of all workers.", |_, metrics| {
         Some(metrics.loader_wait_s)
     }),
     ("evenstep_trainer_all_reduce_seconds_total", "Time inside the all-reduce on rank 0.", |_, metrics| {
@@ -121,10 +121,10 @@ const GAUGES: [(&str, &str, Number); 8] = [
     ("evenstep_trainer_iteration", "The latest iteration, from 0.", |_, metrics| {
         latest(metrics, |done| done.iteration as f64)
     }),
-    ("evenstep_trainer_epoch", "Its epoch, from 0.", |_, metrics| latest(metrics, |done| done.epoch as f64)),
+    ("evenstep_trainer_epoch", "Epoch, from 0.", |_, metrics| latest(metrics, |done| done.epoch as f64)),
     (
         "evenstep_trainer_throughput_samples_per_second",
-        "Samples over step time of the latest iteration.",
+        "Throughput of the latest iteration.",
         |_, metrics| latest(metrics, |done| done.samples as f64 / done.step_time_s),
     ),
     ("evenstep_trainer_global_batch_samples", "Samples in the latest iteration.", |_, metrics| {
@@ -138,10 +138,10 @@ const GAUGES: [(&str, &str, Number); 8] = [
     }),
     (
         "evenstep_trainer_learning_rate_multiplier_ratio",
-        "What the learning rate was multiplied by.",
+        "Multiplier of the learning rate in the latest iteration.",
         |_, metrics| latest(metrics, |done| done.lr_multiplier),
     ),
-    ("evenstep_trainer_generation", "Generation of the latest plan that was answered.", |_, metrics| {
+    ("evenstep_trainer_generation", "Generation of the latest plan.", |_, metrics| {
         metrics.generation.map(|generation| generation as f64)
     }),
 ];

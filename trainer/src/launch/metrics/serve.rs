@@ -1,4 +1,4 @@
-//! The metrics of a run for Prometheus, or sent over OTLP.
+//! Metrics of a run, served for Prometheus or sent over OTLP.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -16,29 +16,29 @@ use super::RunMetrics;
 use crate::progress::Output;
 use crate::training::LaunchOptions;
 
-/// Metrics that are served or exported as long as this lives.
+/// Server or exporter of metrics, active until dropped.
 #[derive(Debug)]
 pub struct Exposition {
     /// The metrics.
     pub metrics: Arc<RunMetrics>,
-    /// Where workers write their metrics stream.
+    /// Socket for the metrics stream of the workers.
     writer: UnixStream,
     _server: Option<Server>,
     collector: Option<Otlp>,
 }
 
 impl Exposition {
-    /// Serves or exports metrics, if the options say so.
+    /// Serves or exports metrics, if the options require it.
     ///
     /// # Errors
-    /// The address cannot be listened on, or the collector's is none.
+    /// The address cannot be bound, or the collector's URL is invalid.
     pub fn start(args: &LaunchOptions, output: &Output) -> Result<Option<Self>> {
         if args.metrics_listen.is_none() && args.otlp.is_none() {
             return Ok(None);
         }
         logs::start("warn", logs::Format::Text, None)?;
         let metrics = Arc::new(RunMetrics::default());
-        let (reader, writer) = UnixStream::pair().context("a socket for the workers")?;
+        let (reader, writer) = UnixStream::pair().context("creating the metrics socket")?;
         let listening = metrics.clone();
         thread::Builder::new().name("metrics-stream".into()).spawn(move || listening.listen(reader))?;
         let gather = metrics.clone().gather();
@@ -59,18 +59,18 @@ impl Exposition {
         Ok(Some(Self { metrics, writer, _server: server, collector }))
     }
 
-    /// The standard input of a worker that writes the metrics stream.
+    /// Returns the standard input of a worker that writes the metrics stream.
     ///
     /// # Errors
-    /// The system gives no handle.
+    /// The socket cannot be duplicated.
     pub fn worker_input(&self) -> Result<Stdio> {
-        Ok(Stdio::from(OwnedFd::from(self.writer.try_clone().context("a socket for a worker")?)))
+        Ok(Stdio::from(OwnedFd::from(self.writer.try_clone().context("duplicating the metrics socket")?)))
     }
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "what is exported carries the wall clock's time; nothing is decided by it"
+    reason = "exported metrics have wall-clock time; no decision depends on it"
 )]
 fn unix_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

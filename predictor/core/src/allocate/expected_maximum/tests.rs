@@ -8,7 +8,7 @@ use crate::curve::Curve;
 fn scenarios(random: &mut impl Rng, workers: usize, spread: f64) -> Scenarios {
     let one = |random: &mut dyn Rng| -> Vec<f64> {
         let spread = spread * random.random_range(0.2..1.0);
-        // Mostly small, now and then a long slow-down.
+        // Mostly small, sometimes a long slow-down.
         let residual = |random: &mut dyn Rng| {
             let usual = random.random_range(-spread..spread);
             if random.random_bool(0.1) { usual - 3.0 * spread } else { usual }
@@ -38,7 +38,7 @@ fn share(random: &mut impl Rng) -> Share {
     }
 }
 
-/// The smallest expected finish of all splits.
+/// Returns the smallest expected finish time of all splits.
 fn brute_force(shares: &[Share], scenarios: &Scenarios, total: u64, batches: &mut Vec<u64>) -> f64 {
     let i = batches.len();
     let left = total - batches.iter().sum::<u64>();
@@ -86,7 +86,7 @@ fn a_fit_is_near_the_best() {
     assert!(solved > 300 && mean < 0.001 && worst < 0.06 && exact * 10 > solved * 8, "{found}");
 }
 
-/// Bounds, the quantum and the remainder hold for any number of workers.
+/// Bounds, the quantum and the remainder are respected for any number of workers.
 #[test]
 fn never_worse_than_plain_and_sums_and_grids_hold() {
     let random = &mut ChaCha8Rng::seed_from_u64(2);
@@ -109,7 +109,7 @@ fn never_worse_than_plain_and_sums_and_grids_hold() {
 #[test]
 fn scenarios_are_the_iterations_that_all_share() {
     let residual = |slow: f64| -(slow.ln());
-    // The older of two long records are left out, and what comes before the shorter one.
+    // Residuals beyond the limit are ignored, and so are those from before the shorter record.
     let steady = vec![0.0; 200];
     let mut other = vec![residual(8.0); 200];
     let newest = other.len() - 1;
@@ -129,8 +129,7 @@ fn scenarios_are_the_iterations_that_all_share() {
     assert!(Scenarios::from_residuals(&[] as &[Vec<f64>]).is_empty());
 }
 
-/// Workers of the same expected speed, one of them uncertain: it gets less, and steps on unseen iterations are
-/// shorter for it.
+/// Of workers with the same expected speed, an uncertain one gets less. That makes unseen iterations shorter.
 #[test]
 fn the_uncertain_get_less() {
     let random = &mut ChaCha8Rng::seed_from_u64(3);
@@ -148,8 +147,8 @@ fn the_uncertain_get_less() {
     assert!(gain > 0.02, "{gain}");
 }
 
-/// Two workers that are alike, with heavy tails: every gain over the even split is chance, and is not paid for on
-/// unseen iterations.
+/// With two equal workers and heavy tails, every gain over the even split is chance. Following it would cost
+/// time in unseen iterations.
 #[test]
 fn chance_is_not_followed() {
     let random = &mut ChaCha8Rng::seed_from_u64(4);
@@ -171,7 +170,7 @@ fn chance_is_not_followed() {
     assert!(loss < 0.0015, "{loss}");
 }
 
-/// Who is listed where does not matter, but for ties, as of batches below a saturation point.
+/// The order of the workers does not matter, except for ties such as batches below a saturation point.
 #[test]
 fn permuting_workers_permutes_the_answer() {
     let random = &mut ChaCha8Rng::seed_from_u64(5);

@@ -51,7 +51,7 @@ fn growth_at_once_shrinking_at_once_and_no_change() {
     assert_eq!((shrunk.lr_multiplier, shrunk.momentum_buffer_scale, shrunk.ramp), (0.5, 0.5, None));
 }
 
-/// Half way to 4 the batch grows again: from 2.5 to 5 in 8 * 2 iterations. Then it shrinks.
+/// At half of the ramp to 4, the batch grows again: from 2.5 to 5 in 8 * 2 iterations. Then it shrinks.
 #[test]
 fn a_change_during_a_ramp_starts_from_where_it_is() {
     let mut ours = controller(DYNAMIC);
@@ -90,7 +90,8 @@ fn golden_legw() {
             assert!(near(ours, expected), "{scale} {progress}: {ours}");
         }
     }
-    // An iteration at scale k is progress by k, and counts itself: 5 are done in iteration 4, 400 at scale 16 in the 25th.
+    // Progress includes the iteration itself, k per iteration at scale k: 5 in iteration 4, and 400 in the
+    // 25th at scale 16.
     for (scale, iteration, expected) in [(1, 4, 1.0 / 20.0), (4, 99, 2.0), (16, 24, 1.0), (25, 15, 0.8)] {
         let mut ours = controller(rule);
         ours.instruct(0, 100 * scale).unwrap();
@@ -115,7 +116,7 @@ fn adascale_counts_what_steps_gained() {
     assert_eq!(ours.instruct(3, 200).unwrap().schedule_iteration, 5);
     assert_eq!(
         ours.gradients(0, &norms).unwrap_err().to_string(),
-        "gradients of iteration 0: those of 0 were taken already"
+        "gradients of iteration 0 are late: iteration 0 was processed already"
     );
     assert_eq!(controller(Rule::Linear).gradients(0, &norms), Err(LearningRateError::NoGradientsTaken));
 }
@@ -128,12 +129,15 @@ fn what_was_asked_stays_and_what_is_wrong_is_named() {
     ours.instruct(9, 800).unwrap();
     assert_eq!(ours.instruct(3, 100), Ok(early));
     let said = |result: Result<Instruction, LearningRateError>| result.unwrap_err().to_string();
-    assert_eq!(said(ours.instruct(4, 100)), "iteration 4: iterations must rise, and 9 was asked for already");
+    assert_eq!(
+        said(ours.instruct(4, 100)),
+        "iteration 4 was skipped: 9 was requested already, and iterations must rise"
+    );
     assert_eq!(
         said(ours.instruct(5, 100)),
-        "iteration 5: it was asked for with a global batch of 400, now with 100"
+        "iteration 5 was first requested with global batch 400, now with 100; it must not change"
     );
-    assert_eq!(said(ours.instruct(10, 0)), "global batch 0: it must hold at least 1 sample");
+    assert_eq!(said(ours.instruct(10, 0)), "global batch is 0; it must be at least 1");
     assert!(Controller::new(DYNAMIC, 0).is_err());
     for bad in [f64::NAN, -1.0, f64::INFINITY] {
         assert!(Controller::new(Rule::DynamicSgd { ramp: RampLength::PerGrowth(bad) }, 1).is_err());
@@ -169,7 +173,7 @@ fn before(history: &[(u64, u64)], iteration: u64) -> Vec<(u64, u64)> {
     part
 }
 
-/// Batches over iterations: (iterations since the one before, batch).
+/// Batches over iterations: (iterations since the previous change, batch).
 fn history() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((1u64..6, prop::sample::select(vec![50u64, 100, 200, 400, 1600])), 2..60)
 }
@@ -195,7 +199,7 @@ fn some_norms(iteration: u64) -> GradientNorms {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Both forms of momentum walk the same way down a quadratic, whatever the batch does.
+    /// Both forms of momentum take the same path down a quadratic, for any change of the batch.
     #[test]
     fn momentum_inside_or_outside_is_one(rule in rules(), history in history(), mu in 0.0f64..0.99) {
         let mut ours = controller(rule);
@@ -221,7 +225,8 @@ proptest! {
         }
     }
 
-    /// Growth never jumps: no step is larger than the steepest ramp's, also where another change comes during one.
+    /// Growth never jumps: no step is larger than the steepest step of a ramp, even if the batch changes
+    /// during a ramp.
     #[test]
     fn a_ramp_restarted_is_continuous(batches in prop::collection::vec(1u64..40, 5..40)) {
         let mut ours = controller(DYNAMIC);
@@ -239,7 +244,7 @@ proptest! {
         }
     }
 
-    /// The batch of the schedule changes nothing, ever; and the beginning of a job does not matter.
+    /// At the batch of the schedule, the learning rate never changes, whatever the first iteration.
     #[test]
     fn scale_one_is_no_change(rule in rules(), start in 0u64..50, steps in prop::collection::vec(1u64..9, 1..20)) {
         prop_assume!(!matches!(rule, Rule::Legw { .. }));
@@ -255,8 +260,8 @@ proptest! {
         }
     }
 
-    /// From JSON at any point it goes on as if nothing had been, and iterations that are left out or asked for twice
-    /// change none of the others.
+    /// A controller restored from JSON continues without a difference, and skipped or repeated iterations do
+    /// not change others.
     #[test]
     fn restarts_repeats_and_gaps_change_nothing(rule in rules(), history in history(), restart in 0usize..60) {
         let mut ours = controller(rule);
@@ -283,7 +288,7 @@ proptest! {
         }
     }
 
-    /// A client that finishes its ramp alone is where the controller is.
+    /// A client that finishes its ramp without the predictor has the same multipliers as the controller.
     #[test]
     fn clients_can_finish_alone(rule in rules(), batch in prop::sample::select(vec![100u64, 200, 800])) {
         prop_assume!(rule != Rule::AdaScale);

@@ -1,4 +1,4 @@
-//! What a check found.
+//! Result of a check.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::tables::Backend;
 
-/// What was found.
+/// Result of a check of a whole store.
 #[derive(Debug, Serialize)]
 pub struct Checked {
     pub store: String,
@@ -14,7 +14,7 @@ pub struct Checked {
     pub schema: Schema,
     pub size_bytes: u64,
     pub tables: Vec<CheckedTable>,
-    /// Faults, all of them.
+    /// Total number of faults, including those not listed in `findings`.
     pub faults: u64,
     pub findings: Vec<Finding>,
     pub notes: BTreeMap<&'static str, u64>,
@@ -33,13 +33,13 @@ pub struct CheckedTable {
     pub faults: u64,
 }
 
-/// Something wrong.
+/// A fault.
 #[derive(Debug, Serialize)]
 pub struct Finding {
-    /// In which table; empty where that is not known.
+    /// The table; empty if unknown.
     pub table: String,
-    /// In which row; empty where that is not known.
+    /// The row's key; empty if unknown.
     pub key: String,
-    /// The rule that is broken.
+    /// The violated rule.
     pub rule: String,
 }

@@ -1,6 +1,7 @@
-//! `check`: all of a store read, and what is wrong with it. Nothing is changed.
+//! `check`: reads a whole store and reports its faults, without changing anything.
 //!
-//! `rules` judges the rows of each table; what a database knows of itself is asked of it. `text` says it to people.
+//! `rules` validates the rows of each table. The database runs its own integrity checks. `text` formats the
+//! result.
 
 mod findings;
 
@@ -24,10 +25,10 @@ use rules::{Remark, judge};
 
 pub use rules::ModelReaders;
 
-/// Findings that are told one by one, of each table; the rest are counted.
+/// Maximum number of findings listed per table; the rest are only counted.
 const FINDINGS_MAX: u32 = 20;
 
-/// Checks a store and says what it found.
+/// Checks a store and prints the findings.
 pub(super) async fn run(args: &CheckArgs, models: &ModelReaders) -> anyhow::Result<()> {
     let address = address(&args.store.store)?;
     let checked = check(&address, models).await?;
@@ -65,7 +66,7 @@ async fn check(address: &Address, models: &ModelReaders) -> anyhow::Result<Check
 }
 
 impl Checked {
-    /// Reads a table to its end, or as far as it can be read.
+    /// Reads a table to its end, or up to the first page that cannot be read.
     async fn read(
         &mut self,
         snapshot: &mut Snapshot,
@@ -75,9 +76,9 @@ impl Checked {
         let bar = progress::bar(snapshot.count(table).await.unwrap_or(0), &table.name);
         let mut read = Read { rows: 0, faults: 0, last: None };
         if let Err(error) = self.judge(snapshot, table, models, &mut read, &bar).await {
-            // Where the database is gone this is the end.
+            // Fails, and ends the check, if the connection is lost.
             snapshot.begin_again().await?;
-            let key = read.last.take().map_or_else(|| "the first row".into(), |key| format!("behind {key}"));
+            let key = read.last.take().map_or_else(|| "the first row".into(), |key| format!("after {key}"));
             self.tell(&mut read, table, key, format!("cannot be read: {error}"));
         }
         bar.finish_and_clear();
@@ -119,10 +120,10 @@ impl Checked {
     }
 }
 
-/// How far a table was read.
+/// Progress through a table.
 struct Read {
     rows: u64,
     faults: u64,
-    /// The key of the last row of the last page.
+    /// Key of the last row of the last page.
     last: Option<String>,
 }

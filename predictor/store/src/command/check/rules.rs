@@ -1,4 +1,4 @@
-//! What a row must be, table by table. Pure: a row in, the rule that it breaks out.
+//! Rules for the rows of each table, as pure functions of a row.
 
 use std::collections::BTreeMap;
 
@@ -9,30 +9,31 @@ use evenstep_protocol::{
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// Readers of what the store keeps without knowing what is in it. Each says why it cannot read something.
+/// Readers for values whose format the store does not know. Each returns an error message if it cannot read a
+/// value.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelReaders {
-    /// The format of models that the readers know.
+    /// Model format that the readers support.
     pub format: u32,
-    /// Reads the models of a job.
+    /// Reads a job's models.
     pub job: fn(&[u8]) -> Result<(), String>,
-    /// Reads the models of a kind of device.
+    /// Reads a device type's models.
     pub device: fn(&[u8]) -> Result<(), String>,
     /// Reads the state of a job's learning-rate rule.
     pub learning_rate: fn(&str) -> Result<(), String>,
 }
 
-/// What is told of a row that is not as usual.
+/// Remark on a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remark {
-    /// It breaks this rule.
+    /// The row violates this rule.
     Fault(String),
-    /// It is as it may be, and people may want to know.
+    /// The row is valid, but the user may want to know this.
     Note(&'static str),
 }
 
-/// Models of another version.
-pub const OTHER_FORMAT: &str = "models of another format: learned again from the reports";
+/// Note on models that were stored in another format version.
+pub const OTHER_FORMAT: &str = "models in another format: they are learned again from the reports";
 
 impl From<String> for Remark {
     fn from(rule: String) -> Self {
@@ -40,10 +41,10 @@ impl From<String> for Remark {
     }
 }
 
-/// The first rule that a row breaks. Tables that are not known here have none.
+/// Checks a row against the rules of its table. Unknown tables have no rules.
 ///
 /// # Errors
-/// The rule, or what there is to note.
+/// The first violated rule, or a note.
 pub fn judge(table: &Table, row: &[Cell], models: &ModelReaders) -> Result<(), Remark> {
     let values = Values { table, row };
     match table.name.as_str() {
@@ -65,7 +66,8 @@ pub fn judge(table: &Table, row: &[Cell], models: &ModelReaders) -> Result<(), R
 fn job(values: &Values<'_>, read_learning_rate: fn(&str) -> Result<(), String>) -> Result<(), Remark> {
     values.ids()?;
     let mut spec: serde_json::Value = values.json("spec")?;
-    // Before schema 0007 (SQLite) or 0003 (PostgreSQL): the migration replaces it.
+    // Options stored before schema 0007 (SQLite) or 0003 (PostgreSQL) have this field, which the migration
+    // replaces.
     spec.as_object_mut().and_then(|options| options.remove("calm"));
     JobSpec::deserialize(spec).map_err(|error| format!("its spec cannot be read: {error}"))?;
     let learning_rate = values.text("learning_rate")?;
@@ -75,7 +77,7 @@ fn job(values: &Values<'_>, read_learning_rate: fn(&str) -> Result<(), String>) 
     }
     let (departed, generation) = (values.count("departed_generation")?, values.count("generation")?);
     rule(departed <= generation, || {
-        format!("its latest departure is of generation {departed}, and it has reached {generation}")
+        format!("departed_generation {departed} exceeds its generation {generation}")
     })
 }
 
@@ -83,7 +85,7 @@ fn worker(values: &Values<'_>) -> Result<(), Remark> {
     values.ids()?;
     let request: JoinRequest = values.json("request")?;
     let worker = values.text("worker")?;
-    rule(request.worker.as_str() == worker, || format!("its request is that of {}", request.worker))?;
+    rule(request.worker.as_str() == worker, || format!("its request names worker {}", request.worker))?;
     if !values.text("operator_override")?.is_empty() {
         values.json::<WorkerOverride>("operator_override")?;
     }
@@ -104,13 +106,13 @@ fn allocation(values: &Values<'_>) -> Result<(), Remark> {
     let named = (answer.job_id.as_str(), answer.iteration, answer.generation);
     let key = (values.text("job_id")?, values.count("iteration")?, values.count("generation")?);
     rule(named == key, || {
-        format!("its answer is for job {}, iteration {} in generation {}", named.0, named.1, named.2)
+        format!("the response names job {}, iteration {} in generation {}", named.0, named.1, named.2)
     })?;
     let mut at = 0_u64;
     for share in &answer.allocations {
         rule(share.offset == at, || {
             format!(
-                "the share of {} begins at {}, and those before it end at {at}",
+                "the share of {} begins at {}, but the shares before it end at {at}",
                 share.worker, share.offset
             )
         })?;
@@ -118,12 +120,12 @@ fn allocation(values: &Values<'_>) -> Result<(), Remark> {
     }
     if let Some(tail) = &answer.tail {
         rule(tail.offset == at, || {
-            format!("its tail begins at {}, and the shares end at {at}", tail.offset)
+            format!("its tail begins at {}, but the shares end at {at}", tail.offset)
         })?;
         at = tail.chunks.iter().fold(at, |sum, chunk| sum.saturating_add(*chunk));
     }
     rule(at == answer.global_batch, || {
-        format!("its parts sum to {at}, and its global batch is {}", answer.global_batch)
+        format!("its shares and tail sum to {at}, but its global batch is {}", answer.global_batch)
     })
 }
 
@@ -147,7 +149,7 @@ fn node_sample(values: &Values<'_>) -> Result<(), Remark> {
     let sample: NodeSample = values.json("sample")?;
     let at = values.integer("at_unix_ms")?;
     rule(sample.at_unix_ms == at, || {
-        format!("its sample is of {}, and it is filed under {at}", sample.at_unix_ms)
+        format!("its sample was taken at {}, but it is stored under {at}", sample.at_unix_ms)
     })
 }
 
@@ -155,7 +157,7 @@ fn node_summary(values: &Values<'_>) -> Result<(), Remark> {
     values.ids()?;
     let samples = values.count("samples")?;
     step(values)?;
-    // Reading -> count, sum, least, most.
+    // Maps a reading to count, sum, minimum and maximum.
     let readings: BTreeMap<String, (u64, f64, f64, f64)> = values.json("readings")?;
     for (reading, (count, sum, least, most)) in readings {
         let mean = sum / count as f64;
@@ -164,7 +166,7 @@ fn node_summary(values: &Values<'_>) -> Result<(), Remark> {
         let holds = (1..=samples).contains(&count) && mean >= least - slack && mean <= most + slack;
         rule(holds, || {
             format!(
-                "{reading}: {count} of {samples} samples with the sum {sum} cannot lie from {least} to {most}"
+                "{reading}: {count} of {samples} samples with sum {sum} cannot all lie between {least} and {most}"
             )
         })?;
     }
@@ -176,7 +178,9 @@ fn worker_summary(values: &Values<'_>) -> Result<(), Remark> {
     step(values)?;
     let (reports, predicted) = (values.count("reports")?, values.count("predicted")?);
     rule(reports > 0 && predicted <= reports, || {
-        format!("{predicted} of its {reports} reports were of iterations with an answer")
+        format!(
+            "{predicted} of its {reports} reports have a prediction; reports must be at least 1, predicted at most reports"
+        )
     })?;
     values.count("samples")?;
     ["compute_time_s", "barrier_wait_s", "loader_wait_s", "predicted_time_s"]
@@ -184,11 +188,11 @@ fn worker_summary(values: &Values<'_>) -> Result<(), Remark> {
         .try_for_each(|column| values.time(column))
 }
 
-/// A summary begins where a step begins.
+/// Checks that a summary begins at a step boundary.
 fn step(values: &Values<'_>) -> Result<(), Remark> {
     let (at, step_ms) = (values.integer("at_unix_ms")?, values.integer("step_s")?.saturating_mul(1000));
     rule(step_ms > 0 && at.rem_euclid(step_ms) == 0, || {
-        format!("at_unix_ms {at} is where no step of {step_ms} ms begins")
+        format!("at_unix_ms {at} is not a multiple of the step, {step_ms} ms")
     })
 }
 
@@ -196,7 +200,7 @@ fn rule(holds: bool, broken: impl FnOnce() -> String) -> Result<(), Remark> {
     if holds { Ok(()) } else { Err(Remark::Fault(broken())) }
 }
 
-/// A row by the names of its columns. A column that an earlier schema does not have is as one without a value.
+/// A row with access by column name. A column that an older schema lacks reads as null.
 struct Values<'a> {
     table: &'a Table,
     row: &'a [Cell],
@@ -207,41 +211,41 @@ impl<'a> Values<'a> {
         self.table.place(column).and_then(|place| self.row.get(place)).unwrap_or(&Cell::Null)
     }
 
-    /// Text; empty where there is none.
+    /// Returns text; null reads as the empty string.
     fn text(&self, column: &str) -> Result<&'a str, String> {
         match self.cell(column) {
             Cell::Text(text) => Ok(text),
             Cell::Null => Ok(""),
-            other => Err(format!("{column} {other} is no text")),
+            other => Err(format!("{column} {other} is not text")),
         }
     }
 
     fn bytes(&self, column: &str) -> Result<&'a [u8], String> {
         match self.cell(column) {
             Cell::Bytes(bytes) => Ok(bytes),
-            other => Err(format!("{column} {other} is no bytes")),
+            other => Err(format!("{column} {other} is not a byte string")),
         }
     }
 
     fn integer(&self, column: &str) -> Result<i64, String> {
         match self.cell(column) {
             Cell::Integer(value) => Ok(*value),
-            other => Err(format!("{column} {other} is no whole number")),
+            other => Err(format!("{column} {other} is not an integer")),
         }
     }
 
     fn count(&self, column: &str) -> Result<u64, String> {
         let value = self.integer(column)?;
-        u64::try_from(value).map_err(|_| format!("{column} {value} is below 0"))
+        u64::try_from(value).map_err(|_| format!("{column} {value} is negative"))
     }
 
-    /// Seconds.
+    /// Checks a time in seconds: finite, and at least 0.
     fn time(&self, column: &str) -> Result<(), Remark> {
         match self.cell(column) {
             Cell::Real(value) => rule(value.is_finite() && *value >= 0.0, || {
-                format!("{column} {value} is no time of at least 0 s")
+                format!("{column} {value} is not a duration of at least 0 s")
             }),
-            other => Err(Remark::Fault(format!("{column} {other} is no number"))),
+            other => Err(Remark::Fault(format!("{column} {other} is not a number"))),
         }
     }
 
@@ -250,7 +254,7 @@ impl<'a> Values<'a> {
         Ok(read.map_err(|error| format!("its {column} cannot be read: {error}"))?)
     }
 
-    /// Checks the names that a row goes by.
+    /// Checks the job, worker and node ids of a row.
     fn ids(&self) -> Result<(), Remark> {
         for column in &self.table.columns {
             let wrong = match column.name.as_str() {

@@ -1,4 +1,4 @@
-//! What was found, for people.
+//! Text output of `check`.
 
 use super::findings::Checked;
 use crate::command::text::{counted, size};
@@ -13,11 +13,8 @@ pub fn of(checked: &Checked) -> String {
     };
     let schema = &checked.schema;
     line(&mut text, format_args!("{}: {backend}, {}", checked.store, size(checked.size_bytes)));
-    let older = if schema.found < schema.known { "; serving it brings it up to date" } else { "" };
-    line(
-        &mut text,
-        format_args!("schema {}, this evenstep-predictor knows up to {}{older}", schema.found, schema.known),
-    );
+    let older = if schema.found < schema.known { "; serving the store upgrades it" } else { "" };
+    line(&mut text, format_args!("schema {}, newest supported {}{older}", schema.found, schema.known));
     let mut rows = vec![["table", "rows", "faults"].map(str::to_owned).to_vec()];
     rows.extend(
         checked
@@ -37,9 +34,9 @@ pub fn of(checked: &Checked) -> String {
     }
     let untold = checked.faults.saturating_sub(checked.findings.len() as u64);
     if untold > 0 {
-        line(&mut text, format_args!("and {} more", counted(untold, "fault")));
+        line(&mut text, format_args!("and {} not listed", counted(untold, "fault")));
     }
-    let all = if checked.faults == 0 { "all is well".to_owned() } else { counted(checked.faults, "fault") };
+    let all = if checked.faults == 0 { "no faults".to_owned() } else { counted(checked.faults, "fault") };
     line(&mut text, format_args!("{all}"));
     text
 }

@@ -1,4 +1,4 @@
-// c10d's headers name gloo's, which libtorch does not ship. c10d only passes these types along by pointer, so
-// declarations of our own are enough; they move together with libtorch's version.
+// c10d's headers include gloo's, which libtorch does not ship. c10d only passes pointers to these types, so
+// declarations suffice. Update them together with libtorch.
 #pragma once
 #include <memory>

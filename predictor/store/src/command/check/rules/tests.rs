@@ -12,7 +12,7 @@ const READERS: ModelReaders = ModelReaders {
     learning_rate: |_| Ok(()),
 };
 
-/// A table of these columns and a row of it; the first column is the key.
+/// Judges one row of a table with these columns; the first column is the key.
 fn judged(name: &str, values: &[(&str, Cell)]) -> Result<(), Remark> {
     let column = |(name, cell): &(&str, Cell)| {
         let kind = match cell {
@@ -53,7 +53,8 @@ fn node_summary_of(at: i64, samples: i64, readings: &str) -> Result<(), Remark> 
 }
 
 proptest! {
-    /// What a summary can say of any samples is no fault; a sum that no samples within the bounds have is one.
+    /// Summaries of actual samples have no fault; a sum that no samples within the bounds can have is a
+    /// fault.
     #[test]
     fn summaries_of_samples_are_well(samples in prop::collection::vec(-1e6..1e6_f64, 1..50), minute in -9_i64..9_000_000) {
         let (sum, least, most) = (
@@ -67,7 +68,7 @@ proptest! {
         let beyond = sum + count as f64 * (most - least + 1.0);
         prop_assert!(fault(node_summary_of(minute * 60_000, count, &readings(beyond))).contains("load"));
         prop_assert!(fault(node_summary_of(minute * 60_000, count - 1, &readings(sum))).contains("load"));
-        prop_assert!(fault(node_summary_of(minute * 60_000 + 1, count, &readings(sum))).contains("no step"));
+        prop_assert!(fault(node_summary_of(minute * 60_000 + 1, count, &readings(sum))).contains("not a multiple"));
     }
 }
 
@@ -95,14 +96,14 @@ fn a_summary_of_a_worker_counts_what_it_can() {
     assert!(fault(summary(3, 4, 1.5)).contains("4 of its 3 reports"));
     assert!(fault(summary(0, 0, 1.5)).contains("0 of its 0 reports"));
     assert!(fault(summary(3, 3, f64::NAN)).contains("compute_time_s NaN"));
-    assert!(fault(summary(-3, 3, 1.0)).contains("reports -3 is below 0"));
+    assert!(fault(summary(-3, 3, 1.0)).contains("reports -3 is negative"));
 }
 
 #[test]
 fn names_are_checked_wherever_they_stand() {
     assert!(fault(judged("event", &[("job_id", text("a b"))])).contains("job id \"a b\""));
     assert!(fault(judged("event", &[("worker", text(""))])).contains("worker id"));
-    assert_eq!(judged("later", &[("job_id", text("a b"))]), Ok(()), "a table that is not known has no rules");
+    assert_eq!(judged("later", &[("job_id", text("a b"))]), Ok(()), "an unknown table has no rules");
 }
 
 #[test]
