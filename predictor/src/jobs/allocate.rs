@@ -9,7 +9,7 @@ use evenstep_protocol::{AllocateRequest, JobId, LearningRateRule, WorkerReport};
 use evenstep_store::{Change, StoreError};
 
 use super::error::JobError;
-use super::job::{Held, Job};
+use super::job::Job;
 use super::load::log_skipped;
 use super::responses::AllocateResponse;
 use super::validate::validate;

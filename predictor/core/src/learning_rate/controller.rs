@@ -183,7 +183,7 @@ impl Controller {
         self.rule != Rule::AdaScale && before.global_batch == next.global_batch
     }
 
-    /// The index of the instruction whose removal leaves the smallest gap, relative to its age. What remains becomes sparser
+    /// The index of the instruction whose removal leaves the smallest gap, relative to its age. The remaining ones become sparser
     /// with age. Never the first.
     fn most_crowded(&self) -> usize {
         let iteration = |index: usize| self.given[index].iteration;

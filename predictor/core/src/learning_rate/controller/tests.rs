@@ -301,7 +301,7 @@ proptest! {
         }
     }
 
-    /// A job that returns to an earlier iteration, however far back, goes on as if the later ones had not been requested.
+    /// A job that returns to an earlier iteration, however far back, continues as if the later ones had not been requested.
     #[test]
     fn a_rollback_is_exact_at_any_distance(
         rule in rules(),
