@@ -1,4 +1,5 @@
-//! A request, and its conversion to the planner's problem. The planner checks times, sizes and limits. This module checks names, mutually exclusive fields and the number of table entries.
+//! A request, and its conversion to the planner's problem. The planner checks times, sizes and limits. This module checks
+//! names, mutually exclusive fields and the number of table entries.
 
 use std::collections::BTreeMap;
 

@@ -11,12 +11,12 @@ time on one GPU, so that GPUs that contribute little stay free for other work.
 
 The profile is a JSON object with a list of layers in execution order. Each layer has these fields:
 
-  name              unique name, used in inputs of other layers
-  inputs            names of the layers that it reads [default: the previous layer]
-  compute_us        forward and backward time on one GPU, in microseconds by local batch: {\"1\": 120.5, \"8\": 310.2}
-  parameters        number of parameters (4 bytes each)
-  outputs           output values per sample (4 bytes each)
-  activation_bytes  bytes kept for the backward pass, by local batch; used by --memory-bytes
+  name              unique name, used in inputs of other layers.
+  inputs            names of the layers that it reads [default: the previous layer].
+  compute_us        forward and backward time on one GPU, in microseconds by local batch: {\"1\": 120.5, \"8\": 310.2}.
+  parameters        number of parameters (4 bytes each).
+  outputs           output values per sample (4 bytes each).
+  activation_bytes  bytes kept for the backward pass, by local batch; used by --memory-bytes.
 
 Explicit tables can replace compute_us: cost_us is the time of compute and gradient sum by GPU count, and edge_us is the transfer
 time from the previous layer by \"from->to\". The object network, next to layers, has bandwidth_bytes_per_s, latency_us and
@@ -33,5 +33,5 @@ Examples:
   Eight GPUs, each layer at most twice its GPU time on one GPU, and an HTML report with the timeline:
     evenstep-predictor plan --profile vgg16.json --gpus 8 --global-batch 32 --amplification 2 --report plan.html
 
-  Three unequal GPUs on a slow network, as JSON:
+  Three unequal GPUs on a slow network, with JSON output:
     evenstep-predictor plan --profile mlp.json --speeds 1,1,0.5 --counts 1,2,3 --global-batch 96 --bandwidth 1.25e9 --latency-us 50 --json";
