@@ -136,7 +136,7 @@ pub struct Args {
     )]
     pub skip: u64,
 
-    /// Print JSON instead of the table, or also write it to FILE
+    /// Print JSON instead of the table; with FILE, print the table and write JSON to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Output")]
     pub json: Option<PathBuf>,
     /// Write every forecast as CSV: unique_id, ds, y, model, y_hat, lo, hi
