@@ -220,11 +220,11 @@ fn what_is_wrong_is_said() {
     refuses(2, &with("--amplification 0.9"), "must be 1 or more");
     refuses(2, &with("--amplification inf"), "must be 1 or more");
     refuses(2, &with("--speeds 1"), "--speeds: 1 for --gpus 2");
-    refuses(2, &with("--speeds 1,-1"), "must be over 0");
-    refuses(2, &with("--bandwidth 0"), "must be over 0");
+    refuses(2, &with("--speeds 1,-1"), "greater than 0");
+    refuses(2, &with("--bandwidth 0"), "greater than 0");
     refuses(2, &with("--all-reduce star"), "ring");
     refuses(2, &with("--report p.json"), "overwrite");
-    refuses(1, &with("--json nowhere/x.json"), "its folder is not there");
+    refuses(1, &with("--json nowhere/x.json"), "the folder does not exist");
     refuses(1, &with("--counts 3"), "allowed GPU count 3 must be 1 to 2, the number of GPUs");
     refuses(1, &with("--memory-bytes 10"), "960 bytes on the fastest GPU, the cap is 10; layer first");
     refuses(

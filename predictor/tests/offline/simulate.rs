@@ -212,7 +212,7 @@ fn what_is_wrong_is_said() {
     refuses(1, "--trace zero.csv", "not positive");
     refuses(1, "--trace none.csv", "no rows");
     refuses(1, "--trace a.csv --id who", "no column \"who\"");
-    refuses(1, "--trace a.csv --json nowhere/x.json", "its folder is not there");
+    refuses(1, "--trace a.csv --json nowhere/x.json", "the folder does not exist");
     refuses(1, "--cluster missing.toml", "missing.toml");
     refuses(1, "--cluster bad.toml", "g: speed -3");
     refuses(1, "--cluster typo.toml", "spede");

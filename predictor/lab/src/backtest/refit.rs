@@ -22,8 +22,8 @@ const CONSTANT: f64 = 1e-12;
 pub struct Refits {
     /// Maximum number of most recent rows per fit; all rows if `None`.
     pub window: Option<usize>,
-    /// Row of a first fit before the end of the warm-up, for step times that count from there. It does not
-    /// affect forecasts after the warm-up.
+    /// Number of rows before a first, provisional fit within the warm-up, for step times that count from
+    /// there. It does not affect forecasts after the warm-up.
     pub early: Option<usize>,
     /// Rows between fits; `None` for a single fit after the warm-up.
     pub every: Option<usize>,
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(forecasts, 40);
     }
 
-    /// Two rows ahead, a speed with period 2 equals the latest value. The first forecast is that of row 10,
+    /// Two rows ahead, a speed with period 2 equals the latest value. The first forecast is for row 10,
     /// made at the boundary of row 9.
     #[test]
     fn a_forecast_two_rows_ahead_knows_two_rows_less() {

@@ -393,7 +393,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
         /// No future information leaks into forecasts. If rows from `changed` on change, forecasts up to row
-        /// `changed + horizon - 2` stay the same. So does that of row `changed + horizon - 1` if the drivers
+        /// `changed + horizon - 2` stay the same. So does the forecast of row `changed + horizon - 1` if the drivers
         /// stay the same.
         #[test]
         fn the_future_does_not_reach_back(

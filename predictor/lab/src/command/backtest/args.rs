@@ -136,7 +136,7 @@ pub struct Args {
     )]
     pub skip: u64,
 
-    /// Print JSON instead of the table, or also write it to FILE
+    /// Print JSON instead of the table; with FILE, print the table and write JSON to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Output")]
     pub json: Option<PathBuf>,
     /// Write every forecast as CSV: unique_id, ds, y, model, y_hat, lo, hi
@@ -209,8 +209,9 @@ impl Args {
         }
     }
 
-    /// Returns the ranges to fit and to predict in a series of `rows` rows. A range that was not given ends
-    /// or starts where the other one starts or ends.
+    /// Returns the ranges to fit and to predict in a series of `rows` rows. If only one range is given, the
+    /// training range defaults to the rows before the test range, and the test range to the rows after the
+    /// training range.
     pub fn ranges(&self, rows: usize) -> (Range<usize>, Range<usize>) {
         let open = Rows { start: None, end: None };
         let (train, test) = (self.train.unwrap_or(open), self.test.unwrap_or(open));

@@ -132,7 +132,7 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Policies")]
     pub networks: Networks,
 
-    /// Print JSON instead of the table, or also write it to FILE
+    /// Print JSON instead of the table; with FILE, print the table and write JSON to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Output")]
     pub json: Option<PathBuf>,
     /// Write a self-contained HTML report

@@ -1,4 +1,4 @@
-//! Results as a page that stands alone.
+//! Results as a self-contained HTML report.
 
 use evenstep_report::text::seconds;
 use evenstep_report::{Cell, Figure, Report, Section, Table};
