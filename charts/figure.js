@@ -25,7 +25,7 @@ export function figure({ title, how, wide, heading = 'h2', table }) {
     // Built when it is opened, and not updated after: rows that change cannot be read.
     fill(behind, behind.hidden ? null : tableOf(title, table()));
   });
-  const empty = h('p', { class: 'nodata' }, 'Nothing to show yet.');
+  const empty = h('p', { class: 'nodata' }, 'No data yet.');
   const root = h(
     'figure',
     { class: wide ? 'card figure wide' : 'card figure', 'aria-labelledby': `${id}-title`, 'aria-describedby': `${id}-how` },

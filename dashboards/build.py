@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the dashboards in grafana/ from source/. `--check` only says where they are out of step."""
+"""Generates the dashboards in grafana/ from source/. `--check` only reports outdated files."""
 
 import json
 import pathlib
@@ -22,7 +22,7 @@ def main(arguments):
         elif not path.exists() or path.read_text() != text:
             stale.append(path.name)
     if stale:
-        sys.exit(f"out of step with source/: {', '.join(stale)} (dashboards/build.py writes them)")
+        sys.exit(f"outdated: {', '.join(stale)}; run dashboards/build.py to generate them from source/")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Reads dashboards with Grafana's own types (grafana-foundation-sdk) and writes them again: what is gone afterwards is a key
-that Grafana does not know, and what is changed a value that it takes otherwise. What the types add are their defaults.
+"""Parses dashboards with Grafana's own types (grafana-foundation-sdk) and serializes them again. A missing key is unknown to
+Grafana; a changed value is one that Grafana interprets differently. Added keys are defaults and are ignored.
 
 usage: roundtrip.py FILE.. ("-" is standard input)
 """
@@ -10,7 +10,7 @@ import pathlib
 import sys
 import warnings
 
-# The schema of Grafana 8 to 12, which all of them read, is called old.
+# The SDK marks the schema of Grafana 8 to 12 as deprecated, but all these versions read it.
 warnings.simplefilter("ignore", DeprecationWarning)
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: E402
@@ -19,13 +19,13 @@ from grafana_foundation_sdk.models.dashboard import Dashboard  # noqa: E402
 
 
 def differences(before, after, path="$"):
-    """What of `before` is not in `after`, a line each."""
+    """Yields one line for each part of `before` that is missing or changed in `after`."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key, value in before.items():
             if key in after:
                 yield from differences(value, after[key], f"{path}.{key}")
             elif value is not None:
-                yield f"{path}.{key}: Grafana's types do not know it"
+                yield f"{path}.{key}: unknown to Grafana's types"
     elif isinstance(before, list) and isinstance(after, list):
         if len(before) != len(after):
             yield f"{path}: {len(before)} entries became {len(after)}"
@@ -36,7 +36,7 @@ def differences(before, after, path="$"):
 
 
 def unfolded(panels):
-    """For each override of a panel the panel with its properties as defaults: the types take an override's values as they are."""
+    """Yields a panel for each override, with its properties as defaults, because the types do not check values of overrides."""
     for panel in panels:
         yield from unfolded(panel.get("panels", []))
         for override in panel.get("fieldConfig", {}).get("overrides", []):
@@ -52,7 +52,7 @@ def unfolded(panels):
 
 
 def again(dashboard):
-    """Read and written."""
+    """Returns the dashboard after parsing and serializing it."""
     return json.loads(json.dumps(Dashboard.from_json(dashboard), cls=JSONEncoder))
 
 
@@ -66,7 +66,7 @@ def main(files):
         wrong += [f"{file}: {line}" for line in differences(before, again(before))]
         for panel in unfolded(before["panels"]):
             once = {"panels": [panel]}
-            wrong += [f"{file}: {panel['title']}, an override: {line}" for line in differences(once, again(once))]
+            wrong += [f"{file}: {panel['title']}, override: {line}" for line in differences(once, again(once))]
     if wrong:
         sys.exit("\n".join(wrong))
 

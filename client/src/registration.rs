@@ -143,6 +143,19 @@ impl Registration {
             match self.client.allocate(&request) {
                 Ok(_) | Err(Error { kind: ErrorKind::Infeasible(_), .. }) => {}
                 Err(Error { kind: ErrorKind::Rejected(_), .. }) => backlog.count_lost(request.reports.len()),
+                // A worker that died during an outage may never have been registered: its reports cannot be delivered.
+                Err(Error { kind: ErrorKind::Unknown(_), .. })
+                    if request.reports.iter().any(|report| !self.workers.contains(&report.worker)) =>
+                {
+                    let mut kept = taken;
+                    for iteration in &mut kept {
+                        iteration.retain(|report| self.workers.contains(&report.worker));
+                    }
+                    kept.retain(|iteration| !iteration.is_empty());
+                    let left: usize = kept.iter().map(Vec::len).sum();
+                    backlog.count_lost(request.reports.len() - left);
+                    backlog.put_back(kept);
+                }
                 Err(error) => {
                     backlog.put_back(taken);
                     return Err(error);

@@ -125,6 +125,29 @@ fn an_outage_costs_requests_nothing_and_its_reports_are_delivered_late() {
     assert!(connection.backlog().is_empty() && connection.backlog().lost() == 0);
 }
 
+/// A worker that joined the run and died while the predictor was away is unknown to it.
+#[test]
+fn reports_of_a_worker_that_was_never_registered_do_not_block_reconnection() {
+    let run = Run::new([rejects(503, "draining"), rejects(503, "draining")]);
+    let mut connection = run.builder().open().unwrap();
+    for iteration in 0..3 {
+        let mut reports = report(iteration);
+        reports.push(WorkerReport::new(WorkerId::new("node/9").unwrap(), iteration, 8, 0.1));
+        connection.backlog().push(iteration, reports);
+    }
+    run.clock.advance(Duration::from_millis(100));
+    for does in [responds(), joined(1, &["node/0"]), rejects(404, "unknown-worker"), allocation("node/0")] {
+        run.server.does(does);
+    }
+    run.server.skip();
+    assert_eq!(connection.reconnect(), None);
+    assert!(connection.is_connected());
+    let heard = run.server.heard();
+    let delivered = heard.iter().rfind(|request| request.starts_with("POST /allocate")).unwrap();
+    assert!(delivered.contains("node/0") && !delivered.contains("node/9"), "{delivered}");
+    assert_eq!(connection.backlog().lost(), 2, "of the iterations before the newest");
+}
+
 #[test]
 fn reports_that_are_rejected_three_times_are_given_up_and_counted() {
     let run = Run::new([responds(), joined(1, &["node/0"]), rejects(422, "invalid")]);

@@ -1,4 +1,4 @@
--- The role that Grafana reads with: everything, and nothing else. Its password comes from the environment of the container.
+-- Read-only role for Grafana. Its password comes from the environment of the container.
 \getenv password EVENSTEP_DASHBOARDS_PASSWORD
 CREATE ROLE evenstep_dashboards LOGIN PASSWORD :'password';
 GRANT pg_read_all_data TO evenstep_dashboards;

@@ -1,7 +1,7 @@
-"""One job from the database: long history, and every decision in full.
+"""Dashboard of one job from the database: long history and details of every decision.
 
-Questions are macros of Grafana's PostgreSQL data source over the tables of migrations/postgres. No parenthesis may stand
-inside a macro's arguments. A series is named by the column `metric`.
+The queries use macros of Grafana's PostgreSQL data source and the tables of migrations/postgres. Arguments of macros must
+not contain parentheses. The column `metric` names the series.
 """
 
 from .panels import (BLUE, COLOURED_TEXT, DASHED, GREEN, ORANGE, POSTGRES, RATIO, RED, SAMPLES, SECONDS, SPEED, by_name, by_pattern,
@@ -15,7 +15,7 @@ IN_TIME = "$__timeFilter(at)"
 TIME = "$__timeGroupAlias(at, $__interval)"
 SHARES = "CROSS JOIN LATERAL json_array_elements(answer::json -> 'allocations') AS share"
 DECISION = "answer::json -> 'decision'"
-# Empty: the latest that was reported.
+# If empty, the latest reported iteration.
 ITERATION = f"coalesce(nullif(${{iteration:sqlstring}}, '')::bigint, (SELECT max(iteration) FROM report WHERE {JOB}))"
 
 
@@ -23,15 +23,15 @@ def glance():
     speed = f"FROM worker_speed WHERE {IN_TIME} AND {JOB} AND {WORKER} AND actual > 0 AND predicted > 0"
     wait = "sum(barrier_wait_s) / sum(compute_time_s + coalesce(barrier_wait_s, 0) + coalesce(loader_wait_s, 0))"
     return [
-        stat("Mean error of the forecast", "Mean of |actual - predicted| / predicted speed over all iterations in the time shown.", RATIO,
+        stat("Mean forecast error", "Mean of |actual - predicted| / predicted speed over all iterations in the selected time range.", RATIO,
              [sql(f'SELECT avg(abs(actual / predicted - 1)) AS "mean |error|" {speed}', table=True)], thresholds=ABSOLUTE_ERROR_STEPS,
              decimals=1, width=6),
-        stat("Worst forecast", "The worker whose speed was furthest from its forecasts, on average over the time shown.", RATIO,
+        stat("Worst forecast", "Worker with the largest mean forecast error in the selected time range.", RATIO,
              [sql(f"SELECT now() AS time, worker AS metric, avg(abs(actual / predicted - 1)) AS error {speed} GROUP BY 2 ORDER BY 3 DESC LIMIT 1")],
              thresholds=ABSOLUTE_ERROR_STEPS, decimals=1, width=6, text="value_and_name"),
-        stat("Time lost to waiting", "Share of the workers' time in which they waited at the barrier for the slowest.", RATIO,
+        stat("Time lost to waiting", "Share of the workers' time spent waiting at the barrier for the slowest worker.", RATIO,
              [sql(f'SELECT {wait} AS "waiting" FROM report WHERE {IN_TIME} AND {JOB}', table=True)], thresholds=WAIT_STEPS, decimals=1, width=6),
-        stat("Iterations", "Iterations that were answered in the time shown.", "none",
+        stat("Iterations", "Iterations with an allocation in the selected time range.", "none",
              [sql(f'SELECT count(DISTINCT iteration) AS "iterations" FROM allocation WHERE {IN_TIME} AND {JOB}', table=True)],
              thresholds=steps((1, GREEN), base=ORANGE), width=6),
     ]
@@ -43,11 +43,11 @@ def speeds():
                    f"WHERE {IN_TIME} AND {JOB} AND {WORKER}{more}\nGROUP BY 1, 2 ORDER BY 1")
     return [
         lines("Predicted and actual speed", """Samples per second of compute time, without waiting. Solid: measured. Dashed, in the
-              same colour: what had been predicted for those very iterations.""", SPEED,
+              same color: predicted for the same iterations.""", SPEED,
               [course("avg(actual) AS actual"), course("avg(predicted) AS predicted")], width=24, height=10, overrides=[by_query("B", **DASHED)]),
-        lines("Error of the forecast", "Mean of (actual - predicted) / predicted speed; below 0 a worker was slower than expected.", RATIO,
+        lines("Forecast error", "Mean of (actual - predicted) / predicted speed. Below 0, the worker was slower than predicted.", RATIO,
               [course("avg(actual / predicted - 1) AS error", " AND predicted > 0")], thresholds=ERROR_STEPS, band=True, decimals=1),
-        lines("Inside the predicted band", "Share of iterations whose speed was inside the 90 % interval. 90 % is what it should be.", RATIO,
+        lines("Interval coverage", "Share of iterations whose speed was inside the predicted 90 % interval. The target is 90 %.", RATIO,
               [course("avg((actual BETWEEN lower AND upper)::int) AS inside", " AND actual > 0 AND predicted > 0")],
               thresholds=steps((0.8, GREEN), base=ORANGE), lowest=0, highest=1, decimals=0),
     ]
@@ -56,21 +56,21 @@ def speeds():
 def shares():
     took = "max(compute_time_s + coalesce(barrier_wait_s, 0) + coalesce(loader_wait_s, 0))"
     return [
-        lines("Shares of the batch", "What part of the samples each worker computed.", RATIO, [sql(f"""
+        lines("Shares of the batch", "Share of the samples that each worker computed.", RATIO, [sql(f"""
 SELECT time, worker AS metric, share FROM (
   SELECT {TIME}, worker, sum(local_batch)::float8 / sum(sum(local_batch)) OVER (PARTITION BY $__timeGroup(at, $__interval)) AS share
   FROM worker_speed WHERE {IN_TIME} AND {JOB} GROUP BY 1, 2
 ) AS shares WHERE {WORKER} ORDER BY 1""")], stacked=True, lowest=0, decimals=0),
-        lines("Predicted finish of each worker", """When each was expected to have computed its share, from the start of an iteration. The
-              lines should coincide.""", SECONDS, [sql(f"""
+        lines("Predicted finish by worker", """Predicted compute time of each worker's share, from the start of the iteration. If the
+              lines coincide, no worker waits.""", SECONDS, [sql(f"""
 SELECT {TIME}, share ->> 'worker' AS metric, avg((share ->> 'predicted_compute_time_s')::float8) AS finish
 FROM allocation {SHARES}
 WHERE {IN_TIME} AND {JOB} AND share ->> 'worker' IN (${{worker:sqlstring}}) GROUP BY 1, 2 ORDER BY 1""")], lowest=0),
-        lines("Time of an iteration", "Median and 99th percentile of the longest that any worker took.", SECONDS, [sql(f"""
+        lines("Iteration time", "Median and 99th percentile of the slowest worker's time.", SECONDS, [sql(f"""
 SELECT {TIME}, percentile_cont(0.5) WITHIN GROUP (ORDER BY took) AS p50, percentile_cont(0.99) WITHIN GROUP (ORDER BY took) AS p99
 FROM (SELECT min(at) AS at, {took} AS took FROM report WHERE {IN_TIME} AND {JOB} GROUP BY iteration) AS iterations
 GROUP BY 1 ORDER BY 1""")], lowest=0),
-        lines("Waiting at the barrier", "Share of its time in which each worker waited for the slowest.", RATIO, [sql(f"""
+        lines("Waiting at the barrier", "Share of each worker's time spent waiting for the slowest worker.", RATIO, [sql(f"""
 SELECT {TIME}, worker AS metric,
        sum(barrier_wait_s) / sum(compute_time_s + coalesce(barrier_wait_s, 0) + coalesce(loader_wait_s, 0)) AS waiting
 FROM report WHERE {IN_TIME} AND {JOB} AND {WORKER} GROUP BY 1, 2 ORDER BY 1""")], thresholds=WAIT_STEPS, lowest=0, decimals=1),
@@ -78,7 +78,7 @@ FROM report WHERE {IN_TIME} AND {JOB} AND {WORKER} GROUP BY 1, 2 ORDER BY 1""")]
 
 
 def history():
-    """Raw rows and what old ones left behind: the same sums."""
+    """Returns panels over raw rows and over the roll-ups of older rows, with the same sums."""
     def course(value):
         return sql(f"""
 SELECT {TIME}, worker AS metric, {value}
@@ -89,25 +89,25 @@ FROM (SELECT at, worker, samples, compute_time_s, barrier_wait_s, loader_wait_s 
       WHERE {IN_TIME} AND {JOB} AND {WORKER}) AS every
 GROUP BY 1, 2 ORDER BY 1""")
     return [
-        lines("Speed over months", "Samples per second of compute time, from raw rows and from the minutes and hours that old ones became.",
+        lines("Speed over months", "Samples per second of compute time, from raw rows and from the roll-ups of older rows (minutes and hours).",
               SPEED, [course("sum(samples) / nullif(sum(compute_time_s), 0) AS speed")]),
-        lines("Waiting over months", "Share of its time in which each worker waited for the slowest, from the same rows.", RATIO,
+        lines("Waiting over months", "Share of each worker's time spent waiting for the slowest worker, from the same rows.", RATIO,
               [course("sum(barrier_wait_s) / nullif(sum(compute_time_s + barrier_wait_s + loader_wait_s), 0) AS waiting")],
               thresholds=WAIT_STEPS, lowest=0, decimals=1),
-        lines("Driver of each worker", "The chosen driver, as read at the end of each iteration's compute: what the forecast of the next one knew.",
+        lines("Driver by worker", "The selected driver, read at the end of each iteration's compute; the forecast of the next iteration uses it.",
               "none", [sql(f"""
 SELECT {TIME}, worker AS metric, avg((drivers ->> ${{driver:sqlstring}})::float8) AS driver
 FROM report WHERE {IN_TIME} AND {JOB} AND {WORKER} AND drivers ? ${{driver:sqlstring}} GROUP BY 1, 2 ORDER BY 1""")]),
-        lines("Learning rate", "What the learning rate was multiplied by.", "none", [sql(f"""
+        lines("Learning rate", "Multiplier of the learning rate.", "none", [sql(f"""
 SELECT {TIME}, avg((answer::json -> 'optimizer' ->> 'lr_multiplier')::float8) AS multiplier
 FROM allocation WHERE {IN_TIME} AND {JOB} GROUP BY 1 ORDER BY 1""")]),
     ]
 
 
 def audit():
-    to_one = link("This decision in full", to_dashboard(JOB_POSTGRES, job_id="${job_id}", iteration="${__value.raw}"))
+    to_one = link("Details of this decision", to_dashboard(JOB_POSTGRES, job_id="${job_id}", iteration="${__value.raw}"))
     return [
-        table("Decisions", "Every answer of the chosen kinds in the time shown, the latest 500. An iteration's number leads to it in full, below.",
+        table("Decisions", "Allocations of the selected kinds in the selected time range, the latest 500. The iteration links to the details below.",
               [sql(f"""
 SELECT at AS "At", iteration AS "Iteration", generation AS "Generation", {DECISION} ->> 'kind' AS "Kind", {DECISION} ->> 'reason' AS "Reason",
        ({DECISION} ->> 'predicted_step_time_s')::float8 AS "Predicted step", ({DECISION} ->> 'even_step_time_s')::float8 AS "Even shares",
@@ -117,8 +117,8 @@ ORDER BY iteration DESC, generation DESC LIMIT 500""", table=True)],
               overrides=[by_name("Iteration", links=[to_one]), by_name("Reason", custom__width=600),
                          by_pattern("Predicted step|Even shares", unit=SECONDS, decimals=3), by_name("Samples", unit=SAMPLES),
                          by_name("Learning rate", decimals=3)]),
-        table("One decision in full", """What each worker was told in the chosen iteration (the latest one where none is named), and what came of
-              it. Where there is a tail less is given than planned, and who is free computes more. A generation is voided when a worker departed before it was carried out.""", [sql(f"""
+        table("Decision details", """Allocation and result of each worker in the selected iteration (default: the latest). With a shared tail,
+              workers are given less than planned and can claim more. A generation is void if a worker departed before the iteration ran.""", [sql(f"""
 SELECT allocation.iteration AS "Iteration", allocation.generation AS "Generation", (share ->> 'rank')::bigint AS "Rank", share ->> 'worker' AS "Worker",
        coalesce(share ->> 'planned_batch', share ->> 'local_batch')::bigint AS "Planned", (share ->> 'local_batch')::bigint AS "Given", report.local_batch AS "Computed",
        (share ->> 'predicted_speed_samples_per_s')::float8 AS "Predicted", (share ->> 'speed_lower_samples_per_s')::float8 AS "Lower",
@@ -134,7 +134,7 @@ ORDER BY 2 DESC, 3""", table=True)],
                          by_name("Error", unit=RATIO, decimals=1, thresholds={"mode": "absolute", "steps": ERROR_STEPS},
                                  custom__cellOptions=COLOURED_TEXT),
                          by_pattern("Predicted finish|Compute|Waiting", unit=SECONDS, decimals=3)]),
-        table("What happened to whom", "Comings and goings, memory that ran out, and operators' overrides in the time shown, the latest 500.", [sql(f"""
+        table("Events", "Membership changes, out-of-memory events and operator overrides in the selected time range, the latest 500.", [sql(f"""
 SELECT at AS "At", kind AS "What", worker AS "Worker", generation AS "Generation"
 FROM event WHERE {IN_TIME} AND {JOB} ORDER BY id DESC LIMIT 500""", table=True)], overrides=[]),
     ]
@@ -142,7 +142,7 @@ FROM event WHERE {IN_TIME} AND {JOB} ORDER BY id DESC LIMIT 500""", table=True)]
 
 def annotations():
     return [
-        sql_annotation("Comings and goings", f"SELECT at AS time, kind || ': ' || worker AS text, kind AS tags FROM event WHERE {IN_TIME} AND {JOB} ORDER BY 1",
+        sql_annotation("Membership", f"SELECT at AS time, kind || ': ' || worker AS text, kind AS tags FROM event WHERE {IN_TIME} AND {JOB} ORDER BY 1",
                        GREEN),
         sql_annotation("Decisions", f"SELECT at AS time, {DECISION} ->> 'reason' AS text, {DECISION} ->> 'kind' AS tags FROM allocation\n"
                        f"WHERE {IN_TIME} AND {JOB} AND {DECISION} ->> 'kind' <> 'held' ORDER BY 1 LIMIT 1000", BLUE),
@@ -157,15 +157,15 @@ def variables():
     option = [{"selected": kind in chosen, "text": kind, "value": kind} for kind in kinds]
     return [
         source_variable(POSTGRES["type"]),
-        variable("job_id", "Job", "All jobs of the store.", "SELECT job_id FROM job ORDER BY created_unix_ms DESC", source=POSTGRES),
+        variable("job_id", "Job", "All jobs in the store.", "SELECT job_id FROM job ORDER BY created_unix_ms DESC", source=POSTGRES),
         variable("worker", "Worker", "Workers that ever joined the job.", f"SELECT worker FROM worker WHERE {JOB} ORDER BY seat", many=True,
                  all_value=None, source=POSTGRES),
-        variable("driver", "Driver", "What the job's latest reports carry.", f"SELECT DISTINCT jsonb_object_keys(drivers) FROM (\n"
+        variable("driver", "Driver", "Drivers in the latest reports of the job.", f"SELECT DISTINCT jsonb_object_keys(drivers) FROM (\n"
                  f"  SELECT drivers FROM report WHERE {JOB} ORDER BY iteration DESC LIMIT 64) AS latest ORDER BY 1", source=POSTGRES),
-        {"type": "custom", "name": "kind", "label": "Decisions", "description": "Which decisions the audit lists.", "query": ",".join(kinds),
+        {"type": "custom", "name": "kind", "label": "Decisions", "description": "Kinds of decisions in the audit.", "query": ",".join(kinds),
          "current": {"selected": True, "text": chosen, "value": chosen}, "hide": 0, "includeAll": True, "multi": True, "options": option,
          "skipUrlSync": False},
-        {"type": "textbox", "name": "iteration", "label": "Iteration", "description": "The decision to show in full; empty: the latest.",
+        {"type": "textbox", "name": "iteration", "label": "Iteration", "description": "Iteration in the details; empty selects the latest.",
          "query": "", "current": {"selected": True, "text": "", "value": ""}, "hide": 0,
          "options": [{"selected": True, "text": "", "value": ""}], "skipUrlSync": False},
     ]
@@ -173,8 +173,8 @@ def variables():
 
 def build():
     return dashboard(
-        JOB_POSTGRES, "Evenstep: job (PostgreSQL)", """One job from the database: long history, and an audit of every decision. For
-        predictors whose store is PostgreSQL.""",
+        JOB_POSTGRES, "Evenstep: job (PostgreSQL)", """One job from the database: long history and an audit of every decision. Requires a
+        predictor with a PostgreSQL store.""",
         glance() + [row("Predicted and actual")] + speeds() + [row("Shares and time")] + shares() + [row("Audit")] + audit()
         + [row("Long history")] + history(),
         variables=variables(), annotations=annotations(), since="now-6h", refresh="1m")

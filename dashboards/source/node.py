@@ -1,4 +1,4 @@
-"""One machine: what its agent measures, and whether that reaches the predictor."""
+"""Dashboard of one machine: the agent's readings and their delivery to the predictor."""
 
 from .panels import (COUNT, DASHED, GREEN, ORANGE, RATIO, RED, SECONDS, annotation, by_query, dashboard, lines, query, row, source_variable,
                      stat, steps, variable)
@@ -19,33 +19,33 @@ def rate(metric, by="node"):
 
 def glance():
     return [
-        stat("Busy cores", "Share of all cores' time, without waiting for disks.", RATIO, [query(gauge("node_cpu_ratio", labels=', mode="busy"'), "busy")],
+        stat("Busy cores", "Share of all cores' time, excluding I/O wait.", RATIO, [query(gauge("node_cpu_ratio", labels=', mode="busy"'), "busy")],
              thresholds=steps((0.9, ORANGE), (0.98, RED)), decimals=0),
-        stat("Waiting for a core", "Share of the time in which some task waited for a core: what slows workers beside others down.", RATIO,
+        stat("Waiting for a core", "Share of the time in which at least one task waited for a core. Contention slows workers down.", RATIO,
              [query(gauge("node_pressure_ratio", labels=', resource="cpu", tasks="some"'), "waiting")], thresholds=PRESSURE_STEPS, decimals=0),
         stat("Memory in use", "Share of memory that is not available.", RATIO, [query(gauge("node_memory_used_ratio"), "used")],
              thresholds=MEMORY_STEPS, decimals=0),
-        stat("Busy GPUs", "Mean over the GPUs of the share of time in which a kernel ran.", RATIO,
+        stat("Busy GPUs", "Share of the time in which a kernel ran, mean over the GPUs.", RATIO,
              [query(f"avg(evenstep_gpu_busy_ratio{{{CHOSEN}}})", "busy")], thresholds=steps((0.2, GREEN), base=ORANGE), decimals=0),
-        stat("Age at the predictor", "Time since the node's latest sample arrived at the predictor.", SECONDS,
+        stat("Telemetry age", "Time since the node's last sample arrived at the predictor.", SECONDS,
              [query(f"time() - {gauge('node_last_sample_timestamp_seconds')}", "age")], thresholds=steps((15, ORANGE), (60, RED)), decimals=0),
-        stat("Waiting to be sent", "Samples in the agent's spool. It grows while the predictor is away, and empties afterwards.", COUNT,
+        stat("Spooled samples", "Samples in the agent's spool. The spool grows while the predictor is unreachable.", COUNT,
              [query(gauge("agent_spool_samples"), "samples")], thresholds=steps((60, ORANGE), (3600, RED)), decimals=0),
     ]
 
 
 def machine():
     return [
-        lines("Cores", "Share of all cores' time: busy, waiting for disks, or taken by the hypervisor.", RATIO,
+        lines("Cores", "Share of all cores' time: busy, I/O wait, or stolen by the hypervisor.", RATIO,
               [query(gauge("node_cpu_ratio", "mode"), "{{mode}}")], lowest=0),
-        lines("Pressure (PSI)", "Share of the time in which some (solid) or all tasks (dashed) waited for cores, memory or disks.", RATIO,
+        lines("Pressure (PSI)", "Share of the time in which some tasks (solid) or all tasks (dashed) waited for cores, memory or disks.", RATIO,
               [query(gauge("node_pressure_ratio", "resource", ', tasks="some"'), "{{resource}}"),
                query(gauge("node_pressure_ratio", "resource", ', tasks="full"'), "{{resource}}")],
               thresholds=PRESSURE_STEPS, lowest=0, overrides=[by_query("B", **DASHED)]),
-        lines("Memory", "What is in use, and what there is.", "bytes",
+        lines("Memory", "Memory in use and total memory.", "bytes",
               [query(f"{gauge('node_memory_size_bytes')} - {gauge('node_memory_available_bytes')}", "used"),
                query(gauge("node_memory_size_bytes"), "size")], lowest=0, overrides=[by_query("B", **DASHED)]),
-        lines("Tasks", "Tasks that run or wait for a core, tasks that disks block, the load of a minute, and the cores there are.", COUNT,
+        lines("Tasks", "Runnable tasks, tasks blocked on I/O, 1-minute load average, and number of cores.", COUNT,
               [query(gauge("node_tasks", "state"), "{{state}}"), query(gauge("node_load1"), "load"), query(gauge("node_cores"), "cores")],
               lowest=0, overrides=[by_query("C", **DASHED)]),
     ]
@@ -53,13 +53,13 @@ def machine():
 
 def processes():
     return [
-        lines("Cores of each process", "CPU time of the watched processes, and of everything else beside them.", "none",
+        lines("CPU by process", "CPU time in cores of the watched processes and of all other processes.", "none",
               [query(gauge("process_cpu_cores", "pid"), "{{pid}}"), query(gauge("process_other_cpu_cores"), "everything else")], lowest=0,
               overrides=[by_query("B", **DASHED)]),
-        lines("Processes that wait for a core", "Time that each process's threads waited for a core, over the time that passed; may pass 100 % with many threads.",
+        lines("Run-queue wait by process", "Time that the threads of a process waited for a core, per second. With several threads it can exceed 100 %.",
               RATIO, [query(gauge("process_run_queue_wait_ratio", "pid"), "{{pid}}")], thresholds=PRESSURE_STEPS, lowest=0),
-        lines("Memory of each process", "Resident memory.", "bytes", [query(gauge("process_resident_memory_bytes", "pid"), "{{pid}}")], lowest=0),
-        lines("Switches of each process", "Context switches a second: involuntary ones (dashed) are others taking the core.", "cps",
+        lines("Memory by process", "Resident memory of the watched processes.", "bytes", [query(gauge("process_resident_memory_bytes", "pid"), "{{pid}}")], lowest=0),
+        lines("Context switches by process", "Context switches per second: voluntary (solid), and involuntary (dashed), in which another task takes the core.", "cps",
               [query(gauge("process_context_switches_per_second", "pid", ', kind="voluntary"'), "{{pid}}"),
                query(gauge("process_context_switches_per_second", "pid", ', kind="involuntary"'), "{{pid}}")], lowest=0,
               overrides=[by_query("B", **DASHED)]),
@@ -68,36 +68,36 @@ def processes():
 
 def gpus():
     return [
-        lines("GPU busy", "Share of the time in which a kernel ran; says nothing about how much of the GPU it used.", RATIO,
+        lines("GPU busy", "Share of the time in which a kernel ran. It does not show how much of the GPU the kernel used.", RATIO,
               [query(gauge("gpu_busy_ratio", "gpu"), "GPU {{gpu}}")], lowest=0, highest=1, width=8),
-        lines("GPU memory in use", "Share of each GPU's memory.", RATIO,
+        lines("GPU memory in use", "Share of the memory of each GPU.", RATIO,
               [query(f"{gauge('gpu_memory_used_bytes', 'gpu')} / {gauge('gpu_memory_size_bytes', 'gpu')}", "GPU {{gpu}}")],
               thresholds=MEMORY_STEPS, lowest=0, highest=1, width=8),
-        lines("GPU clocks", "Clock of the streaming multiprocessors: it gives way to heat and to the power limit.", "hertz",
+        lines("GPU clocks", "Clock of the streaming multiprocessors. It falls under heat or at the power limit.", "hertz",
               [query(gauge("gpu_clock_hertz", "gpu", ', clock="sm"'), "GPU {{gpu}}")], lowest=0, width=8),
-        lines("GPU power", "What each GPU draws.", "watt", [query(gauge("gpu_power_watts", "gpu"), "GPU {{gpu}}")], lowest=0, width=8),
-        lines("GPU temperature", "As the driver says.", "celsius", [query(gauge("gpu_temperature_celsius", "gpu"), "GPU {{gpu}}")],
+        lines("GPU power", "Power draw of each GPU.", "watt", [query(gauge("gpu_power_watts", "gpu"), "GPU {{gpu}}")], lowest=0, width=8),
+        lines("GPU temperature", "Temperature as reported by the NVIDIA driver.", "celsius", [query(gauge("gpu_temperature_celsius", "gpu"), "GPU {{gpu}}")],
               thresholds=steps((80, ORANGE), (90, RED)), width=8),
-        lines("GPU throttled", "1 while clocks are lowered for a reason, in the driver's words. Idle GPUs are lowered too.", "none",
+        lines("GPU throttled", "1 while the driver lowers the clocks, by reason. The driver also lowers the clocks of idle GPUs.", "none",
               [query(gauge("gpu_throttled", "gpu, reason"), "GPU {{gpu}}: {{reason}}")], thresholds=steps((1, ORANGE)), lowest=0, width=8),
     ]
 
 
 def agent():
     return [
-        lines("Samples", "Samples that were taken, and that the predictor acknowledged, a second.", "cps",
+        lines("Samples", "Samples per second that the agent took and that the predictor acknowledged.", "cps",
               [query(rate("agent_samples_taken_total"), "taken"), query(rate("agent_samples_sent_total"), "sent")], lowest=0, width=8),
-        lines("Samples lost", "Samples a second that were skipped, dropped or refused.", "cps",
+        lines("Samples lost", "Samples per second that were skipped, dropped or rejected.", "cps",
               [query(rate("agent_samples_skipped_total"), "skipped"), query(rate("agent_samples_rejected_total"), "refused"),
                query(rate("agent_samples_dropped_total", "reason"), "dropped: {{reason}}")], thresholds=steps((0.01, ORANGE), (1, RED)),
               lowest=0, width=8),
-        lines("Spool", "Samples on disk that wait to be sent, in bytes, and the room for them.", "bytes",
+        lines("Spool", "Size of the unsent samples on disk, and the size limit of the spool.", "bytes",
               [query(gauge("agent_spool_bytes"), "waiting"), query(gauge("agent_spool_limit_bytes"), "room")], lowest=0, width=8,
               overrides=[by_query("B", **DASHED)]),
-        lines("Readings missing", "Readings a second that could not be taken, by name. A forecast does without them.", "cps",
+        lines("Readings missing", "Failed readings per second, by name. Forecasts omit missing readings.", "cps",
               [query(rate("agent_readings_missing_total", "source, name"), "{{source}}: {{name}}")], lowest=0),
-        lines("Uplink", "1 while the predictor answers the agent, 0 while it does not; and attempts a second that led to nothing.", "none",
-              [query(gauge("agent_uplink_up"), "up"), query(rate("agent_send_failures_total"), "failures a second")],
+        lines("Uplink", "1 while the predictor responds to the agent, 0 otherwise; and failed send attempts per second.", "none",
+              [query(gauge("agent_uplink_up"), "up"), query(rate("agent_send_failures_total"), "failures per second")],
               thresholds=steps((1, GREEN), base=RED), lowest=0),
     ]
 
@@ -106,12 +106,12 @@ def annotations():
     return [annotation("Throttling", f"max by (gpu, reason) (evenstep_gpu_throttled{{{CHOSEN}, reason=~\".*(thermal|power_brake).*\"}}) > 0", RED,
                        title="GPU {{gpu}} is throttled: {{reason}}", tags="reason"),
             annotation("Agent started", f"""max(evenstep_agent_info{{{CHOSEN}}})
-                       unless max(evenstep_agent_info{{{CHOSEN}}} offset $__rate_interval)""", GREEN, title="The agent is there")]
+                       unless max(evenstep_agent_info{{{CHOSEN}}} offset $__rate_interval)""", GREEN, title="The agent started")]
 
 
 def build():
     return dashboard(
-        NODE, "Evenstep: node", "One machine as its agent measures it: cores, pressure, memory, watched processes, GPUs, and the agent itself.",
+        NODE, "Evenstep: node", "One machine: cores, pressure, memory, watched processes, GPUs, and the agent.",
         glance() + [row("Machine")] + machine() + [row("Watched processes")] + processes() + [row("GPUs")] + gpus() + [row("Agent")] + agent(),
         variables=[
             source_variable("prometheus"),

@@ -1,4 +1,4 @@
-"""All jobs and nodes at a glance."""
+"""Overview dashboard of all jobs and nodes."""
 
 from .job import ABSOLUTE_ERROR_STEPS, WAIT_STEPS
 from .panels import (COLOURED_TEXT, COUNT, GREEN, ORANGE, RATIO, RED, SECONDS, SPEED, by_name, by_pattern, columns, dashboard, lines, link,
@@ -11,12 +11,12 @@ BY_JOB = "by (job_id)"
 
 
 def rate(metric, by=BY_JOB):
-    """A second, over the workers of each job."""
+    """Returns the rate per second, summed over the workers of each job."""
     return f"sum {by} (rate(evenstep_worker_{metric}_total{{{CHOSEN}}}[$__rate_interval]))"
 
 
 def waiting(by=BY_JOB):
-    """Share of the workers' time in which they waited for the slowest."""
+    """Returns the share of the workers' time spent waiting for the slowest worker."""
     parts = " + ".join(rate(f"{part}_seconds", by) for part in ("compute", "barrier_wait", "loader_wait"))
     return f"{rate('barrier_wait_seconds', by)} / ({parts})"
 
@@ -33,19 +33,19 @@ AGE = "time() - max by (node) (evenstep_node_last_sample_timestamp_seconds)"
 
 def glance():
     return [
-        stat("Jobs that train", "Jobs with an iteration reported in the latest minute.", "none",
+        stat("Active jobs", "Jobs with an iteration reported in the last minute.", "none",
              [query(f"count(max by (job_id) (evenstep_worker_last_report_timestamp_seconds{{{CHOSEN}}}) > time() - 60) or vector(0)", "jobs")],
              thresholds=steps((1, GREEN), base=ORANGE)),
-        stat("Live workers", "Workers that take part, over all chosen jobs.", "none", [query(f"sum({LIVE})", "live")],
+        stat("Live workers", "Live workers of the selected jobs.", "none", [query(f"sum({LIVE})", "live")],
              thresholds=steps((1, GREEN), base=ORANGE)),
-        stat("Throughput", "Samples a second, over all chosen jobs.", SPEED, [query(rate("samples", ""), "samples/s")],
+        stat("Throughput", "Samples per second of the selected jobs.", SPEED, [query(rate("samples", ""), "samples/s")],
              thresholds=steps((0.1, GREEN), base=ORANGE), decimals=1),
-        stat("Time lost to waiting", "Share of all workers' time in which they waited at a barrier for the slowest.", RATIO,
+        stat("Time lost to waiting", "Share of all workers' time spent waiting at the barrier for the slowest worker.", RATIO,
              [query(waiting(""), "waiting")], thresholds=WAIT_STEPS, decimals=1),
-        stat("Mean error of forecasts", "Mean over workers and the time shown of |actual - predicted| / predicted speed.", RATIO,
+        stat("Mean forecast error", "Mean of |actual - predicted| / predicted speed over workers and the selected time range.", RATIO,
              [query(f"avg({ERROR})", "mean |error|")], thresholds=ABSOLUTE_ERROR_STEPS, calc="mean", decimals=1),
-        stat("Oldest telemetry", f"""Time since the latest sample of the node that was heard of least recently. Above {SILENT_S} s an
-             agent is silent; nodes that are silent for a day are forgotten.""", SECONDS, [query(f"max({AGE})", "age")],
+        stat("Oldest telemetry", f"""Longest time since the last sample of a node. An agent counts as silent above {SILENT_S} s. The
+             predictor drops a node after one day without samples.""", SECONDS, [query(f"max({AGE})", "age")],
              thresholds=steps((15, ORANGE), (SILENT_S, RED)), decimals=0),
     ]
 
@@ -58,7 +58,7 @@ def jobs():
         f"max by (job_id) (evenstep_worker_last_report_timestamp_seconds{{{CHOSEN}}}) * 1000"]
     to_job = link("This job", to_dashboard(JOB, job_id="${__value.text}"))
     return table(
-        "Jobs", "Each job now. Its name leads to its own dashboard.", [query(text, instant=True, table=True) for text in questions],
+        "Jobs", "Current state of each job. The name links to the dashboard of the job.", [query(text, instant=True, table=True) for text in questions],
         sort=("Waiting", True), transformations=columns(**names),
         overrides=[
             by_name("Job", links=[to_job]), by_pattern("Workers|Iteration", unit="none"), by_name("Step", unit=SECONDS, decimals=3),
@@ -73,13 +73,13 @@ def jobs():
 def courses():
     to_job = [link("This job", to_dashboard(JOB, job_id="${__field.labels.job_id}"))]
     return [
-        lines("Throughput of each job", "Samples a second over all its workers.", SPEED, [query(rate("samples"), "{{job_id}}")], lowest=0,
+        lines("Throughput by job", "Samples per second, summed over the workers of the job.", SPEED, [query(rate("samples"), "{{job_id}}")], lowest=0,
               links=to_job),
-        lines("Time of an iteration", "Mean of the longest that any worker took.", SECONDS, [query(STEP, "{{job_id}}")], lowest=0,
+        lines("Iteration time", "Mean over iterations of the slowest worker's time.", SECONDS, [query(STEP, "{{job_id}}")], lowest=0,
               links=to_job),
-        lines("Time lost to waiting by each job", "Share of its workers' time in which they waited for the slowest.", RATIO,
+        lines("Time lost to waiting by job", "Share of the workers' time spent waiting for the slowest worker.", RATIO,
               [query(waiting(), "{{job_id}}")], thresholds=WAIT_STEPS, lowest=0, decimals=1, links=to_job),
-        lines("Error of the forecasts", "Mean over its workers of |actual - predicted| / predicted speed.", RATIO,
+        lines("Forecast error", "Mean of |actual - predicted| / predicted speed over the workers of the job.", RATIO,
               [query(f"avg by (job_id) ({ERROR})", "{{job_id}}")], thresholds=ABSOLUTE_ERROR_STEPS, lowest=0, decimals=1, links=to_job),
     ]
 
@@ -87,11 +87,11 @@ def courses():
 def nodes():
     to_node = [link("This node", to_dashboard(NODE, node="${__field.labels.node}"))]
     return [
-        lines("Age of telemetry", "Time since each node's latest sample arrived at the predictor.", SECONDS, [query(AGE, "{{node}}")],
+        lines("Age of telemetry", "Time since the last sample of each node arrived at the predictor.", SECONDS, [query(AGE, "{{node}}")],
               thresholds=steps((15, ORANGE), (SILENT_S, RED)), lowest=0, width=8, links=to_node),
-        lines("Busy cores", "Share of all cores' time, as each node's agent says.", RATIO,
+        lines("Busy cores", "Share of all cores' time, as reported by the agent of each node.", RATIO,
               [query('max by (node) (evenstep_node_cpu_ratio{mode="busy"})', "{{node}}")], lowest=0, highest=1, width=8, links=to_node),
-        lines("Workers started again", "Over the time before each point in which launchers started workers again.", COUNT,
+        lines("Worker restarts", "Number of workers that launchers restarted, per rate interval.", COUNT,
               [query("sum by (instance) (increase(evenstep_launcher_restarts_total[$__rate_interval]))", "{{instance}}")],
               thresholds=steps((1, ORANGE)), lowest=0, width=8),
     ]
@@ -99,9 +99,9 @@ def nodes():
 
 def build():
     return dashboard(
-        OVERVIEW, "Evenstep: overview", "All jobs at a glance: how fast they train, how much of the time is lost to waiting, and whether forecasts hold.",
+        OVERVIEW, "Evenstep: overview", "All jobs: training speed, time lost to waiting, and forecast errors.",
         glance() + [jobs(), row("Over time")] + courses() + [row("Nodes and launchers")] + nodes(),
         variables=[
             source_variable("prometheus"),
-            variable("job_id", "Job", "Jobs that were there in the time shown.", "label_values(evenstep_job_workers, job_id)", many=True),
+            variable("job_id", "Job", "Jobs in the selected time range.", "label_values(evenstep_job_workers, job_id)", many=True),
         ])

@@ -1,7 +1,7 @@
-"""What dashboards are made of: panels, queries, variables, annotations and links, in Grafana's JSON.
+"""Builders of Grafana's JSON: panels, queries, variables, annotations and links.
 
-Every maker asks for what every panel must have: a title, a description, a unit and thresholds. Where on the grid a panel
-stands follows from its order and its width: `dashboard` places them.
+Each panel builder requires a title, a description, a unit and thresholds. `dashboard` places the panels on the grid, by
+their order and width.
 """
 
 SCHEMA_VERSION = 41
@@ -10,23 +10,23 @@ POSTGRES = {"type": "grafana-postgresql-datasource", "uid": "${datasource}"}
 TAG = "evenstep"
 WIDTH = 24
 
-# Colours of meaning only; lines take theirs by name, so that a worker has one colour in all panels.
+# Colors with a meaning. Lines get their color by name, so a worker has the same color in all panels.
 GREEN, ORANGE, RED, BLUE, GREY = "green", "orange", "red", "blue", "#8e8e8e"
 
 RATIO, SECONDS, SAMPLES, SPEED, COUNT = "percentunit", "s", "suffix: samples", "suffix: samples/s", "short"
 
 
 def steps(*levels, base=GREEN):
-    """Thresholds: the colour of the lowest values, then (value, colour) from there on."""
+    """Returns thresholds: `base` is the color below the first level; each level is (lowest value, color)."""
     return [{"color": base, "value": None}] + [{"color": color, "value": value} for value, color in levels]
 
 
-# Where no value is better than another.
+# Thresholds for panels without good or bad values.
 PLAIN = steps()
 
 
 def query(expr, legend="__auto", *, instant=False, table=False, heatmap=False):
-    """A question to Prometheus; over the range of time, or `instant`: only now."""
+    """Returns a Prometheus query, over the selected time range or, with `instant`, at its end."""
     return {
         "datasource": PROMETHEUS,
         "editorMode": "code",
@@ -39,7 +39,7 @@ def query(expr, legend="__auto", *, instant=False, table=False, heatmap=False):
 
 
 def sql(text, *, table=False):
-    """A question to PostgreSQL."""
+    """Returns a PostgreSQL query."""
     return {
         "datasource": POSTGRES,
         "editorMode": "code",
@@ -52,7 +52,7 @@ def sql(text, *, table=False):
 def panel(kind, title, description, unit, queries, options, *, thresholds, width, height, custom=None, mappings=None,
           color="palette-classic-by-name", overrides=(), decimals=None, transformations=(), links=(), lowest=None,
           highest=None, repeat=None, interval=None):
-    """A panel of any kind."""
+    """Returns a panel of any kind."""
     defaults = {
         "color": {"mode": color},
         "mappings": mappings or [],
@@ -84,7 +84,7 @@ def panel(kind, title, description, unit, queries, options, *, thresholds, width
 
 
 def stat(title, description, unit, queries, *, thresholds, width=4, height=4, calc="lastNotNull", text="auto", **more):
-    """One large number."""
+    """Returns a panel with one large number."""
     options = {
         "colorMode": "value",
         "graphMode": "none" if queries[0].get("instant") or "rawSql" in queries[0] else "area",
@@ -99,14 +99,14 @@ def stat(title, description, unit, queries, *, thresholds, width=4, height=4, ca
 
 
 def lines(title, description, unit, queries, *, thresholds=PLAIN, width=12, height=8, stacked=False, band=False, **more):
-    """Lines over time. `band`: the colours of the thresholds lie behind them."""
+    """Returns a panel with lines over time. With `band`, it shows the threshold colors as background areas."""
     custom = {
         "drawStyle": "line",
         "fillOpacity": 60 if stacked else 0,
         "lineInterpolation": "linear",
         "lineWidth": 0 if stacked else 1,
         "showPoints": "never",
-        # A gap of a missed scrape is bridged, a worker's absence is not.
+        # Bridges the gap of a missed scrape, but not the absence of a worker.
         "spanNulls": 60_000,
         "stacking": {"group": "A", "mode": "normal" if stacked else "none"},
         "thresholdsStyle": {"mode": "area" if band else "off"},
@@ -120,7 +120,7 @@ def lines(title, description, unit, queries, *, thresholds=PLAIN, width=12, heig
 
 
 def states(title, description, queries, mappings, *, thresholds=PLAIN, width=12, height=8):
-    """A row of colours for each series."""
+    """Returns a state timeline, one row of colors per series."""
     custom = {"fillOpacity": 80, "lineWidth": 0, "spanNulls": 60_000}
     options = {
         "alignValue": "left",
@@ -136,7 +136,7 @@ def states(title, description, queries, mappings, *, thresholds=PLAIN, width=12,
 
 def table(title, description, queries, *, overrides, transformations=(), width=24, height=9, unit="none", sort=None,
           thresholds=PLAIN):
-    """Rows and columns; a unit for each column in `overrides`."""
+    """Returns a table panel. Units of columns are set in `overrides`."""
     options = {
         "cellHeight": "sm",
         "showHeader": True,
@@ -148,7 +148,7 @@ def table(title, description, queries, *, overrides, transformations=(), width=2
 
 
 def heatmap(title, description, unit, queries, *, width=12, height=8):
-    """How often which duration, over time, from the buckets of a histogram."""
+    """Returns a heatmap of durations over time, from the buckets of a histogram."""
     options = {
         "calculate": False,
         "cellGap": 1,
@@ -167,7 +167,7 @@ def heatmap(title, description, unit, queries, *, width=12, height=8):
 
 
 def row(title, panels=None, *, repeat=None):
-    """A heading. With `panels`: folded at first, and Grafana asks nothing for them until somebody opens it."""
+    """Returns a row heading. With `panels`, the row starts folded, and Grafana queries its panels only when the row is open."""
     made = {"type": "row", "title": title, "collapsed": panels is not None, "panels": panels or [],
             "gridPos": {"h": 1, "w": WIDTH, "x": 0, "y": 0}}
     if repeat:
@@ -176,17 +176,17 @@ def row(title, panels=None, *, repeat=None):
 
 
 def by_name(name, **properties):
-    """Properties of the field by this name; `__` stands for a dot."""
+    """Returns an override for the field with this name; `__` in a property name stands for a dot."""
     return _override({"id": "byName", "options": name}, properties)
 
 
 def by_query(ref, **properties):
-    """Properties of all that a query brings."""
+    """Returns an override for all fields of a query."""
     return _override({"id": "byFrameRefID", "options": ref}, properties)
 
 
 def by_pattern(pattern, **properties):
-    """Properties of the fields whose names match."""
+    """Returns an override for the fields whose names match the pattern."""
     return _override({"id": "byRegexp", "options": pattern}, properties)
 
 
@@ -201,7 +201,7 @@ COLOURED_TEXT = {"type": "color-text"}
 
 
 def columns(**names):
-    """The answers of instant queries as one table: `merge` puts rows with the same labels together."""
+    """Returns transformations that merge the results of instant queries into one table, by their labels."""
     return [
         {"id": "merge", "options": {}},
         {"id": "organize", "options": {
@@ -213,36 +213,36 @@ def columns(**names):
 
 
 def value_of(ref):
-    """What Grafana calls the numbers of a query in a table."""
+    """Returns Grafana's name for the value column of a query in a table."""
     return f"Value #{ref}"
 
 
 def values(*texts):
-    """Names for the numbers 0, 1, ..: (text, colour)."""
+    """Returns value mappings for 0, 1, ..: (text, color)."""
     return [{"type": "value", "options": {
         str(number): {"color": color, "index": number, "text": text} for number, (text, color) in enumerate(texts)}}]
 
 
 def link(title, url):
-    """A way from a value to another dashboard."""
+    """Returns a link from a value to another dashboard."""
     return {"targetBlank": False, "title": title, "url": url}
 
 
 def to_dashboard(uid, **variables):
-    """Where a dashboard is, with the same time and data source, and these variables."""
+    """Returns the URL of a dashboard with the same time range and data source, and these variables."""
     passed = "".join(f"&var-{name}={value}" for name, value in variables.items())
     return f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}{passed}"
 
 
 def source_variable(kind):
-    """Which data source."""
+    """Returns the variable that selects the data source."""
     return {"type": "datasource", "name": "datasource", "label": "Data source", "query": kind, "regex": "",
             "current": {}, "hide": 0, "includeAll": False, "multi": False, "options": [], "refresh": 1,
             "skipUrlSync": False}
 
 
 def variable(name, label, description, query, *, many=False, all_value=".+", source=PROMETHEUS, hide=0):
-    """What can be chosen, asked anew when the range of time changes."""
+    """Returns a query variable, refreshed when the time range changes."""
     asked = {"qryType": 1, "query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"}
     made = {"type": "query", "name": name, "label": label, "description": description, "datasource": source,
             "definition": query, "query": asked if source is PROMETHEUS else query, "current": {}, "hide": hide,
@@ -255,20 +255,20 @@ def variable(name, label, description, query, *, many=False, all_value=".+", sou
 
 
 def annotation(name, expr, color, *, title, text="", tags="", value_is_time=False, enable=True):
-    """Marks on the charts, where an expression is above 0; or, with `value_is_time`, at the milliseconds that it says."""
+    """Returns annotations where an expression is above 0 or, with `value_is_time`, at its value in milliseconds."""
     return {"name": name, "datasource": PROMETHEUS, "enable": enable, "hide": False, "iconColor": color,
             "expr": " ".join(expr.split()), "step": "10s", "tagKeys": tags, "textFormat": text, "titleFormat": title,
             "useValueForTime": value_is_time}
 
 
 def sql_annotation(name, text, color, *, enable=True):
-    """Marks on the charts: rows of time, text and tags."""
+    """Returns annotations from SQL rows of time, text and tags."""
     return {"name": name, "datasource": POSTGRES, "enable": enable, "hide": False, "iconColor": color,
             "target": sql(text, table=True) | {"refId": "Anno"}}
 
 
 def dashboard(uid, title, description, panels, *, variables, annotations=(), since="now-1h", refresh="10s"):
-    """The whole, with its panels placed and numbered."""
+    """Returns a dashboard with its panels placed and numbered."""
     _place(panels)
     return {
         "uid": uid,
@@ -286,14 +286,14 @@ def dashboard(uid, title, description, panels, *, variables, annotations=(), sin
         "templating": {"list": variables},
         "annotations": {"list": list(annotations)},
         "links": [{"asDropdown": True, "icon": "external link", "includeVars": True, "keepTime": True, "tags": [TAG],
-                   "targetBlank": False, "title": "Evenstep", "tooltip": "The other dashboards of evenstep",
+                   "targetBlank": False, "title": "Evenstep", "tooltip": "Other dashboards of evenstep",
                    "type": "dashboards", "url": ""}],
         "panels": panels,
     }
 
 
 def _place(panels, first_id=1, y=0):
-    """Left to right in the order given, in rows as high as their highest panel."""
+    """Places panels from left to right, in rows as high as their highest panel."""
     x = highest = 0
     for made in panels:
         made["id"], first_id = first_id, first_id + 1

@@ -1,4 +1,4 @@
-"""The predictor itself: how fast it answers, what it takes in, and whether its store keeps up."""
+"""Dashboard of the predictor: response times, telemetry intake and store."""
 
 from .panels import (COUNT, DASHED, GREEN, ORANGE, RED, SECONDS, by_name, by_pattern, by_query, columns, dashboard, heatmap, lines,
                      query, row, source_variable, stat, steps, table, value_of, variable)
@@ -23,34 +23,34 @@ COMMIT_STEPS = steps((0.1, ORANGE), (1, RED))
 
 def glance():
     return [
-        stat("Predictors", "Predictors that answer Prometheus.", "none", [query(f"count(evenstep_build_info{{{CHOSEN}}})", "predictors")],
+        stat("Predictors", "Predictors that Prometheus scrapes successfully.", "none", [query(f"count(evenstep_build_info{{{CHOSEN}}})", "predictors")],
              thresholds=steps((1, GREEN), base=RED)),
-        stat("/allocate, p99", "99th percentile of new answers, durable, as measured in the service.", SECONDS,
+        stat("/allocate, p99", "99th percentile of the time of new allocations, including the durable commit, as measured in the service.", SECONDS,
              [query(quantile(0.99, "allocate", NEW), "p99")], thresholds=ALLOCATE_STEPS),
-        stat("Telemetry", "Samples of nodes that are stored, a second.", "cps", [query(f"sum({rate('telemetry_samples_total', 'instance')})", "samples")],
+        stat("Telemetry", "Stored telemetry samples per second.", "cps", [query(f"sum({rate('telemetry_samples_total', 'instance')})", "samples")],
              thresholds=steps()),
-        stat("Failed refits", "Fits of networks that failed in the time shown; the models before them went on.", COUNT,
+        stat("Failed refits", "Failed fits of networks in the selected time range. After a failed fit, the previous model stays in use.", COUNT,
              [query(f'sum(increase(evenstep_model_refits_total{{{CHOSEN}, outcome="failed"}}[$__range]))', "failed", instant=True)],
              thresholds=steps((1, ORANGE), (10, RED)), decimals=0),
-        stat("Failed commits", "Groups of writes that the store refused in the time shown.", COUNT,
+        stat("Failed commits", "Groups of writes that the store rejected in the selected time range.", COUNT,
              [query(f"sum(increase(evenstep_store_commit_failures_total{{{CHOSEN}}}[$__range]))", "failed", instant=True)],
              thresholds=steps((1, RED)), decimals=0),
-        stat("Up since", "When the predictor that was started last began.", "dateTimeFromNow",
+        stat("Up since", "Start time of the most recently started predictor.", "dateTimeFromNow",
              [query(f'max(process_start_time_seconds{{{CHOSEN}}} and on (instance) evenstep_build_info) * 1000', "began")], thresholds=steps()),
     ]
 
 
 def answers():
     return [
-        lines("Time of /allocate", "Median and 99th percentile of new answers (durable before they leave) and of repeated ones.", SECONDS,
+        lines("Time of /allocate", "Median and 99th percentile of new allocations, including the durable commit, and 99th percentile of repeated ones.", SECONDS,
               [query(quantile(0.5, "allocate", NEW), "new, p50"), query(quantile(0.99, "allocate", NEW), "new, p99"),
                query(quantile(0.99, "allocate", f'{CHOSEN}, answer="repeated"'), "repeated, p99")],
               thresholds=ALLOCATE_STEPS, lowest=0, overrides=[by_query("C", **DASHED)]),
-        heatmap("Time of /allocate, spread", "How many answers took how long.", SECONDS,
+        heatmap("Time of /allocate, distribution", "Number of responses by duration.", SECONDS,
                 [query(f"sum by (le) (increase(evenstep_allocate_duration_seconds_bucket{{{CHOSEN}}}[$__rate_interval]))", "{{le}}", heatmap=True)]),
-        lines("Answers", "Answers of /allocate a second: new, repeated, refused.", "reqps",
+        lines("Allocations", "Responses of /allocate per second: new, repeated or refused.", "reqps",
               [query(rate("allocate_duration_seconds_count", "answer"), "{{answer}}")], lowest=0),
-        lines("Requests", "All requests a second by class of status. 5xx are ours to mend.", "reqps",
+        lines("Requests", "All requests per second by status class. 5xx are errors of the predictor.", "reqps",
               [query(rate("http_requests_total", "status"), "{{status}}")], lowest=0,
               overrides=[by_name("5xx", color={"fixedColor": RED, "mode": "fixed"})]),
     ]
@@ -58,25 +58,25 @@ def answers():
 
 def learning():
     return [
-        lines("Telemetry taken in", "Samples of nodes that are stored, a second.", "cps", [query(rate("telemetry_samples_total", "instance"), "{{instance}}")],
+        lines("Telemetry accepted", "Stored telemetry samples per second.", "cps", [query(rate("telemetry_samples_total", "instance"), "{{instance}}")],
               lowest=0),
-        lines("Telemetry sent away", "Batches a second by reason: busy (come again), invalid, too large, or the store failed.", "cps",
+        lines("Telemetry rejected", "Rejected batches per second by reason: busy (the agent retries), invalid, too large, or store failure.", "cps",
               [query(rate("telemetry_rejected_total", "reason"), "{{reason}}")], thresholds=steps((0.1, ORANGE)), lowest=0),
-        lines("Time of a refit", "Median and 99th percentile of fits of networks, on threads beside the requests.", SECONDS,
+        lines("Time of a refit", "Median and 99th percentile of the time to fit networks, on background threads.", SECONDS,
               [query(quantile(0.5, "model_refit"), "p50"), query(quantile(0.99, "model_refit"), "p99")], lowest=0),
-        lines("Refits", "Networks fitted, or failed, a second.", "cps", [query(rate("model_refits_total", "outcome"), "{{outcome}}")], lowest=0,
+        lines("Refits", "Network fits per second, successful and failed.", "cps", [query(rate("model_refits_total", "outcome"), "{{outcome}}")], lowest=0,
               overrides=[by_name("failed", color={"fixedColor": RED, "mode": "fixed"})]),
     ]
 
 
 def store():
     return [
-        lines("Time of a commit", "Median and 99th percentile of one group of writes, from begin to durable.", SECONDS,
+        lines("Time of a commit", "Median and 99th percentile of the time to commit one group of writes durably.", SECONDS,
               [query(quantile(0.5, "store_commit"), "p50"), query(quantile(0.99, "store_commit"), "p99")], thresholds=COMMIT_STEPS, lowest=0,
               width=8),
-        lines("Writes that wait", "Urgent: what training waits for. Bulk: telemetry.", COUNT,
+        lines("Queued writes", "Writes waiting for the store. Urgent: writes that training waits for. Bulk: telemetry.", COUNT,
               [query(f"sum by (queue) (evenstep_store_queue_writes{{{CHOSEN}}})", "{{queue}}")], lowest=0, width=8),
-        lines("Bytes that wait", "The same in bytes of memory.", "bytes",
+        lines("Queued bytes", "Memory of the queued writes.", "bytes",
               [query(f"sum by (queue) (evenstep_store_queue_bytes{{{CHOSEN}}})", "{{queue}}")], lowest=0, width=8),
     ]
 
@@ -87,13 +87,13 @@ def process():
     return [
         lines("Memory", "Resident memory of the predictor's process.", "bytes", [query(f"process_resident_memory_bytes{mine}", "{{instance}}")],
               lowest=0, width=8),
-        lines("Processor", "Cores' worth of time that the predictor's process takes.", "none",
+        lines("Processor", "CPU time of the predictor's process, in cores.", "none",
               [query(f"rate(process_cpu_seconds_total{{{CHOSEN}}}[$__rate_interval]) and on (instance) evenstep_build_info", "{{instance}}")],
               lowest=0, width=8),
-        lines("Open files", "Connections and files, and how many there may be.", COUNT,
+        lines("Open files", "Open connections and files, and the limit of the process.", COUNT,
               [query(f"process_open_fds{mine}", "{{instance}}"), query(f"process_max_fds{mine}", "{{instance}}, limit")], lowest=0, width=8,
               overrides=[by_query("B", **DASHED)]),
-        table("Predictors and their jobs", "What runs, and how many jobs each predictor owns.",
+        table("Predictors and their jobs", "Version, number of owned jobs and requests per second of each predictor.",
               [query(f"max by (instance, version) (evenstep_build_info{{{CHOSEN}}})", instant=True, table=True),
                query(f"count by (instance) (evenstep_job_iteration{{{CHOSEN}}})", instant=True, table=True),
                query(rate("http_requests_total", "instance"), instant=True, table=True)],
@@ -104,8 +104,8 @@ def process():
 
 def build():
     return dashboard(
-        SERVICE, "Evenstep: service", "The predictor itself: latency, what it takes in, background fits and the store.",
-        glance() + [row("Answers")] + answers() + [row("Telemetry and learning")] + learning() + [row("Store")] + store() + [row("Process")]
+        SERVICE, "Evenstep: service", "The predictor: response times, telemetry intake, background fits and the store.",
+        glance() + [row("Allocations and requests")] + answers() + [row("Telemetry and learning")] + learning() + [row("Store")] + store() + [row("Process")]
         + process(),
         variables=[
             source_variable("prometheus"),

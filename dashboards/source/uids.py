@@ -1,4 +1,4 @@
-"""Where each dashboard is, for ever: links and bookmarks name these."""
+"""UIDs of the dashboards. They must never change, because links and bookmarks contain them."""
 
 OVERVIEW = "evenstep-overview"
 JOB = "evenstep-job"

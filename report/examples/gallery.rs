@@ -1,4 +1,5 @@
-//! Every mark on one page, on made-up but plausible data: `cargo run -p evenstep-report --example gallery > FILE.html`.
+//! Every kind of mark on one page, with invented but plausible data:
+//! `cargo run -p evenstep-report --example gallery > FILE.html`.
 
 use std::f64::consts::TAU;
 use std::io::Write as _;
@@ -15,7 +16,7 @@ fn noise(seed: u32) -> f64 {
     f64::from(mixed % 2_001) / 1_000.0 - 1.0
 }
 
-/// Samples per second of a worker whose machine is shared with a load that comes and goes.
+/// Samples per second of a worker on a machine with an intermittent load.
 fn speed(worker: u32, iteration: u32) -> f64 {
     let load = (f64::from(iteration) / 310.0 + f64::from(worker) * 0.27) * TAU;
     let contended = if load.sin() > 0.35 { 0.58 } else { 1.0 };
@@ -39,7 +40,7 @@ fn speed_chart(worker: u32) -> Chart {
     let interval = forecast.iter().map(|(k, speed)| (*k, speed * 0.9, speed * 1.1)).collect();
     Chart {
         title: format!("Speed of {name}"),
-        description: "Predicted one step ahead, with its 90 % interval, against what was measured.".into(),
+        description: "Measured speed, and the forecast one step ahead with its 90 % interval.".into(),
         x: Axis::new("iteration", ""),
         y: Axis::new("speed", "samples/s").from_zero(),
         marks: vec![
@@ -57,7 +58,7 @@ fn batches_chart() -> Chart {
     };
     Chart {
         title: "Batches over time".into(),
-        description: "How the global batch of 512 samples was divided; the sum never changes.".into(),
+        description: "Split of the global batch of 512 samples; the sum is constant.".into(),
         x: Axis::new("iteration", ""),
         y: Axis::new("local batch", "samples"),
         marks: vec![Mark::StackedArea {
@@ -76,7 +77,7 @@ fn step_time_chart() -> Chart {
     let evenstep = |k: u32| 1e3 * GLOBAL_BATCH / (0..4).map(|w| speed(w, k)).sum::<f64>() * 1.06;
     Chart {
         title: "Step time under both policies".into(),
-        description: "Each point is one iteration; the slowest worker ends it.".into(),
+        description: "Each point is one iteration, which ends when the slowest worker finishes.".into(),
         x: Axis::new("iteration", ""),
         y: Axis::new("step time", "ms").from_zero(),
         marks: vec![
@@ -126,7 +127,7 @@ fn timeline_chart() -> Chart {
     }
     Chart {
         title: "Three iterations with even batches".into(),
-        description: "Where each worker's time goes.".into(),
+        description: "Time of each worker by activity.".into(),
         x: Axis::new("time", "s"),
         y: Axis::new("worker", ""),
         marks: ["compute", "barrier wait", "all-reduce"]
@@ -163,7 +164,7 @@ fn table() -> Table {
     ideal.truncate(5);
     Table {
         title: "Both policies".into(),
-        description: "The same job, seed and samples under each.".into(),
+        description: "Same job, seed and samples under both policies.".into(),
         columns: [
             "policy",
             "step p50 (ms)",
@@ -185,21 +186,21 @@ fn table() -> Table {
 fn main() -> std::io::Result<()> {
     let report = Report {
         title: "Report gallery".into(),
-        subtitle: "Every kind of mark, as the reports of evenstep use them".into(),
+        subtitle: "Every kind of mark in the reports of evenstep".into(),
         sections: vec![
-            Section::Notice("All data on this page are made up. Nothing here was measured.".into()),
+            Section::Notice("All data on this page are invented. Nothing was measured.".into()),
             Section::Figures(vec![
                 Figure::new("Throughput", "1.73×", "1,940 against 1,121 samples/s"),
                 Figure::new("Of the ideal", "93 %", "the sum of the speeds"),
                 Figure::new("Barrier wait", "4.1 %", "38.2 % with even batches"),
-                Figure::new("Asking", "0.21 ms", "p50, 0.08 % of a step"),
+                Figure::new("Request latency", "0.21 ms", "p50, 0.08 % of a step"),
             ]),
             Section::Table(table()),
             Section::Text {
                 heading: "Step time".into(),
                 paragraphs: vec![
-                    "With even batches the slowest worker sets the pace and the others wait at the barrier. \
-                     With batches in proportion to speed all finish together."
+                    "With even batches the other workers wait for the slowest at the barrier. \
+                     With batches in proportion to speed all workers finish together."
                         .into(),
                 ],
             },
@@ -208,7 +209,9 @@ fn main() -> std::io::Result<()> {
             Section::Text {
                 heading: "Speeds and batches".into(),
                 paragraphs: vec![
-                    "node-b/0 was away between iterations 700 and 790: its lines are open there.".into(),
+                    "node-b/0 was not a member between iterations 700 and 790, so its lines have a \
+                        gap."
+                        .into(),
                 ],
             },
             Section::Charts((0..4).map(speed_chart).collect()),

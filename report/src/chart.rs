@@ -1,101 +1,104 @@
-//! What a chart is: axes and marks, as data.
+//! Charts as data: axes and marks.
 
 /// One chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
-    /// What is shown.
+    /// Title of the chart.
     pub title: String,
-    /// How to read it: what a point is, where the data come from.
+    /// How to read the chart: meaning of a point, source of the data.
     pub description: String,
     /// The horizontal axis.
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// What is drawn; areas lie under bands, bands under bars and spans, these under lines and rules.
+    /// Marks of the chart. From back to front: areas, bands, bars and spans, lines and rules.
     pub marks: Vec<Mark>,
 }
 
-/// One axis: its name and unit. Its range follows from the marks.
+/// An axis with its name and unit. Its range is computed from the marks.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Axis {
-    /// The quantity.
+    /// Quantity on the axis.
     pub label: String,
-    /// Its unit; empty for none.
+    /// Unit; may be empty.
     pub unit: String,
-    /// Whether zero is shown even if all readings are far from it. Bars and stacked areas always start at zero.
+    /// Whether the range includes zero even if all values are far from it. Bars and stacked areas always
+    /// start at zero.
     pub from_zero: bool,
 }
 
 impl Axis {
-    /// An axis that spans just its readings.
+    /// Creates an axis whose range covers exactly the values.
     pub fn new(label: impl Into<String>, unit: impl Into<String>) -> Self {
         Self { label: label.into(), unit: unit.into(), from_zero: false }
     }
 
-    /// The same axis, with zero in its range.
+    /// Returns the same axis with zero in its range.
     #[must_use]
     pub fn from_zero(self) -> Self {
         Self { from_zero: true, ..self }
     }
 }
 
-/// What is drawn in a chart. Points belong in order of x; they are sorted if they are not. Points without an
-/// x that can be drawn, and points whose y is missing, break what is drawn.
+/// A mark of a chart. Points are sorted by x. A point without a drawable x, or without a y, interrupts the
+/// mark.
 ///
-/// Categories (of bars) and lanes (of spans) are counted from 0 in order of first appearance, so that a line or a rule
-/// in the same chart can refer to them by number.
+/// Categories (of bars) and lanes (of spans) are numbered from 0 in order of first appearance. A line or a
+/// rule in the same chart can refer to them by number.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mark {
-    /// Points joined by straight lines; a point alone between breaks is a dot.
+    /// Points connected by straight lines. An isolated point between gaps is a dot.
     Line {
         /// Name in the legend.
         name: String,
         /// (x, y); of several points at one x the last counts.
         points: Vec<(f64, f64)>,
-        /// For what was predicted, planned or is only there to compare.
+        /// Whether the line is dashed, for predicted, planned or reference values.
         dashed: bool,
     },
-    /// Points that no line joins; several may share an x. They are not thinned.
+    /// Points without lines. Several may share an x. They are not thinned.
     Points {
         /// Name in the legend.
         name: String,
         /// (x, y)
         points: Vec<(f64, f64)>,
     },
-    /// The range between two curves, such as a prediction interval. Give it the name of its line to share the colour.
+    /// Range between two curves, such as a prediction interval. The name of a line gives it the colour of
+    /// that line.
     Band {
         /// Name in the legend.
         name: String,
         /// (x, lower, upper)
         points: Vec<(f64, f64, f64)>,
     },
-    /// Parts of a whole over x, the first at the bottom.
+    /// Parts of a whole as a function of x, the first at the bottom.
     StackedArea {
-        /// The parts. They should share their x: where a layer has no point it takes no room.
+        /// The parts. They should share their values of x: a layer without a value at some x has zero
+        /// thickness there.
         layers: Vec<Layer>,
     },
-    /// One value per category; several `Bars` in a chart stand side by side. They are not thinned:
-    /// give as many as a reader can tell apart.
+    /// One value per category. Several `Bars` in a chart are drawn side by side. They are not thinned, so use
+    /// as many as are readable.
     Bars {
         /// Name in the legend.
         name: String,
-        /// In reading order.
+        /// The bars, in reading order.
         bars: Vec<Bar>,
     },
-    /// A timeline: intervals of x in named lanes, the first lane at the top.
+    /// Timeline: intervals of x in named lanes, the first lane at the top.
     Spans {
-        /// Name in the legend: what kind of interval these are.
+        /// Name in the legend: the kind of interval.
         name: String,
-        /// For time in which nothing is done: drawn faint.
+        /// Whether the intervals are idle time, which is drawn faintly.
         idle: bool,
-        /// In any order.
+        /// The intervals, in any order.
         spans: Vec<Span>,
     },
-    /// A straight line across the chart: a limit, a target, an event.
+    /// A straight line across the chart, for a limit, a target or an event.
     Rule {
-        /// Written beside it.
+        /// Label next to the line.
         name: String,
-        /// Where.
+        /// Position of the line.
         at: RuleAt,
     },
 }
@@ -105,40 +108,40 @@ pub enum Mark {
 pub struct Layer {
     /// Name in the legend.
     pub name: String,
-    /// (x, thickness); a negative thickness cannot be stacked and counts as missing.
-    /// Of several points at one x the last counts.
+    /// (x, thickness). A negative thickness cannot be stacked and counts as missing. Of several points at one
+    /// x the last counts.
     pub points: Vec<(f64, f64)>,
 }
 
 /// One bar of a [`Mark::Bars`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
-    /// Its place on the horizontal axis.
+    /// Category on the horizontal axis.
     pub category: String,
-    /// Its height; of several values for one category the last counts.
+    /// Height of the bar. Of several values for one category the last counts.
     pub value: f64,
 }
 
 /// One interval of a [`Mark::Spans`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
-    /// Its row.
+    /// Lane of the interval.
     pub lane: String,
     /// Start on the x axis.
     pub from: f64,
-    /// End on the x axis; an interval that ends before it starts is drawn the right way round.
+    /// End on the x axis. If it is before the start, the two are swapped.
     pub to: f64,
-    /// What it is, shown when a reader points at it; empty for the name of the mark alone.
+    /// Description, shown when the pointer is on the interval. Empty to show only the name of the mark.
     pub label: String,
-    /// A word written inside, where there is room for it; empty for none.
+    /// Short text inside the interval, shown if it fits. May be empty.
     pub inside: String,
 }
 
-/// Where a [`Mark::Rule`] stands.
+/// Position of a [`Mark::Rule`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RuleAt {
-    /// Vertical, at this x.
+    /// Vertical line at this x.
     X(f64),
-    /// Horizontal, at this y.
+    /// Horizontal line at this y.
     Y(f64),
 }

@@ -1,4 +1,5 @@
-//! The data of a chart as the page's script reads them: numbered names, sorted and thinned series, stacked layers.
+//! Data of a chart as the script of the page reads them: numbered names, sorted and thinned series, stacked
+//! layers.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,7 +9,7 @@ use crate::chart::{Chart, Layer, Mark, RuleAt, Span};
 use crate::number::{Place, Rounded, Value, plottable};
 use crate::series::{self, BUCKETS, Run, Series, ordered};
 
-/// A chart that has something to draw.
+/// A chart with at least one mark to draw.
 #[derive(Debug, Serialize)]
 pub(crate) struct Data<'a> {
     x: Axis<'a>,
@@ -16,9 +17,9 @@ pub(crate) struct Data<'a> {
     names: Vec<&'a str>,
     categories: Vec<&'a str>,
     lanes: Vec<&'a str>,
-    /// Values of x, once for all series that share them.
+    /// Values of x, stored once for all series that share them.
     xs: Vec<Vec<Place>>,
-    /// In drawing order: what covers most comes first.
+    /// Marks in drawing order: the largest areas first.
     marks: Vec<Drawn<'a>>,
 }
 
@@ -29,7 +30,7 @@ struct Axis<'a> {
     zero: bool,
 }
 
-/// A mark. `name` is the place of its name in [`Data::names`], `x` that of its values of x in [`Data::xs`].
+/// A mark. `name` is an index into [`Data::names`], and `x` an index into [`Data::xs`].
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum Drawn<'a> {
@@ -50,19 +51,19 @@ enum Drawn<'a> {
         lower: Vec<Option<Value>>,
         upper: Vec<Option<Value>>,
     },
-    /// `y` is the layer's upper edge, `own` its thickness.
+    /// `y` is the upper edge of the layer, `own` its thickness.
     Area {
         name: usize,
         x: usize,
         y: Vec<Option<Value>>,
         own: Vec<Option<Value>>,
     },
-    /// Category and value of each.
+    /// Category and value of each bar.
     Bars {
         name: usize,
         bars: Vec<(usize, Value)>,
     },
-    /// Lane, start, end, label and the word inside of each.
+    /// Lane, start, end, label and inner text of each span.
     Spans {
         name: usize,
         idle: bool,
@@ -75,7 +76,7 @@ enum Drawn<'a> {
     },
 }
 
-/// Distinct names in order of first appearance; the place of a name is its colour, category or lane.
+/// Distinct names in order of first appearance. The index of a name determines its colour, category or lane.
 #[derive(Debug, Default)]
 struct Names<'a> {
     list: Vec<&'a str>,
@@ -92,7 +93,7 @@ impl<'a> Names<'a> {
 }
 
 impl<'a> Data<'a> {
-    /// None if the chart has no reading. A rule says where a limit is, not that anything was read.
+    /// Converts a chart; `None` if it has no value. A rule is a limit, not a value.
     pub fn of(chart: &'a Chart) -> Option<Self> {
         let mut data = Self {
             x: Axis { label: &chart.x.label, unit: &chart.x.unit, zero: chart.x.from_zero },
@@ -138,7 +139,8 @@ impl<'a> Data<'a> {
             }
         }
         data.marks.iter().any(|mark| !matches!(mark, Drawn::Rule { .. })).then(|| {
-            // The topmost edge of a stack first: each lower layer then covers all but the strip of its neighbour above.
+            // The topmost edge of a stack is drawn first. Each lower layer then covers all but the strip of
+            // the layer above it.
             data.marks.sort_by_key(|mark| match mark {
                 Drawn::Area { name, .. } => (0, usize::MAX - name),
                 Drawn::Band { .. } => (1, 0),
@@ -205,7 +207,8 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// Spans that start and end in the same pixel of a lane become one if there are more spans than pixels.
+    /// Adds spans. If there are more spans than pixels, spans that start and end in the same pixel of a lane
+    /// are merged.
     fn spans(&mut self, name: usize, idle: bool, mut spans: Vec<(usize, &'a Span)>) {
         spans.retain(|(_, span)| plottable(span.from) && plottable(span.to));
         let ends = |span: &Span| (span.from.min(span.to), span.from.max(span.to));
@@ -243,7 +246,7 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// The place of these values of x, which are added if no series had them before.
+    /// Returns the index of these values of x, and adds them if they are new.
     fn x(&mut self, x: impl IntoIterator<Item = f64>) -> usize {
         let x: Vec<Place> = x.into_iter().map(Rounded).collect();
         self.xs.iter().position(|known| *known == x).unwrap_or_else(|| {
@@ -253,7 +256,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// Runs as columns of distinct x; `None` at a place between two runs keeps them apart.
+/// Converts runs to columns of distinct x. A `None` between two runs separates them.
 fn columns<T: Copy>(runs: &[Run<T>]) -> (Vec<f64>, Vec<Option<T>>) {
     let (mut xs, mut readings): (Vec<f64>, Vec<Option<T>>) = (Vec::new(), Vec::new());
     for run in runs {
@@ -276,20 +279,20 @@ fn columns<T: Copy>(runs: &[Run<T>]) -> (Vec<f64>, Vec<Option<T>>) {
     (xs, readings)
 }
 
-/// The reading at exactly this x.
+/// Returns the value at exactly this x.
 fn at<T: Copy>(series: &Series<T>, x: f64) -> Option<T> {
     let after = series.partition_point(|(at, _)| *at <= x);
     series[..after].last().filter(|(at, _)| *at == x).and_then(|(_, reading)| *reading)
 }
 
-/// The name, the upper edge and the thickness of each layer.
+/// Returns the name, the upper edge and the thickness of each layer.
 fn stacked(layers: &[Layer]) -> Vec<(&str, Series<f64>, Series<f64>)> {
     let parts: Vec<(&str, Series<f64>)> = layers
         .iter()
         .map(|layer| {
             let present = |y: f64| (plottable(y) && y >= 0.0).then_some(y);
             let points = layer.points.iter().filter(|(x, _)| plottable(*x));
-            // Adding 0 turns -0 into 0, which would be another x to a search by total order.
+            // Adding 0 turns -0 into 0. Otherwise the search by total order would treat them as different x.
             (layer.name.as_str(), ordered(points.map(|(x, y)| (*x + 0.0, present(*y)))))
         })
         .collect();

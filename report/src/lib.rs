@@ -1,7 +1,7 @@
 //! Self-contained HTML reports: charts, tables and text in one file.
 //!
-//! A [`Report`] is data; [`Report::to_html`] writes it as one page that needs no network and no other file: it can be mailed,
-//! printed, and kept beside the run that it describes.
+//! A [`Report`] is data. [`Report::to_html`] writes it as one page that needs no network and no other file.
+//! It can be mailed, printed, and stored next to the run that it describes.
 //!
 //! ```
 //! use evenstep_report::{Axis, Chart, Mark, Report, Section};
@@ -13,6 +13,7 @@
 //!     y: Axis::new("step time", "ms").from_zero(),
 //!     marks: vec![Mark::Line { name: "even".into(), points: vec![(0.0, 41.0), (1.0, 43.5)], dashed: false }],
 //! };
+//! // A report has any number of sections.
 //! let report = Report {
 //!     title: "Demo".into(),
 //!     subtitle: "four workers, one machine".into(),
@@ -21,24 +22,29 @@
 //! assert!(report.to_html().starts_with("<!DOCTYPE html>"));
 //! ```
 //!
-//! [`Report::of_chart`] is a page with one chart, for pictures of it.
+//! [`Report::of_chart`] creates a page with a single chart, for screenshots.
 //!
-//! Beside the page are the other results of a command: [`text`] for a terminal, [`output`] for files and standard output, [`values`] for
-//! the bounds of its flags.
+//! Other modules serve other outputs of a command:
 //!
-//! # What a reader may rely on
-//! - A reading that is missing (NaN, infinite, or past [`MAX_MAGNITUDE`]) breaks its line; it is never drawn as zero.
-//!   A chart without one reading says "no data".
+//! - [`text`]: text on a terminal
+//! - [`output`]: files and standard output
+//! - [`values`]: bounds of flag values
+//!
+//! # Guarantees
+//! - A missing value (NaN, infinite, or beyond [`MAX_MAGNITUDE`]) interrupts its line; it is never drawn as
+//!   zero. A chart without any value shows "no data".
 //! - A series longer than [`MAX_POINTS`] is thinned to the first, lowest, highest and last point of each of
-//!   [`BUCKETS`] columns: peaks survive, and the size of the file does not grow with the length of the run.
-//! - The same name has the same colour within a chart, in order of first appearance; past eight names colours repeat.
-//! - Each chart can be read as a table, and point by point with the arrow keys.
-//! - All text is escaped. The page's own policy allows its style and its scripts, by their hashes, and nothing else: no network,
-//!   no other script.
+//!   [`BUCKETS`] columns. Peaks remain, and the size of the file does not grow with the length of the run.
+//! - A name has the same colour everywhere in a chart, in order of first appearance. After eight names the
+//!   colours repeat.
+//! - Each chart is also available as a table, and point by point with the arrow keys.
+//! - All text is escaped. The content security policy allows only the page's own style and scripts, by their
+//!   hashes: no network, and no other script.
 //!
-//! # How charts are drawn
-//! A chart is written as data, and the page carries the modules that draw it: uPlot and those of the folder `charts`, which the
-//! service's own page uses too. `src/page` adds what only reports have: bars, spans in lanes, points and rules.
+//! # Drawing of charts
+//! A chart is written as data, and the page contains the modules that draw it: uPlot and the modules in the
+//! folder `charts`, which the page of the service also uses. `src/page` adds the marks that only reports
+//! have: bars, spans in lanes, points and rules.
 
 pub mod output;
 pub mod text;
@@ -58,83 +64,83 @@ pub use series::{BUCKETS, MAX_POINTS};
 /// A whole page.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Report {
-    /// The page's heading and the window's title.
+    /// Heading of the page and title of the window.
     pub title: String,
-    /// One line under it: what, where, when.
+    /// One line under the heading, such as program, machine and date.
     pub subtitle: String,
-    /// In reading order.
+    /// Sections in reading order.
     pub sections: Vec<Section>,
 }
 
 impl Report {
-    /// A page with one chart.
+    /// Creates a page with one chart.
     pub fn of_chart(chart: &Chart) -> Self {
         let sections = vec![Section::Charts(vec![chart.clone()])];
         Self { title: chart.title.clone(), subtitle: String::new(), sections }
     }
 
-    /// The page as one HTML document.
+    /// Returns the page as one HTML document.
     ///
-    /// Control characters that no HTML or XML text may hold appear as U+FFFD.
+    /// Control characters that HTML and XML forbid are replaced by U+FFFD.
     pub fn to_html(&self) -> String {
         page::html(self)
     }
 }
 
-/// One part of a page.
+/// A section of a page.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Section {
-    /// Words.
+    /// Paragraphs of text.
     Text {
-        /// Starts a new part of the page; empty for none.
+        /// Heading of the section; may be empty.
         heading: String,
-        /// Line breaks inside a paragraph are kept.
+        /// Paragraphs. Line breaks inside a paragraph are kept.
         paragraphs: Vec<String>,
     },
-    /// Something the reader must know before believing the rest, such as "speeds were imposed".
+    /// A notice about the validity of the results, such as "speeds were imposed".
     Notice(String),
-    /// The few numbers that answer the question, set large.
+    /// The most important numbers, in large type.
     Figures(Vec<Figure>),
-    /// Rows and columns.
+    /// A table.
     Table(Table),
-    /// Charts side by side where the page is wide enough; a single one takes the whole width.
+    /// Charts, side by side if the page is wide enough. A single chart takes the whole width.
     Charts(Vec<Chart>),
 }
 
-/// One number set large.
+/// A number in large type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// What it is.
+    /// Name of the number.
     pub label: String,
-    /// The number as it should read, unit included.
+    /// Formatted number with its unit.
     pub value: String,
-    /// What to compare it with; empty for none.
+    /// Reference value or explanation; may be empty.
     pub note: String,
 }
 
 impl Figure {
-    /// A number with what it is and what to compare it with.
+    /// Creates a number with its name and a note.
     pub fn new(label: impl Into<String>, value: impl Into<String>, note: impl Into<String>) -> Self {
         Self { label: label.into(), value: value.into(), note: note.into() }
     }
 }
 
-/// Rows and columns. A row shorter than the header ends in missing cells; a longer one keeps its cells under
+/// A table. A row shorter than the header is filled with missing cells. The extra cells of a longer row get
 /// unnamed columns.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Table {
-    /// Heading of the table.
+    /// Title of the table.
     pub title: String,
-    /// How to read it; empty for none.
+    /// How to read the table; may be empty.
     pub description: String,
-    /// Column names, units included.
+    /// Column names with units.
     pub columns: Vec<String>,
     /// The rows.
     pub rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
-    /// A table with these columns.
+    /// Creates a table with these columns.
     pub fn new(
         title: impl Into<String>,
         description: impl Into<String>,
@@ -149,28 +155,29 @@ impl Table {
 /// One cell of a [`Table`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// Words, aligned left.
+    /// Text, aligned left.
     Text(String),
-    /// A number, aligned right; a NaN or an infinity shows as missing.
+    /// A number, aligned right. NaN and infinity are shown as missing.
     Number {
         /// The value.
         value: f64,
-        /// Digits after the point; more than 17 say nothing more about an `f64` and are not written.
+        /// Digits after the decimal point, at most 17, the precision of an `f64`.
         decimals: usize,
     },
-    /// A time, aligned right, in the unit that suits the largest of its column; the page adds that to the column's name.
+    /// A time in seconds, aligned right. The unit suits the largest time of the column and is added to the
+    /// column name.
     Seconds(f64),
-    /// No reading: a dash.
+    /// A missing value, shown as a dash.
     Missing,
 }
 
 impl Cell {
-    /// A number with this many digits after the point.
+    /// Creates a number with `decimals` digits after the decimal point.
     pub fn number(value: f64, decimals: usize) -> Self {
         Self::Number { value, decimals }
     }
 
-    /// A number with this many significant digits, and at most nine after the point.
+    /// Creates a number with `digits` significant digits, and at most nine after the decimal point.
     pub fn significant(value: impl Into<Option<f64>>, digits: i32) -> Self {
         value.into().map_or(Self::Missing, |value| Self::number(value, number::decimals(value, digits)))
     }

@@ -1,23 +1,24 @@
-//! Numbers: which of them can be drawn, and how they are written.
+//! Numbers: which of them can be drawn, and their format.
 
 use serde::{Serialize, Serializer};
 
-/// Readings past this size, either way, count as missing: sums and differences of all others stay finite.
+/// Limit of the magnitude. Larger values count as missing, so sums and differences of the others stay finite.
 pub const MAX_MAGNITUDE: f64 = 1e300;
-/// Whole numbers up to this size are exact in an `f64`.
+/// Limit up to which whole numbers are exact in an `f64`.
 const MAX_WHOLE: f64 = 1e15;
 
 pub(crate) fn plottable(value: f64) -> bool {
     value.abs() <= MAX_MAGNITUDE
 }
 
-/// A finite number that is written with so many significant digits, to keep files small. Whole numbers are written in full.
+/// A finite number that is written with `DIGITS` significant digits to keep files small. Whole numbers are
+/// written in full.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rounded<const DIGITS: usize>(pub f64);
 
-/// A value: more digits than a chart or a reader can tell apart.
+/// A value with more digits than a chart or a reader can distinguish.
 pub(crate) type Value = Rounded<5>;
-/// A place on the horizontal axis: times of long runs differ in later digits.
+/// A position on the horizontal axis, with more digits: times of long runs differ only in later digits.
 pub(crate) type Place = Rounded<10>;
 
 impl<const DIGITS: usize> Serialize for Rounded<DIGITS> {
@@ -31,13 +32,13 @@ impl<const DIGITS: usize> Serialize for Rounded<DIGITS> {
     }
 }
 
-/// Digits after the point that leave so many significant ones.
+/// Returns the number of digits after the decimal point for `significant` significant digits.
 pub(crate) fn decimals(value: f64, significant: i32) -> usize {
     let magnitude = if value == 0.0 || !value.is_finite() { 0 } else { value.abs().log10().floor() as i32 };
     (significant - 1 - magnitude).clamp(0, 9).unsigned_abs() as usize
 }
 
-/// What a time of so many seconds is multiplied by to be read, and the unit that it then has.
+/// Returns the factor and the unit in which a time in seconds is easiest to read.
 pub(crate) fn unit_of(seconds: f64) -> (f64, &'static str) {
     match seconds.abs() {
         ..1e-3 => (1e6, "µs"),
@@ -46,7 +47,8 @@ pub(crate) fn unit_of(seconds: f64) -> (f64, &'static str) {
     }
 }
 
-/// Fixed digits after the point, thousands set apart, and a real minus sign.
+/// Formats a number with fixed digits after the decimal point, thousands separators and a minus sign
+/// (U+2212).
 pub(crate) fn fixed(value: f64, decimals: usize) -> String {
     let plain = format!("{:.decimals$}", value.abs());
     let (whole, fraction) = plain.split_once('.').map_or((plain.as_str(), None), |(w, f)| (w, Some(f)));

@@ -1,4 +1,4 @@
-//! Where results go: standard output, files.
+//! Output of results to standard output and files.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -8,50 +8,62 @@ use serde::Serialize;
 
 use crate::Report;
 
-/// Stands for standard input or output in a path.
+/// Path that means standard input or output.
 pub const STANDARD: &str = "-";
 
-/// Checks before any work that the folders of output files exist.
+/// Checks that the folders of output files exist, before any work is done.
 ///
 /// # Errors
-/// A folder does not exist, or a path names a folder.
+/// If a folder does not exist, or a path is a folder.
 pub fn check(outputs: &[&Option<PathBuf>]) -> anyhow::Result<()> {
     for path in outputs.iter().copied().flatten() {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        anyhow::ensure!(folder.is_none_or(Path::is_dir), "{}: its folder is not there", path.display());
-        anyhow::ensure!(!path.is_dir(), "{}: a folder is there already", path.display());
+        anyhow::ensure!(
+            folder.is_none_or(Path::is_dir),
+            "{}: the folder does not exist; create it \
+            first",
+            path.display()
+        );
+        anyhow::ensure!(!path.is_dir(), "{}: is a folder; name a file", path.display());
     }
     Ok(())
 }
 
-/// Checks that no output goes where another does, or over one of the inputs.
+/// Checks that all outputs have different paths, and that none overwrites an input.
 ///
 /// # Errors
-/// Names the path.
+/// A message that names the path.
 pub fn check_apart(outputs: &[&Option<PathBuf>], inputs: &[PathBuf]) -> Result<(), String> {
     let outputs: Vec<&PathBuf> = outputs.iter().copied().flatten().collect();
     for (at, path) in outputs.iter().enumerate() {
         if outputs[..at].contains(path) {
-            return Err(format!("{}: two outputs cannot go to one place", path.display()));
+            return Err(format!(
+                "{}: two outputs have the same path; choose different paths",
+                path.display()
+            ));
         }
         if *path != Path::new(STANDARD) && inputs.contains(path) {
-            return Err(format!("{}: the output would overwrite an input", path.display()));
+            return Err(format!(
+                "{}: the output would overwrite an input; choose another path",
+                path.display()
+            ));
         }
     }
     Ok(())
 }
 
-/// The command line, as a reader of the page could give it again.
+/// Returns the command line in a form that can be run again.
 fn asked() -> String {
     let words =
         std::env::args().skip(1).map(|word| if word.contains(' ') { format!("{word:?}") } else { word });
     std::iter::once("evenstep-predictor".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Writes a table to standard output, where none of the other outputs goes, and the results as JSON where that is wanted.
+/// Writes a table to standard output, unless another output goes there. Also writes the results as JSON if
+/// `json` is a path.
 ///
 /// # Errors
-/// Where something cannot be written.
+/// If an output cannot be written.
 pub fn put_figures(
     table: &str,
     results: &impl Serialize,
@@ -70,10 +82,10 @@ pub fn put_figures(
     Ok(())
 }
 
-/// Writes a page, if a path is given for it. `page` makes it from the command line.
+/// Writes a page if `path` is given. `page` creates it from the command line.
 ///
 /// # Errors
-/// It cannot be written.
+/// If the page cannot be written.
 pub fn put_page(path: &Option<PathBuf>, page: impl FnOnce(&str) -> Report) -> anyhow::Result<()> {
     path.as_ref().map_or(Ok(()), |path| put(path, page(&asked()).to_html().as_bytes()))
 }
@@ -81,15 +93,15 @@ pub fn put_page(path: &Option<PathBuf>, page: impl FnOnce(&str) -> Report) -> an
 /// Writes text to standard output.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// If standard output cannot be written.
 pub fn put_text(text: &str) -> anyhow::Result<()> {
     put(Path::new(STANDARD), text.as_bytes())
 }
 
-/// Writes a value to standard output, as a line of JSON.
+/// Writes a value to standard output as one line of JSON.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// If standard output cannot be written.
 pub fn put_value(value: &impl Serialize) -> anyhow::Result<()> {
     put_text(&format!("{}\n", serde_json::to_string(value)?))
 }
@@ -97,14 +109,14 @@ pub fn put_value(value: &impl Serialize) -> anyhow::Result<()> {
 /// Writes to a file, or to standard output for `-`.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// If the file or standard output cannot be written.
 pub fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     if path != Path::new(STANDARD) {
         return std::fs::write(path, bytes).with_context(|| path.display().to_string());
     }
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        // Whoever reads has read enough.
+        // The reader closed the pipe early, as `head` does.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context("standard output"),
     }

@@ -1,19 +1,20 @@
-//! Series as they are drawn: sorted, cut where readings are missing, and no longer than an eye can tell.
+//! Preparation of series for drawing: sorted, split at missing values, and thinned to the resolution of a
+//! chart.
 
 use crate::number::plottable;
 
-/// Columns into which a long series is divided: about one for each pixel of a chart.
+/// Number of columns into which a long series is divided, about one per pixel of a chart.
 pub const BUCKETS: usize = 600;
-/// Points that are drawn of one series at most.
+/// Maximum number of points drawn per series.
 pub const MAX_POINTS: usize = 4 * BUCKETS;
 
-/// Points that are joined without a break.
+/// Points connected without a gap.
 pub(crate) type Run<T> = Vec<(f64, T)>;
 
-/// A series in order of x; `None` is a missing reading.
+/// A series in order of x; `None` is a missing value.
 pub(crate) type Series<T> = Vec<(f64, Option<T>)>;
 
-/// In order of x. A point without a place breaks the line where it was given: after the point before it.
+/// Sorts points by x. A point without a valid x creates a gap after the point before it.
 pub(crate) fn ordered<T>(points: impl IntoIterator<Item = (f64, Option<T>)>) -> Series<T> {
     let mut last_x = None;
     let mut series: Series<T> = points
@@ -33,7 +34,7 @@ pub(crate) fn ordered<T>(points: impl IntoIterator<Item = (f64, Option<T>)>) -> 
     series
 }
 
-/// The first, lowest, highest and last point of each column.
+/// Keeps the first, lowest, highest and last point of each column.
 pub(crate) fn line(series: &Series<f64>) -> Vec<Run<f64>> {
     runs(series, |bucket| {
         let by_y = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
@@ -49,7 +50,7 @@ pub(crate) fn line(series: &Series<f64>) -> Vec<Run<f64>> {
     })
 }
 
-/// The whole range of each column, at both its ends.
+/// Keeps the whole range of each column, at both its ends.
 pub(crate) fn band(series: &Series<(f64, f64)>) -> Vec<Run<(f64, f64)>> {
     runs(series, |bucket| {
         let low = bucket.iter().fold(f64::INFINITY, |low, (_, range)| low.min(range.0));
@@ -61,8 +62,8 @@ pub(crate) fn band(series: &Series<(f64, f64)>) -> Vec<Run<(f64, f64)>> {
     })
 }
 
-/// Cuts a series at its missing readings. If it is long, each column is replaced by `keep` of its
-/// readings, and a gap inside one column, narrower than a pixel, closes.
+/// Splits a series at its missing values. If the series is long, `keep` thins each column, and gaps within a
+/// column, narrower than a pixel, disappear.
 fn runs<T: Copy>(series: &Series<T>, keep: impl Fn(&[(f64, T)]) -> Run<T>) -> Vec<Run<T>> {
     let present = |part: &[(f64, Option<T>)]| -> Run<T> {
         part.iter().filter_map(|(x, reading)| reading.map(|reading| (*x, reading))).collect()

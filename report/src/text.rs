@@ -1,19 +1,19 @@
-//! Results as text: columns under each other, numbers with the digits that say something.
+//! Results as text: aligned columns, and numbers with significant digits only.
 
 use std::fmt::Write;
 
 use crate::number::{decimals, fixed, unit_of};
 
-/// Digits that a number is printed with.
+/// Number of significant digits in text.
 const DIGITS: i32 = 4;
 
-/// One line.
+/// Appends a line.
 pub fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{words}");
 }
 
-/// Columns under each other: the first to the left, numbers to the right.
+/// Appends aligned columns: the first left-aligned, the others right-aligned.
 pub fn aligned(text: &mut String, rows: &[Vec<String>]) {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -25,7 +25,7 @@ pub fn aligned(text: &mut String, rows: &[Vec<String>]) {
     }
 }
 
-/// A number with as many digits as say something; a dash where there is none.
+/// Formats a number with significant digits only, or a dash for `None`.
 pub fn number(value: Option<f64>) -> String {
     let Some(value) = value else { return "-".into() };
     if value == 0.0 {
@@ -40,7 +40,7 @@ pub fn number(value: Option<f64>) -> String {
     }
 }
 
-/// A time in the unit that suits it, with three significant digits.
+/// Formats a time with three significant digits in a suitable unit.
 pub fn seconds(value: f64) -> String {
     let (factor, unit) = unit_of(value);
     let scaled = value * factor;

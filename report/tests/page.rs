@@ -1,5 +1,5 @@
-//! Laws of a whole page, read back with an XML parser and, for the data of charts, a JSON parser.
-#![expect(clippy::expect_used, reason = "the parser is a helper of tests: what it cannot read fails them")]
+//! Properties of a whole page, parsed with an XML parser and, for the data of charts, a JSON parser.
+#![expect(clippy::expect_used, reason = "the parser is a test helper: invalid input fails the test")]
 
 use evenstep_report::{
     Axis, BUCKETS, Bar, Cell, Chart, Figure, Layer, MAX_POINTS, Mark, Report, RuleAt, Section, Span, Table,
@@ -10,18 +10,18 @@ use serde_json::Value;
 
 mod parsed;
 
-/// What stands between `<body>` and `</body>`: HTML's unclosed elements are all in the head.
+/// Parses the content of `<body>`. HTML's unclosed elements are all in the head.
 fn parse(html: &str) -> Parsed {
     parsed::parse(&html[html.find("<body>").expect("a body")..html.rfind("</html>").expect("an end")])
 }
 
-/// The data of each chart.
+/// Returns the data of each chart.
 fn charts(parsed: &Parsed) -> Vec<Value> {
     let blocks = parsed.texts.iter().filter(|text| text.starts_with("{\"x\":"));
     blocks.map(|text| serde_json::from_str(text).expect("JSON")).collect()
 }
 
-/// Every string in a value.
+/// Collects every string in a value.
 fn strings<'a>(value: &'a Value, into: &mut Vec<&'a str>) {
     match value {
         Value::String(text) => into.push(text),
@@ -31,14 +31,14 @@ fn strings<'a>(value: &'a Value, into: &mut Vec<&'a str>) {
     }
 }
 
-/// The marks of a kind, in the only chart of a page.
+/// Returns the marks of a kind in a page with one chart.
 fn marks(chart: Chart, kind: &str) -> Vec<Value> {
     let charts = charts(&parse(&page(chart)));
     let marks = charts[0]["marks"].as_array().expect("marks");
     marks.iter().filter(|mark| mark["kind"] == kind).cloned().collect()
 }
 
-/// One of everything, with the same words and numbers everywhere.
+/// A report with every kind of section and mark. The same texts and values occur everywhere.
 fn report(words: &str, values: &[(f64, f64)]) -> Report {
     let w = || words.to_owned();
     let chart = |marks| Chart {
@@ -140,11 +140,11 @@ proptest! {
         let plain = parse(&report("plain", &values).to_html());
         let parsed = parse(&report(&words, &values).to_html());
         prop_assert_eq!(&parsed.elements, &plain.elements);
-        // What XML and HTML forbid is shown as a replacement, and a parser may read any line end as a line feed.
+        // Forbidden characters are replaced, and a parser may read any line end as a line feed.
         let forbidden = |c: char| (c.is_control() && !matches!(c, '\t' | '\n' | '\r')) || matches!(c, '\u{fffe}' | '\u{ffff}');
         let normal = |text: &str| text.replace("\r\n", "\n").replace(['\r', '\u{85}', '\u{2028}'], "\n");
         let expected = normal(&words.replace(forbidden, "\u{fffd}"));
-        // Of the page itself, and of the data of charts.
+        // Occurrences in the page, and in the data of charts.
         let found = |parsed: &Parsed, words: &str| {
             let charts = charts(parsed);
             let mut inside = Vec::new();
@@ -153,7 +153,7 @@ proptest! {
             let inside = inside.iter().map(|text| text.replace(forbidden, "\u{fffd}"));
             (shown.filter(|text| normal(text) == words).count(), inside.filter(|text| normal(text) == words).count())
         };
-        // Words that are on every page, as "line" is in the data of its charts.
+        // Texts that every page contains, such as "line" in the data of charts.
         let anyway = if expected == "plain" { (0, 0) } else { found(&plain, &expected) };
         let (shown, inside) = found(&plain, "plain");
         prop_assert_eq!(found(&parsed, &expected), (shown + anyway.0, inside + anyway.1));
@@ -178,7 +178,7 @@ fn the_file_stands_alone() {
     for outside in ["src=", "href=", "url(", "@import", "fetch(", "XMLHttpRequest"] {
         assert!(!html.contains(outside), "{outside}");
     }
-    // The licence of uPlot says where it comes from.
+    // The licence of uPlot names its origin.
     assert_eq!(
         html.matches("http").count(),
         html.matches("http-equiv").count() + html.matches("https://github.com/leeoniya/uPlot").count()
@@ -193,7 +193,7 @@ fn the_policy_names_every_script_and_style_and_nothing_else() {
     assert!(policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"), "{policy}");
     let blocks = html.matches("<script").count() - html.matches("<script type=\"application/json\"").count();
     assert_eq!(policy.matches("'sha256-").count(), blocks + html.matches("<style").count());
-    assert!(!html.contains(" style=\""), "the policy allows no style attribute");
+    assert!(!html.contains(" style=\""), "the policy forbids style attributes");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn points_that_no_line_joins_are_points() {
     assert_eq!(marks(line(vec![(0.0, 1.0), (1.0, 2.0)]), "points").len(), 0);
     let several = Mark::Points { name: "measured".into(), points: vec![(1.0, 2.0), (0.0, 1.0), (1.0, 3.0)] };
     let points = marks(Chart { marks: vec![several], ..line(vec![]) }, "points");
-    assert_eq!(points[0]["y"], serde_json::json!([1, 2, 3]), "in order of x, with both of x 1");
+    assert_eq!(points[0]["y"], serde_json::json!([1, 2, 3]), "in order of x, with both points at x = 1");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn series_over_the_same_x_share_it() {
 
 #[test]
 fn a_hundred_thousand_points_make_a_small_file_that_keeps_the_peak() {
-    // Fourteen bytes for a point, and what surrounds the data: scripts and style.
+    // Fourteen bytes per point, and a constant size of scripts and style.
     const MAX_BYTES: usize = 14 * MAX_POINTS + 110_000;
     let mut points: Vec<(f64, f64)> =
         (0..100_000).map(|k| (f64::from(k), f64::from(k * 7_919 % 1_009))).collect();
@@ -278,7 +278,7 @@ fn many_spans_are_drawn_as_few() {
     let several =
         drawn.iter().filter_map(|span| span[3].as_str()?.strip_suffix(" intervals")?.parse::<usize>().ok());
     let alone = drawn.iter().filter(|span| span[3] == "").count();
-    assert_eq!(several.sum::<usize>() + alone, 100_000, "each is counted");
+    assert_eq!(several.sum::<usize>() + alone, 100_000, "every span is counted");
 }
 
 #[test]

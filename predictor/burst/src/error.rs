@@ -1,20 +1,20 @@
-//! Why there is no plan.
+//! Errors of a plan request.
 
 use crate::planner::BurstError;
 
-/// Why there is no plan.
+/// Reasons for a plan request to fail.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// What was asked breaks a rule; the words name the value and the rule.
+    /// The request violates a rule; the message names the value and the rule.
     #[error("{0}")]
     Invalid(String),
-    /// The core says no.
+    /// The planner rejects the problem or finds no plan.
     #[error(transparent)]
     Burst(#[from] BurstError),
 }
 
 impl PlanError {
-    /// Whether all that was asked makes sense, but no plan keeps the rules.
+    /// Returns whether the request is valid but no plan satisfies its limits.
     pub fn is_infeasible(&self) -> bool {
         matches!(self, Self::Burst(BurstError::Infeasible(_)))
     }

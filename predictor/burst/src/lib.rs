@@ -1,10 +1,10 @@
-//! Burst-parallel plans: how many GPUs each layer of a model gets when the global batch cannot grow.
+//! Burst-parallel plans: the number of GPUs for each layer of a model when the global batch cannot grow.
 //!
-//! - [`planner`]: the exact planner, pure
-//! - [`error`]: why there is no plan
-//! - [`request`], [`response`]: from a request to the planner's problem, and from its plan to the response
-//! - `work`: a bound on the time that a request may take
-//! - [`plan()`]: the response to a request, for `POST /v1/plan/burst` and the command line
+//! - [`planner`]: the exact planner, a pure function
+//! - [`error`]: errors of invalid requests and infeasible problems
+//! - [`request`], [`response`]: conversion from a request to the planner's problem, and from its plan to the response
+//! - `work`: a limit on the work per request
+//! - [`plan()`]: computes the response to a request, for `POST /v1/plan/burst` and the command line
 //! - [`command`]: the command `evenstep-predictor plan`
 
 pub mod planner;

@@ -1,4 +1,4 @@
-//! A request answered: the plan, and what each amplification limit buys.
+//! The response to a request: the plan, and the trade-off over amplification limits.
 
 use evenstep_protocol::WorkerForecastView;
 
@@ -8,10 +8,11 @@ use crate::request::{BurstRequest, EXEMPT_BELOW_US, problem};
 use crate::response::{BurstPlan, answer};
 use crate::work::front_plans;
 
-/// The best plan, and what each amplification limit buys. Takes from milliseconds to seconds, and nothing but the request.
+/// Returns the best plan and the trade-off over amplification limits. The result depends only on the request; computing it
+/// takes milliseconds to seconds.
 ///
 /// # Errors
-/// Where a value breaks a rule, or no plan keeps all of them.
+/// A value violates a rule, or no plan satisfies all limits.
 pub fn plan(request: &BurstRequest) -> Result<BurstPlan, PlanError> {
     let problem = problem(request)?;
     let front_plans = front_plans(&problem)?;
@@ -24,8 +25,8 @@ pub fn plan(request: &BurstRequest) -> Result<BurstPlan, PlanError> {
     Ok(answer(request, &problem, &plan, front.and_then(Result::ok), exempt_below_us))
 }
 
-/// How fast workers are expected to be, relative to the fastest; one that is not known yet as fast as the others on average, and all
-/// alike where none is known.
+/// Returns the forecast speeds of workers, relative to the fastest. An unmeasured worker gets the mean of the others. If
+/// no worker is measured, all speeds are 1.
 pub fn relative_speeds(workers: &[WorkerForecastView]) -> Vec<f64> {
     let speeds: Vec<Option<f64>> = workers.iter().map(|worker| worker.speed_samples_per_s).collect();
     let known = || speeds.iter().flatten();

@@ -1,5 +1,5 @@
-//! A request, and the planner's problem that it asks. The planner checks times, sizes and rules; here is what it cannot see: names,
-//! fields that exclude each other, the number of entries.
+//! A request, and its conversion to the planner's problem. The planner checks times, sizes and limits. This module checks
+//! names, mutually exclusive fields and the number of table entries.
 
 use std::collections::BTreeMap;
 
@@ -10,58 +10,58 @@ use utoipa::ToSchema;
 use crate::error::PlanError;
 use crate::planner::{COUNTS_MAX, Cost, GPUS_MAX, Input, Layer, Limit, Memory, Network, Problem};
 
-/// Layers that take less than this on one GPU are free of the limit, unless said otherwise: DeepPool's.
+/// Default of `exempt_below_us`, as in DeepPool.
 pub const EXEMPT_BELOW_US: f64 = 300.0;
-/// The most layers times GPUs: a plan says the samples of each GPU in each layer.
+/// Maximum of layers times GPUs, because a plan lists the samples of each GPU in each layer.
 pub const CELLS_MAX: usize = 1 << 22;
 
-/// Bytes of a parameter unless said otherwise: float32 with its gradient and Adam's two moments.
+/// Default bytes per parameter: a float32 value, its gradient and Adam's two moments.
 const BYTES_PER_PARAMETER: f64 = 16.0;
 const GLOBAL_BATCH_MAX: u64 = 1 << 31;
-/// The most entries of a table: a change between any two counts.
+/// Maximum number of table entries: one change between any two counts.
 const ENTRIES_MAX: usize = COUNTS_MAX * COUNTS_MAX;
-/// The longest name of a layer, in bytes.
+/// Maximum length of a layer name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// `POST /v1/plan/burst`: how many GPUs each layer should get.
+/// Body of `POST /v1/plan/burst`: a request for the number of GPUs of each layer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BurstRequest {
-    /// What layers cost.
+    /// Measured costs of the layers.
     pub profile: BurstProfile,
-    /// Samples of an iteration over all GPUs, 1 to 2^31.
+    /// Samples per iteration over all GPUs, 1 to 2^31.
     pub global_batch: u64,
-    /// How many GPUs there are. Needed where neither `speeds` nor a job says it.
+    /// Number of GPUs. Required unless `speeds` or `job_id` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u64>,
-    /// A speed for each GPU, relative to the one that the profile was measured on. Default: all 1.
+    /// Speed of each GPU, relative to the profiled GPU. Default: all 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speeds: Option<Vec<f64>>,
-    /// GPU counts that a layer may have. Default: the powers of two.
+    /// Allowed GPU counts per layer. Default: the powers of two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<Vec<u64>>,
-    /// How many times its GPU time on one GPU a layer may cost, at least 1. Default: any.
+    /// Amplification limit, at least 1: maximum GPU time of a layer as a multiple of its GPU time on one GPU. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amplification: Option<f64>,
-    /// Layers that take less than this on one GPU are free of that limit, in microseconds. Default 300.
+    /// Layers that take less than this on one GPU are exempt from the limit, in microseconds. Default: 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exempt_below_us: Option<f64>,
-    /// The most that a GPU may hold of parameters and activations. Default: anything.
+    /// Memory cap per GPU for parameters and activations, in bytes. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Bytes of a parameter with its gradient and the optimizer's state: 8 for SGD, 12 with momentum, 16 for Adam. Default 16.
+    /// Bytes per parameter with gradient and optimizer state: 8 for SGD, 12 with momentum, 16 for Adam. Default: 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_parameter: Option<f64>,
-    /// What holds of the network instead of what the profile says of it, each figure for itself.
+    /// Network parameters. Each given field replaces the one in the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<BurstNetwork>,
-    /// The GPUs are this job's live workers, in rank order, as fast as they are forecast to be: the fastest has speed 1, and a worker
-    /// that is not known yet the mean of the others. Instead of `gpus` and `speeds`.
+    /// Plan for this job's live workers, in rank order, at their forecast speeds; replaces `gpus` and `speeds`. The fastest worker
+    /// has speed 1. An unmeasured worker gets the mean of the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<JobId>,
 }
 
-/// The planner's problem.
+/// Converts the request to the planner's problem.
 ///
 /// # Errors
 /// [`PlanError::Invalid`] names the layer, the value and the rule.
@@ -78,11 +78,11 @@ pub fn problem(request: &BurstRequest) -> Result<Problem, PlanError> {
     }
     let exempt_below_us = request.exempt_below_us.unwrap_or(EXEMPT_BELOW_US);
     let bytes_per_parameter = request.bytes_per_parameter.unwrap_or(BYTES_PER_PARAMETER);
-    // The core looks at them where there is a limit, or a cap.
+    // The planner checks them only if there is a limit or a cap.
     for (what, value) in [("exempt_below_us", exempt_below_us), ("bytes_per_parameter", bytes_per_parameter)]
     {
         if !(value.is_finite() && value >= 0.0) {
-            return invalid(format!("{what} is {value}: it must be finite and at least 0"));
+            return invalid(format!("{what} {value} must be finite and at least 0"));
         }
     }
     let network = request.network.unwrap_or_default();
@@ -99,9 +99,9 @@ pub fn problem(request: &BurstRequest) -> Result<Problem, PlanError> {
 
 fn speeds(request: &BurstRequest) -> Result<Vec<f64>, PlanError> {
     match (request.gpus, &request.speeds) {
-        (None, None) => invalid("gpus: missing; it says how many GPUs there are"),
+        (None, None) => invalid("gpus: missing; give gpus, speeds or job_id"),
         (Some(gpus), Some(speeds)) if gpus != speeds.len() as u64 => {
-            invalid(format!("speeds: {} for {gpus} gpus: each GPU must have one", speeds.len()))
+            invalid(format!("speeds: {} for {gpus} gpus; give one speed per GPU", speeds.len()))
         }
         (_, Some(speeds)) => Ok(speeds.clone()),
         (Some(gpus), None) => {
@@ -111,7 +111,7 @@ fn speeds(request: &BurstRequest) -> Result<Vec<f64>, PlanError> {
     }
 }
 
-/// A network, where anything is said of it: what was asked for, else what the profile says.
+/// Merges the network fields of request and profile; the request takes precedence. `None` if both are empty.
 fn described(asked: BurstNetwork, measured: BurstNetwork) -> Result<Option<Network>, PlanError> {
     let network = BurstNetwork {
         bandwidth_bytes_per_s: asked.bandwidth_bytes_per_s.or(measured.bandwidth_bytes_per_s),
@@ -122,7 +122,7 @@ fn described(asked: BurstNetwork, measured: BurstNetwork) -> Result<Option<Netwo
         return Ok(None);
     }
     let Some(bandwidth_bytes_per_s) = network.bandwidth_bytes_per_s else {
-        return invalid("network: bandwidth_bytes_per_s is missing");
+        return invalid("network: bandwidth_bytes_per_s is missing; add it to the request or the profile");
     };
     Ok(Some(Network {
         bandwidth_bytes_per_s,
@@ -141,10 +141,10 @@ fn layers(profile: &BurstProfile) -> Result<Vec<Layer>, PlanError> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             let shown: String = name.chars().take(40).collect();
             return invalid(format!(
-                "layer number {at}: its name {shown:?} must have 1 to {NAME_BYTES_MAX} bytes"
+                "layer number {at}: name {shown:?} must have 1 to {NAME_BYTES_MAX} bytes"
             ));
         }
-        // Where several have one name, errors say which of them it is.
+        // If several layers share a name, errors add the layer's number.
         let alone = places.get(name.as_str()).is_some_and(|places| places.len() == 1);
         let name = if alone { name.clone() } else { format!("{name} (number {at})") };
         layer(at, measured, &places)
@@ -154,10 +154,10 @@ fn layers(profile: &BurstProfile) -> Result<Vec<Layer>, PlanError> {
     profile.layers.iter().enumerate().map(named).collect()
 }
 
-/// A layer, without its name.
+/// Converts a layer, without its name.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A message that names the field and the rule.
 fn layer(at: usize, layer: &BurstLayer, places: &BTreeMap<&str, Vec<usize>>) -> Result<Layer, String> {
     let entries = [
         ("compute_us", layer.compute_us.as_ref().map(BTreeMap::len)),
@@ -166,15 +166,15 @@ fn layer(at: usize, layer: &BurstLayer, places: &BTreeMap<&str, Vec<usize>>) -> 
         ("activation_bytes", layer.activation_bytes.as_ref().map(BTreeMap::len)),
     ];
     if let Some((what, entries)) = entries.iter().find(|(_, entries)| *entries > Some(ENTRIES_MAX)) {
-        return Err(format!("{what} has {} entries: {ENTRIES_MAX} are the most", entries.unwrap_or(0)));
+        return Err(format!("{what} has {} entries, the maximum is {ENTRIES_MAX}", entries.unwrap_or(0)));
     }
     let cost = match (&layer.compute_us, &layer.cost_us) {
         (Some(compute_us), None) => Cost::Profile(points(compute_us, |us| us)),
         (None, Some(cost_us)) => Cost::Table(cost_us.iter().map(|(gpus, us)| (whole(*gpus), *us)).collect()),
         (Some(_), Some(_)) => {
-            return Err("it has compute_us and cost_us, and must have one of them".into());
+            return Err("compute_us and cost_us are mutually exclusive; give one of them".into());
         }
-        (None, None) => return Err("it has neither compute_us nor cost_us, and must have one of them".into()),
+        (None, None) => return Err("compute_us and cost_us are both missing; give one of them".into()),
     };
     Ok(Layer {
         name: String::new(),
@@ -199,19 +199,19 @@ fn inputs(at: usize, layer: &BurstLayer, places: &BTreeMap<&str, Vec<usize>>) ->
         edge_us.iter().map(|(change, us)| (pair(change), *us)).collect::<BTreeMap<_, _>>()
     });
     if edge_us.is_some() && read.len() > 1 {
-        return Err(format!("edge_us is the edge from one layer, and it reads {}", read.len()));
+        return Err(format!("edge_us requires a single input, the layer has {}", read.len()));
     }
     Ok(read.into_iter().map(|layer| Input { layer, edge_us: edge_us.clone() }).collect())
 }
 
-/// The place of the layer of this name that comes before the one at `at`.
+/// Returns the index of the layer with this name, which must come before index `at`.
 fn place(at: usize, name: &str, places: &BTreeMap<&str, Vec<usize>>) -> Result<usize, String> {
     match places.get(name).map(Vec::as_slice) {
-        None => Err(format!("inputs: there is no layer {name:?}")),
+        None => Err(format!("inputs: layer {name:?} does not exist")),
         Some([place]) if *place < at => Ok(*place),
-        Some([_]) => Err(format!("inputs: layer {name:?} must come before it")),
+        Some([_]) => Err(format!("inputs: layer {name:?} must come before the layer that reads it")),
         Some(several) => Err(format!(
-            "inputs: {} layers have the name {name:?}; names that are read must differ",
+            "inputs: {} layers have the name {name:?}; names of inputs must be unique",
             several.len()
         )),
     }
@@ -221,7 +221,7 @@ fn points<T: Copy>(table: &BTreeMap<u64, T>, value: impl Fn(T) -> f64) -> Vec<(u
     table.iter().map(|(batch, measured)| (*batch, value(*measured))).collect()
 }
 
-/// What is past any number of GPUs is past the bound all the same.
+/// Converts a count, saturating at `usize::MAX`: such a count exceeds every limit anyway.
 fn whole(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! The response: a plan with the names of its layers, and what each limit buys.
+//! The response: a plan with the names of its layers, and the trade-off over amplification limits.
 
 use evenstep_protocol::WorkerId;
 use serde::{Deserialize, Serialize};
@@ -10,71 +10,71 @@ use crate::request::BurstRequest;
 /// A burst-parallel plan. A layer on n GPUs runs on the first n of `gpu_order`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BurstPlan {
-    /// The profile's words for its model.
+    /// Name of the model, from the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Samples of an iteration.
+    /// Samples per iteration, over all GPUs.
     pub global_batch: u64,
-    /// How many GPUs there are.
+    /// Number of GPUs.
     pub gpus: u64,
-    /// The limit; absent where there was none.
+    /// The amplification limit; absent if the request has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amplification: Option<f64>,
-    /// Below this layers are free of the limit, in microseconds.
+    /// Layers that take less than this on one GPU are exempt from the limit, in microseconds.
     pub exempt_below_us: f64,
-    /// Predicted time of an iteration, in microseconds.
+    /// Predicted iteration time, in microseconds.
     pub iteration_us: f64,
-    /// GPU time of all layers, in microseconds: each one's time, as often as it has GPUs.
+    /// GPU time, in microseconds: the sum over layers of time multiplied by GPUs.
     pub gpu_us: f64,
-    /// By GPU: how long it has nothing to do, in microseconds.
+    /// Idle time of each GPU, in microseconds.
     pub idle_us: Vec<f64>,
-    /// By GPU: the speeds that the plan believes.
+    /// Assumed speed of each GPU.
     pub speeds: Vec<f64>,
-    /// GPUs (their places in `speeds`, from 0) by speed, the fastest first; of GPUs alike the earlier.
+    /// GPUs (indices into `speeds`, from 0) by speed, the fastest first. GPUs of equal speed keep their order.
     pub gpu_order: Vec<u64>,
-    /// The job's workers, as GPUs are numbered; empty where no job was named.
+    /// The job's workers, in the order of `speeds`; empty if the request names no job.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workers: Vec<WorkerId>,
-    /// What the fastest GPU, which takes part in all layers, holds.
+    /// Memory use of the fastest GPU, which runs all layers, in bytes.
     pub memory_bytes: u64,
-    /// In the order in which they run.
+    /// The layers in execution order.
     pub layers: Vec<BurstPlanLayer>,
-    /// All layers on the largest allowed count; null where that is not possible.
+    /// All layers on the largest allowed GPU count; null if that is not possible.
     pub data_parallel: Option<Alternative>,
-    /// All layers on one GPU; null where that is not possible.
+    /// All layers on one GPU; null if that is not possible.
     pub one_gpu: Option<Alternative>,
-    /// What each amplification limit buys, from the loosest to the tightest: iterations get longer, GPU time less.
+    /// Plans over amplification limits, from the loosest to the tightest: iteration time rises, GPU time falls.
     pub front: Vec<FrontPoint>,
-    /// Whether these are all points that there are.
+    /// Whether `front` is complete.
     pub front_complete: bool,
-    /// Whether it is proven that no plan is better.
+    /// Whether the plan is proven optimal.
     pub exact: bool,
 }
 
 /// One layer of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BurstPlanLayer {
-    /// Its name in the profile.
+    /// Name in the profile.
     pub name: String,
-    /// How many GPUs it has.
+    /// Number of GPUs that run it.
     pub gpus: u64,
-    /// When it begins, transfers into it first, in microseconds from the beginning of the iteration.
+    /// Start of the layer, beginning with its transfers, in microseconds from the start of the iteration.
     pub start_us: f64,
-    /// Transfers from the layers that it reads, and of gradients back to them.
+    /// Transfers of activations from its inputs and of gradients back to them, in microseconds.
     pub transfer_us: f64,
-    /// Forward and backward; with the gradient sum where the profile has a table.
+    /// Forward and backward, in microseconds; includes the gradient sum if the profile has a table.
     pub compute_us: f64,
-    /// The gradient sum; null where a table has it in the compute.
+    /// The gradient sum, in microseconds; null if a table includes it in the compute time.
     pub sync_us: Option<f64>,
-    /// Its GPU time over that on one GPU; null where the latter is 0 or not known.
+    /// GPU time divided by GPU time on one GPU; null if the latter is 0 or unknown.
     pub amplification: Option<f64>,
-    /// Whether the limit does not bind it: it has one GPU, is short on one, or there is no limit.
+    /// Whether the amplification limit does not apply: the layer has one GPU, is short on one GPU, or there is no limit.
     pub exempt: bool,
-    /// Samples of each of its GPUs, the fastest first; together the global batch.
+    /// Samples of each of its GPUs, the fastest first; their sum is the global batch.
     pub samples: Vec<u64>,
 }
 
-/// The response to a request, from the plan and the front of its problem.
+/// Returns the response to a request, from the plan and the front of its problem.
 pub fn answer(
     request: &BurstRequest,
     problem: &Problem,

@@ -1,35 +1,35 @@
-//! How much work a plan is, so that none takes minutes: a bound, and how many plans there is time for to find out what limits buy.
+//! Limits on the work of a request, so that none takes minutes: the size of one plan, and the number of plans for the front.
 
 use crate::error::PlanError;
 use crate::planner::Problem;
 
-/// The most plans that are made to find out what limits buy.
+/// Maximum number of plans computed for one front.
 const FRONT_PLANS_MAX: u64 = 32;
-/// The most ways that one plan looks at: some seconds of work.
+/// Maximum number of candidates examined for one plan: some seconds of work.
 const WAYS_MAX: u64 = 1 << 27;
-/// The most ways that the plans of a front look at together.
+/// Maximum number of candidates examined for all plans of a front.
 const FRONT_WAYS_MAX: u64 = 1 << 25;
-/// How many times the ways of a plan under a memory cap that does not bind are those under one that does, about.
+/// Approximate growth of the number of candidates when a memory cap binds.
 const CAPPED: u64 = 8;
 const CAPPED_IN_FRONT: u64 = 64;
 
-/// How many plans a front may have: fewer than two make none.
+/// Returns the number of plans to compute for the front, 0 if fewer than two would be possible.
 ///
 /// # Errors
-/// Where a plan would be too much work by itself.
+/// [`PlanError::Invalid`] if a single plan would exceed the work limit.
 pub fn front_plans(problem: &Problem) -> Result<usize, PlanError> {
     let layers = problem.layers.len() as u64;
     let counts = match &problem.counts {
         Some(counts) => counts.len() as u64,
         None => u64::from(problem.speeds.len().max(1).ilog2()) + 1,
     };
-    // Along a chain each layer is held against the counts of the one before, in a block also against those where it began.
+    // In a chain, each layer is combined with the counts of the previous layer; in a block, also with those at its start.
     let in_blocks = problem.layers.iter().any(|layer| layer.inputs.len() > 1);
     let ways = layers.saturating_mul(counts.saturating_pow(if in_blocks { 3 } else { 2 }));
     let times = |capped: u64| ways.saturating_mul(if problem.memory.is_some() { capped } else { 1 });
     if times(CAPPED) > WAYS_MAX {
         return Err(PlanError::Invalid(format!(
-            "{layers} layers with {counts} GPU counts each{}: about {} ways to look at, and {WAYS_MAX} are the most; allow fewer counts",
+            "{layers} layers with {counts} GPU counts each{}: about {} candidates exceed the limit of {WAYS_MAX}; allow fewer counts",
             if problem.memory.is_some() { " under a memory cap" } else { "" },
             times(CAPPED)
         )));

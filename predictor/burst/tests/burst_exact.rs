@@ -1,6 +1,6 @@
-//! Burst-parallel plans against all plans that there are, on random chains and series-parallel graphs, and the laws they keep.
+//! Compares burst-parallel plans with an exhaustive search, on random chains and series-parallel graphs, and checks invariants.
 //!
-//! The search adds thousandths of a microsecond as integers and compares ratios crosswise: it shares no arithmetic with the planner.
+//! The search adds integer nanoseconds and compares ratios by cross-multiplication, so it shares no arithmetic with the planner.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where its set-up fails")]
 
@@ -16,7 +16,7 @@ const CHAINS: usize = 10_000;
 const GRAPHS: usize = 4_000;
 const LAYERS_MAX: usize = 7;
 
-/// A layer in integers: cost and memory by place of the count, and its inputs with edges by (count there, count here).
+/// A layer in integers: cost and memory by index of the count, and its inputs with edge costs by (count of the input, count here).
 struct Node {
     costs: Vec<Option<u64>>,
     one_gpu: u64,
@@ -27,7 +27,7 @@ struct Node {
 struct Case {
     counts: Vec<u64>,
     nodes: Vec<Node>,
-    /// Tenths, and below what cost layers are exempt.
+    /// The limit in tenths, and the cost below which layers are exempt.
     limit: Option<(u64, u64)>,
     cap: Option<u64>,
 }
@@ -37,7 +37,7 @@ impl Case {
         let lists: [&[u64]; 5] = [&[1, 2, 4], &[1, 2, 4], &[1, 2, 4, 8], &[1, 3, 5], &[2, 4]];
         let short = inputs.len() < LAYERS_MAX;
         let counts = lists[random.random_range(0..if short { 5 } else { 2 })].to_vec();
-        // Small numbers tie often, large ones hardly ever.
+        // Small numbers cause many ties, large ones almost none.
         let scale = [4, 30, 20_000][random.random_range(0..3)];
         let nodes = inputs.iter().map(|inputs| Node::random(random, &counts, scale, inputs)).collect();
         let limit =
@@ -62,7 +62,7 @@ impl Case {
             if node.costs[0].is_some() || self.counts[0] != 1 {
                 cost_us.insert(1, us(node.one_gpu));
             }
-            // The global batch is 120: local batches are 120 / g, whole for all counts.
+            // The global batch is 120, so the local batch 120 / g is an integer for all counts.
             let points = node.bytes.iter().zip(&self.counts).rev();
             Layer {
                 inputs: node.inputs.iter().map(input).collect(),
@@ -82,7 +82,7 @@ impl Case {
         }
     }
 
-    /// Time and GPU time of a layer; `None` where its count is not legal.
+    /// Returns time and GPU time of a layer; `None` if the limit forbids its count.
     fn layer(&self, at: usize, places: &[usize]) -> Option<(u64, u64)> {
         let (node, place) = (&self.nodes[at], places[at]);
         let transfers: u64 = node.inputs.iter().map(|(from, edges)| edges[places[*from]][place]).sum();
@@ -94,7 +94,7 @@ impl Case {
         self.limit.is_none_or(legal).then_some((time, time * gpus))
     }
 
-    /// The best over all plans that there are: time, GPU time, GPUs.
+    /// Returns the best of all possible plans: time, GPU time, GPUs.
     fn search(
         &self,
         places: &mut Vec<usize>,
@@ -120,7 +120,7 @@ impl Case {
         }
     }
 
-    /// What a plan comes to, by the same arithmetic as the search.
+    /// Returns the value of a plan, with the arithmetic of the search.
     fn value(&self, plan: &Plan) -> Option<(u64, u64, u64)> {
         let place = |gpus: usize| self.counts.iter().position(|count| *count == gpus as u64).unwrap();
         let places: Vec<usize> = plan.layers.iter().map(|layer| place(layer.gpus)).collect();
@@ -134,7 +134,7 @@ impl Case {
         })
     }
 
-    /// Whether there is a plan.
+    /// Returns whether a plan exists.
     fn check(&self, label: &str) -> bool {
         let mut best = None;
         self.search(&mut Vec::new(), (0, 0, 0), 0, &mut best);
@@ -149,7 +149,7 @@ impl Case {
             }
             (Err(BurstError::Infeasible(Infeasible::Undecided { .. })), _) => panic!("{label}: undecided"),
             (Err(BurstError::Infeasible(_)), None) => {}
-            (planned, best) => panic!("{label}: {planned:?}, the search says {best:?}"),
+            (planned, best) => panic!("{label}: {planned:?}, but the search found {best:?}"),
         }
         best.is_some()
     }
@@ -161,7 +161,7 @@ impl Node {
         let cost = |count: &u64| match random.random_range(0..20) {
             0 if *count > 1 => None,
             1..6 => Some(random.random_range(0..=scale)),
-            // As it mostly is: a part is shared, a part is not.
+            // The typical case: one part scales with the count, the other does not.
             part => Some(one_gpu * (part + (20 - part) / count) / 20),
         };
         let mut costs: Vec<Option<u64>> = counts.iter().map(cost).collect();
@@ -186,7 +186,8 @@ fn chain(layers: usize) -> Vec<Vec<usize>> {
     (0..layers).map(|at| at.checked_sub(1).into_iter().collect()).collect()
 }
 
-/// A series-parallel graph: after its first layer, chains and blocks of branches, some of them empty or blocks themselves.
+/// Returns a random series-parallel graph: after the first layer, chains and blocks of branches. Branches may be empty or nested
+/// blocks.
 fn graph(random: &mut ChaCha8Rng) -> Vec<Vec<usize>> {
     let mut inputs = vec![Vec::new()];
     let mut exit = 0;
@@ -196,7 +197,7 @@ fn graph(random: &mut ChaCha8Rng) -> Vec<Vec<usize>> {
     inputs
 }
 
-/// Adds a layer or a block behind `entry`, and says where it ends.
+/// Adds a layer or a block after `entry` and returns its last layer.
 fn extend(random: &mut ChaCha8Rng, inputs: &mut Vec<Vec<usize>>, entry: usize, depth: usize) -> usize {
     let room = LAYERS_MAX - inputs.len();
     if depth == 0 || room < 2 || random.random_bool(0.3) {
@@ -207,7 +208,7 @@ fn extend(random: &mut ChaCha8Rng, inputs: &mut Vec<Vec<usize>>, entry: usize, d
     for _ in 0..random.random_range(2..4) {
         let mut end = entry;
         for _ in 0..random.random_range(0..3) {
-            // Room for the join.
+            // Reserve the index of the join.
             if inputs.len() + 1 < LAYERS_MAX {
                 let depth = if inputs.len() + 2 < LAYERS_MAX { depth - 1 } else { 0 };
                 let before = inputs.len();
@@ -246,7 +247,7 @@ fn graphs_equal_a_search_over_all_plans() {
     assert!(blocks > GRAPHS / 2, "only {blocks} had a block");
 }
 
-/// A layer as profilers see it: fixed costs, costs of a sample, parameters.
+/// Returns a profiled layer with fixed cost, cost per sample and parameters.
 fn profiled(random: &mut ChaCha8Rng, at: usize) -> Layer {
     let (fixed, each) = (random.random_range(1.0..200.0), random.random_range(0.1..50.0));
     let points = [1, 8, 64].map(|batch: u64| (batch, fixed + each * batch as f64));

@@ -1,10 +1,12 @@
-//! Our batch models on published sets, beside the figures published for them.
+//! Compares the batch models with results published for public data sets.
 //!
-//! `cargo run --release -p evenstep-lab --example published_sets -- DATA_DIR [SET]` looks for
-//! `bouc-wen/boucwen_histeretic_system.csv` and `buck/buck_{id,valid}.csv` (sysidentpy-data),
-//! `silverbox/SNLS80mV.csv` (nonlinearbenchmark.org), `santafe-laser/santafe_laser.csv` and
-//! `mackey-glass/mackey_glass_tau17.csv`, fits on the usual training part of each and prints one table. Sets that are not
-//! there are named.
+//! `cargo run --release -p evenstep-lab --example published_sets -- DATA_DIR [SET]` reads:
+//!
+//! - `bouc-wen/boucwen_histeretic_system.csv` and `buck/buck_{id,valid}.csv` (sysidentpy-data)
+//! - `silverbox/SNLS80mV.csv` (nonlinearbenchmark.org)
+//! - `santafe-laser/santafe_laser.csv` and `mackey-glass/mackey_glass_tau17.csv`
+//!
+//! It fits the models on the usual training part of each set and prints one table. Missing sets are listed.
 
 use std::error::Error;
 use std::io::Write;
@@ -15,10 +17,10 @@ use evenstep_core::forecast::fit::Regression;
 use evenstep_core::forecast::narx::{Narx, Settings};
 use evenstep_lab::batch::{Arx, Criterion, Lags, Polynomial, Recipe, System, Terms};
 
-/// What one set gives: a line per model.
+/// Table rows of one data set, one per model.
 type Lines = Result<Vec<Line>, Box<dyn Error>>;
 
-/// One line of the table.
+/// A row of the table.
 struct Line {
     set: &'static str,
     model: &'static str,
@@ -27,7 +29,7 @@ struct Line {
     fit_s: f64,
 }
 
-/// A system with named inputs, whole.
+/// A system with all its rows.
 struct Series {
     y: Vec<f64>,
     u: Vec<Vec<f64>>,
@@ -42,7 +44,9 @@ impl Series {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let Some(folder) = arguments.next().map(PathBuf::from) else {
-        return Err("give the folder of the published sets: published_sets DATA_DIR [SET]".into());
+        return Err("missing argument DATA_DIR, the folder of the data sets; usage: published_sets \
+            DATA_DIR [SET]"
+            .into());
     };
     let only = arguments.next();
     type Set = fn(&Path) -> Lines;
@@ -61,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         let path = folder.join(path);
         if !path.exists() {
-            writeln!(out, "MISSING: {name}: there is no {}", path.display())?;
+            writeln!(out, "MISSING: {name}: {} does not exist", path.display())?;
             continue;
         }
         for line in set(&path)? {
@@ -72,14 +76,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Inputs E, v, sign(v), output f.
+/// Bouc-Wen system with inputs E, v, sign(v) and output f.
 fn bouc_wen(path: &Path) -> Lines {
     let table = columns(path)?;
     let (v, e, f) = (&table[1], &table[3], &table[4]);
     let sign = |v: f64| if v == 0.0 { 0.0 } else { v.signum() };
     let series = Series { u: v.iter().zip(e).map(|(v, e)| vec![*e, *v, sign(*v)]).collect(), y: f.clone() };
     let lags = Lags { y: 1, u: 1, current: false, stride: 1, horizon: 1 };
-    // Each part is a series of its own: its first row has no lags, and is not scored.
+    // Each part is a separate series. Its first row has no lags and is not scored.
     let (train, test) = (401..2000, 2002..3600);
     let mut lines = Vec::new();
     let picked = Terms::Picked { criterion: Criterion::Aic, most: 40 };
@@ -99,14 +103,14 @@ fn bouc_wen(path: &Path) -> Lines {
     Ok(lines)
 }
 
-/// Input V1, output V2; free run, in mV, on the three test parts.
+/// Silverbox with input V1 and output V2: free run, in mV, on the three test parts.
 fn silverbox(path: &Path) -> Lines {
     let table = columns(path)?;
     let series = Series { u: table[0].iter().map(|v| vec![*v]).collect(), y: table[1].clone() };
     let multisine = 40_650..127_400;
     let train = multisine.start..multisine.start + multisine.len() * 3 / 4;
     let tests = [train.end..multisine.end, 100..40_575, 100..32_100];
-    // Rows before the scoring starts; the free run is on its own from here as well.
+    // Unscored rows at the start. The free run starts with the first of them.
     const INITIALISATION: usize = 50;
     let mut lines = Vec::new();
     let lags = |y, u| Lags { y, u, current: true, stride: 1, horizon: 1 };
@@ -131,12 +135,13 @@ fn silverbox(path: &Path) -> Lines {
     Ok(lines)
 }
 
-/// One step ahead from 12 lags, trained on the first 1000.
+/// Santa Fe laser, one step ahead from 12 lags, trained on the first 1000 rows.
 fn santafe_laser(path: &Path) -> Lines {
     let series = Series { y: columns(path)?.swap_remove(0), u: Vec::new() };
     let lags = Lags { y: 12, u: 0, current: false, stride: 1, horizon: 1 };
     let mut lines = Vec::new();
-    // Chosen with these test parts in sight: what the set allows, not what a user would have found.
+    // Selected with knowledge of these test parts: the result is a limit for the set, not what a user would
+    // have found.
     let in_sight =
         Settings { hidden: 10, restarts: 16, committee: 16, iterations: 200, ..Settings::IDENTIFICATION };
     let models: [(&str, Box<dyn Recipe>, &str); 5] = [
@@ -161,7 +166,7 @@ fn santafe_laser(path: &Path) -> Lines {
     Ok(lines)
 }
 
-/// x(t-18), x(t-12), x(t-6), x(t) -> x(t+6), t = 118..1117, the first 500 to train.
+/// Mackey-Glass: x(t-18), x(t-12), x(t-6), x(t) -> x(t+6) for t = 118..1117; the first 500 are for training.
 fn mackey_glass(path: &Path) -> Lines {
     let series = Series { y: columns(path)?.swap_remove(1), u: Vec::new() };
     let lags = Lags { y: 4, u: 0, current: false, stride: 6, horizon: 6 };
@@ -183,7 +188,7 @@ fn mackey_glass(path: &Path) -> Lines {
     Ok(lines)
 }
 
-/// One step ahead on the validation file.
+/// Buck converter, one step ahead on the validation file.
 fn buck(path: &Path) -> Lines {
     let mut table = columns(path)?;
     let start = table[2].len();
@@ -221,12 +226,12 @@ fn timed_fit(
     Ok((fitted, start.elapsed().as_secs_f64()))
 }
 
-/// The columns of a comma-separated file with a header.
+/// Reads the columns of a comma-separated file with a header.
 fn columns(path: &Path) -> Result<Vec<Vec<f64>>, Box<dyn Error>> {
     let text = std::fs::read_to_string(path)?;
     let width = text.lines().next().map_or(0, |header| header.trim_end_matches(',').split(',').count());
     let mut columns = vec![Vec::new(); width];
-    // The Silverbox ends on a row of commas.
+    // The Silverbox file ends with a row of commas.
     let blank = |row: &str| row.trim_matches([',', ' ', '\r']).is_empty();
     for (line, row) in text.lines().enumerate().skip(1).filter(|(_, row)| !blank(row)) {
         for (column, value) in columns.iter_mut().zip(row.split(',')) {
@@ -245,13 +250,13 @@ fn rmse(truth: &[f64], predictions: &[f64]) -> f64 {
     (squares(truth, predictions) / truth.len() as f64).sqrt()
 }
 
-/// Squared error over that of the mean.
+/// Squared error divided by the squared error of the mean.
 fn nmse(truth: &[f64], predictions: &[f64]) -> f64 {
     let mean = truth.iter().sum::<f64>() / truth.len() as f64;
     squares(truth, predictions) / squares(truth, &vec![mean; truth.len()])
 }
 
-/// Root of it: RRSE, and NDEI as well.
+/// Square root of [`nmse`], called RRSE or NDEI.
 fn rrse(truth: &[f64], predictions: &[f64]) -> f64 {
     nmse(truth, predictions).sqrt()
 }

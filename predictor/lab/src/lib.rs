@@ -1,8 +1,9 @@
-//! The lab: judges forecasters and allocation policies offline. The product never depends on it, except for the commands of its binary.
+//! Offline evaluation of forecasters and allocation policies. Product crates do not depend on this crate,
+//! except for the commands of the binary.
 //!
-//! - [`batch`]: models that are fitted to a range of history
-//! - [`backtest`]: how accurate forecasts would have been on recorded data
-//! - [`simulate`]: how long steps would have taken under each policy
+//! - [`batch`]: models that are fitted to a range of rows
+//! - [`backtest`]: accuracy of forecasts on recorded data
+//! - [`simulate`]: step times under each policy
 //! - [`trace`]: recorded traces, from tables in files and from stores
 //! - [`command`]: the commands `evenstep-predictor backtest` and `simulate`
 

@@ -1,4 +1,4 @@
-//! Batch models through their public face: known systems, linfa beside ours, and laws that every model keeps.
+//! Batch models through the public API: known systems, comparisons with linfa, and properties of every model.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 
 const ONE_STEP: Lags = Lags { y: 2, u: 1, current: false, stride: 1, horizon: 1 };
 
-/// A network that is fitted in milliseconds, even unoptimised.
+/// A network that is fitted in milliseconds even without compiler optimization.
 fn small_narx() -> Narx {
     Narx::new(Settings { hidden: 3, restarts: 2, committee: 2, iterations: 20, ..Settings::REFIT }).unwrap()
 }
@@ -39,7 +39,7 @@ fn uniform(rng: &mut ChaCha8Rng) -> f64 {
     2.0 * rng.random::<f64>() - 1.0
 }
 
-/// A table of independent columns, and targets that are linear in them with noise.
+/// A table of independent columns, with targets that are linear in them plus noise.
 fn linear_table(rows: usize, width: usize) -> (Array2<f64>, Array1<f64>) {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let regressors = Array2::from_shape_fn((rows, width), |(_, column)| {
@@ -68,7 +68,8 @@ fn least_squares_agree_with_linfa() {
     }
 }
 
-/// Without absolute values in its penalty the elastic net is ridge regression, with the rows times the penalty as ridge.
+/// With only the L2 penalty, the elastic net is ridge regression whose ridge is the number of rows times the
+/// penalty.
 #[test]
 fn the_elastic_net_has_ridge_at_its_end() {
     let net = ElasticNet::new(0.05, 0.0).unwrap();
@@ -86,7 +87,7 @@ fn composes_with_linfa() {
     assert!(r2(small_narx().fit(&dataset).unwrap().predict(&dataset)) > 0.99);
 }
 
-/// y[k] = .5 y[k-1] + .8 u[k-1] - .3 y[k-1] u[k-1] + .2 y[k-2]^2 - .1, driven by uniform noise.
+/// y[k] = 0.5 y[k-1] + 0.8 u[k-1] - 0.3 y[k-1] u[k-1] + 0.2 y[k-2]^2 - 0.1, driven by uniform noise.
 fn bilinear_system(rows: usize) -> (Vec<f64>, Vec<Vec<f64>>) {
     let mut rng = ChaCha8Rng::seed_from_u64(4);
     let u: Vec<Vec<f64>> = (0..rows).map(|_| vec![uniform(&mut rng)]).collect();
@@ -120,7 +121,7 @@ fn a_polynomial_system_is_recovered_term_for_term() {
     }
 }
 
-/// So many terms are kept as were asked for, and the criteria keep no more than that.
+/// The requested number of terms is kept, and the criteria keep at most that number.
 #[test]
 fn as_many_terms_as_asked_for() {
     let (regressors, targets) = linear_table(100, 3);
@@ -134,7 +135,7 @@ fn as_many_terms_as_asked_for() {
     assert_eq!(count(Terms::All { ridge: 0.0 }), 10);
 }
 
-/// Mackey-Glass, tau 17, by Euler steps of a tenth: chaotic, and far from linear.
+/// Mackey-Glass series with tau 17 by Euler steps of 0.1: chaotic and strongly nonlinear.
 fn mackey_glass(rows: usize) -> Vec<f64> {
     const STEPS: usize = 10;
     let mut x = vec![1.2f64; 17 * STEPS + 1];
@@ -145,7 +146,7 @@ fn mackey_glass(rows: usize) -> Vec<f64> {
     x.into_iter().step_by(STEPS).skip(300).collect()
 }
 
-/// Root of the squared error over that of the mean.
+/// Root of the squared error divided by the squared error of the mean.
 fn ndei(truth: &[f64], predictions: &[f64]) -> f64 {
     let mean = truth.iter().sum::<f64>() / truth.len() as f64;
     let squares = |other: &dyn Fn(usize) -> f64| -> f64 {
@@ -154,7 +155,7 @@ fn ndei(truth: &[f64], predictions: &[f64]) -> f64 {
     (squares(&|k| predictions[k]) / squares(&|_| mean)).sqrt()
 }
 
-/// On a system that is not linear the network is more than ten times as good as the linear model.
+/// On a nonlinear system the network is more than ten times as accurate as the linear model.
 #[test]
 fn the_network_learns_mackey_glass() {
     let y = mackey_glass(600);
@@ -171,7 +172,7 @@ fn the_network_learns_mackey_glass() {
     assert!(linear > 0.3 && network < 0.03, "linear {linear}, network {network}");
 }
 
-/// The same data and seed give the same model; what is stored is what comes back.
+/// The same data and seed give the same model. A stored model is read back without changes.
 #[test]
 fn networks_are_reproducible_and_storable() {
     let (regressors, targets) = linear_table(100, 2);
@@ -225,7 +226,7 @@ fn bad_settings_are_named() {
     assert_eq!(name(Polynomial::new(6).unwrap().fit_rows(&regressors, &targets).unwrap_err()), "degree");
 }
 
-/// Values of all sizes, with columns that are constant or repeated.
+/// Values of all magnitudes, with constant and repeated columns.
 fn awkward_table() -> impl Strategy<Value = (Array2<f64>, Array1<f64>, [f64; 4])> {
     let value = || prop_oneof![4 => -1.0..1.0f64, 1 => Just(0.0), 1 => -1e100..1e100f64];
     let row = (value(), value(), value());
@@ -240,7 +241,7 @@ fn awkward_table() -> impl Strategy<Value = (Array2<f64>, Array1<f64>, [f64; 4])
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// Whatever finite history a model was fitted on, and whatever finite values it is asked about: a finite answer.
+    /// Predictions are finite for every finite history and all finite regressors.
     #[test]
     fn never_nan_out_of_finite_in((regressors, targets, later) in awkward_table()) {
         for (name, recipe) in every_recipe() {
@@ -253,7 +254,7 @@ proptest! {
         }
     }
 
-    /// A column that never changed says nothing: with it or without it, the predictions are the same.
+    /// A constant column carries no information: predictions are the same with it and without it.
     #[test]
     fn constant_columns_are_harmless(constant in -1e3..1e3f64, later in -1e3..1e3f64) {
         let (regressors, targets) = linear_table(50, 3);

@@ -9,7 +9,7 @@ use evenstep_protocol::{AllocateRequest, JobId, LearningRateRule, WorkerReport};
 use evenstep_store::{Change, StoreError};
 
 use super::error::JobError;
-use super::job::{Held, Job};
+use super::job::Job;
 use super::load::log_skipped;
 use super::responses::AllocateResponse;
 use super::validate::validate;
@@ -69,8 +69,12 @@ impl Job {
         if !reports.is_empty() {
             changes.push(Change::Reports { job_id: self.id().clone(), reports: reports.clone() });
         }
+        // Reports may contain gradients: AdaScale learns from them, whether or not an iteration is planned.
+        let mut changes_learning_rate =
+            !reports.is_empty() && held.state.spec.rule == LearningRateRule::Adascale;
         let planned = planned.map(|(response, decided)| {
             let answer = decided.map(|decided| {
+                changes_learning_rate |= decided.changes_learning_rate();
                 changes.push(Change::Allocation {
                     job_id: self.id().clone(),
                     iteration: request.iteration,
@@ -83,9 +87,10 @@ impl Job {
             });
             (response, answer)
         });
-        // Reports may bring gradients even if the iteration already has its allocation or cannot be planned.
+        if changes_learning_rate {
+            changes.push(store_learning_rate(self.id(), &held.state.learning_rate)?);
+        }
         if !changes.is_empty() {
-            changes.extend(learning_rate(self.id(), held, is_new && planned.is_ok())?);
             if let Err(error) = self.store().write(changes, now_unix_ms).await {
                 if matches!(error, StoreError::Taken) {
                     // For the second attempt.
@@ -178,21 +183,6 @@ fn refusal(job_id: &JobId, undecided: Undecided) -> JobError {
         }
         Undecided::LearningRate(error) => JobError::Invalid(error.to_string()),
     }
-}
-
-/// Returns the state of the learning-rate rule if it differs from the stored one: when the iteration was
-/// `decided` with a new global batch, and always under AdaScale. The states in between can be derived from
-/// it.
-fn learning_rate(job_id: &JobId, held: &mut Held, decided: bool) -> Result<Option<Change>, StoreError> {
-    let global_batch = held.state.global_batch();
-    let is_new = decided && held.stored_global_batch != Some(global_batch);
-    if !is_new && held.state.spec.rule != LearningRateRule::Adascale {
-        return Ok(None);
-    }
-    if decided {
-        held.stored_global_batch = Some(global_batch);
-    }
-    store_learning_rate(job_id, &held.state.learning_rate).map(Some)
 }
 
 /// Stores the state of the learning-rate rule.

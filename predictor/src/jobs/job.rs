@@ -33,9 +33,7 @@ pub struct Job {
 #[derive(Debug)]
 pub(super) struct Held {
     pub state: JobState,
-    /// Global batch with which the state of the learning-rate rule was stored last.
-    pub stored_global_batch: Option<u64>,
-    /// True if a change of the state may not be durable, because it was not settled.
+    /// A change of the state may not be durable: it was not settled.
     in_doubt: bool,
 }
 
@@ -122,7 +120,7 @@ impl Job {
         let now_unix_ms = self.clock.now_unix_ms();
         let held = match slot.take().filter(|held| !held.in_doubt) {
             Some(held) => held,
-            None => Held { state: self.load(now_unix_ms).await?, stored_global_batch: None, in_doubt: false },
+            None => Held { state: self.load(now_unix_ms).await?, in_doubt: false },
         };
         let held = MutexGuard::map(slot, |slot| slot.insert(held));
         let mut guard = StateGuard { held, now_unix_ms };

@@ -45,7 +45,7 @@ export async function ask(method, path, { signal, body, token } = {}) {
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Refused(0, 'silent', 'The predictor does not answer.');
+    throw new Refused(0, 'silent', 'The predictor does not respond.');
   }
   if (response.type === 'opaqueredirect') throw new Refused(307, 'elsewhere', 'Another predictor serves this job.');
   if (!response.ok) throw await refusal(response);
@@ -56,6 +56,6 @@ export async function ask(method, path, { signal, body, token } = {}) {
 export async function refusal(response) {
   const problem = await response.json().catch(() => null);
   const slug = String(problem?.type ?? '').replace('urn:evenstep:problem:', '');
-  const words = problem ? `${problem.title}: ${problem.detail}` : `The predictor answered ${response.status}.`;
+  const words = problem ? `${problem.title}: ${problem.detail}` : `The predictor responded with status ${response.status}.`;
   return new Refused(response.status, slug, words);
 }

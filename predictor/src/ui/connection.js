@@ -24,14 +24,14 @@ export function show(state, retry) {
   const countdown = h('span', { 'aria-hidden': 'true' });
   const tick = () => {
     const left = Math.ceil((state.retryAt - Date.now()) / 1000);
-    say(countdown, left > 0 ? `Trying again in ${left} s.` : 'Trying again.');
+    say(countdown, left > 0 ? `Retrying in ${left} s.` : 'Retrying.');
   };
   tick();
   ticking = setInterval(tick, 1000);
-  const sentence = `Stale since ${clock(state.since)}: ${state.why} What you see is what was known then.`;
+  const sentence = `Stale since ${clock(state.since)}: ${state.why} The page shows the last known state.`;
   const shown = notice.querySelector('p')?.firstElementChild;
   if (shown?.textContent === sentence) return shown.parentElement?.replaceChild(countdown, /** @type {Node} */ (shown.nextElementSibling));
-  fill(notice, h('div', { class: 'stale' }, h('p', {}, h('span', {}, sentence), countdown), h('button', { type: 'button', onclick: () => retry?.() }, 'Try now')));
+  fill(notice, h('div', { class: 'stale' }, h('p', {}, h('span', {}, sentence), countdown), h('button', { type: 'button', onclick: () => retry?.() }, 'Retry now')));
 }
 
 /** Hides the connection state, for a page without a connection. */

@@ -41,7 +41,7 @@ function open(moved) {
     set(link, 'aria-current', link.textContent === found?.[2] ? 'page' : null);
   }
   if (!found || name == null) {
-    fill(content, h('h1', { tabindex: -1 }, 'No such page'), h('p', { class: 'empty' }, 'Nothing is at this address. ', h('a', { href: '#/' }, 'All jobs'), '.'));
+    fill(content, h('h1', { tabindex: -1 }, 'No such page'), h('p', { class: 'empty' }, 'This address does not exist. ', h('a', { href: '#/' }, 'All jobs'), '.'));
   } else {
     document.title = `${name || found[2]} · evenstep`;
     found[1](content, name, current.signal);

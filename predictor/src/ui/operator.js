@@ -50,10 +50,10 @@ export function overrideWords(wanted) {
 
 /** @type {[string, string, string][]} */
 const CHOICES = [
-  ['lift', 'Let evenstep decide', 'Whatever an operator wanted is lifted.'],
-  ['pause', 'Pause it', 'It gets no samples and stays a member.'],
-  ['pin', 'Pin its batch', 'It gets exactly so many samples.'],
-  ['bound', 'Bound its batch', 'Not fewer, not more; leave open what is to stay free.'],
+  ['lift', 'Let evenstep decide', 'Removes the override.'],
+  ['pause', 'Pause it', 'The worker gets no samples and stays a member.'],
+  ['pin', 'Pin its batch', 'The worker gets exactly this number of samples.'],
+  ['bound', 'Bound its batch', 'Minimum and maximum; an empty field sets no bound.'],
 ];
 
 /**
@@ -72,13 +72,13 @@ export function change(job, worker, done) {
   };
   const error = h('p', { class: 'error', role: 'alert' });
   const password = h('input', { name: 'token', type: 'password', autocomplete: 'off', 'aria-describedby': 'token-note' });
-  const secret = h('label', { class: 'field' }, 'Operator token', password, h('span', { class: 'note', id: 'token-note' }, 'What the service was started with (--operator-token). Kept until this tab is closed.'));
+  const secret = h('label', { class: 'field' }, 'Operator token', password, h('span', { class: 'note', id: 'token-note' }, 'The token of serve --operator-token. Kept until this tab is closed.'));
   secret.hidden = token() != null;
   const save = h('button', { type: 'submit', class: 'primary' }, 'Apply');
   const form = h('form', { novalidate: true, onsubmit: (/** @type {Event} */ event) => void send(event), onchange: () => unfold() },
-    h('h2', { id: 'change-title' }, `What ${worker.worker} gets`),
-    h('p', { class: 'soft' }, 'Holds from the next iteration that nobody has asked for, until it is lifted.'),
-    h('fieldset', {}, h('legend', { class: 'unseen' }, 'What it gets'),
+    h('h2', { id: 'change-title' }, `Override ${worker.worker}`),
+    h('p', { class: 'soft' }, 'Applies from the next iteration that was not requested yet, until it is removed.'),
+    h('fieldset', {}, h('legend', { class: 'unseen' }, 'Override'),
       CHOICES.map(([value, name, note]) => h('div', { class: 'choice' }, h('label', {}, h('input', { type: 'radio', name: 'what', value, checked: value === now }), h('span', {}, h('b', {}, name), h('span', { class: 'note' }, note))), fields[value] && h('div', { class: 'row under', 'data-of': value }, fields[value])))),
     secret, error,
     h('div', { class: 'row end' },
@@ -97,12 +97,12 @@ export function change(job, worker, done) {
   async function send(event) {
     event.preventDefault();
     const what = form.elements.namedItem('what').value;
-    if (what === 'pin' && value('pinned') == null) return fill(error, 'Say how many samples it is to get.');
-    if (what === 'bound' && value('least') == null && value('most') == null) return fill(error, 'Say at least one of the two bounds.');
+    if (what === 'pin' && value('pinned') == null) return fill(error, 'Enter the number of samples.');
+    if (what === 'bound' && value('least') == null && value('most') == null) return fill(error, 'Enter at least one of the two bounds.');
     if (password.value) keep(password.value);
     if (!token()) {
       password.focus();
-      return fill(error, 'The service asks for its operator token.');
+      return fill(error, 'Enter the operator token of the service.');
     }
     fill(error);
     save.disabled = true;

@@ -45,7 +45,7 @@ export function listen(path, { onEvent, onOpen, onState, eventsOnly = false }, s
           if (error.status && error.status < 500 && error.status !== 429) return onState({ kind: 'refused', why: error });
           why = error.message;
         } else {
-          why = 'The connection broke off.';
+          why = 'The connection was lost.';
         }
       }
       if (signal.aborted) return;
@@ -89,7 +89,7 @@ async function once(path, signal, eventsOnly, onEvent, opened, heard) {
       cache: 'no-store',
     }).catch((error) => {
       if (own.signal.aborted) throw error;
-      throw new Refused(0, 'silent', 'The predictor does not answer.');
+      throw new Refused(0, 'silent', 'The predictor does not respond.');
     });
     if (response.type === 'opaqueredirect') throw new Refused(307, 'elsewhere', 'Another predictor serves this job.');
     if (!response.ok || !response.body) throw await refusal(response);
@@ -125,7 +125,7 @@ export function parser(onEvent) {
   return (text) => {
     const lines = (rest + text).split(/\r\n|\n|\r/);
     rest = lines.pop() ?? '';
-    if (rest.length > EVENT_MAX) throw new Refused(0, 'too-large', 'An event was too large.');
+    if (rest.length > EVENT_MAX) throw new Refused(0, 'too-large', 'An event exceeds the size limit.');
     for (const line of lines) {
       if (line === '') {
         if (data.length) onEvent(name, JSON.parse(data.join('\n')));

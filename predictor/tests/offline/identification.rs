@@ -82,15 +82,15 @@ fn what_does_not_fit_is_refused() {
     let of = |status: i32, words: &str, named: &str| {
         folder.refuses(status, &format!("--trace t.csv --target 1 {words}"), named);
     };
-    of(1, "--train 0..101", "the train range 0..101 ends past the 100 rows there are");
-    of(1, "--train 0..50 --test 90..110", "the test range 90..110 ends past the 100 rows");
-    of(1, "--train 0..3 --lags-y 3", "needs more than the 3 rows");
-    of(1, "--train 5..50 --test 1..4", "3 rows must lie before it");
+    of(1, "--train 0..101", "the train range 0..101 ends after the last of 100 rows");
+    of(1, "--train 0..50 --test 90..110", "the test range 90..110 ends after the last of 100 rows");
+    of(1, "--train 0..3 --lags-y 3", "need more than 3 rows");
+    of(1, "--train 5..50 --test 1..4", "3 rows must precede it");
     of(1, "--train 0..50 --skip 49", "at least 2 rows must remain");
     of(2, "--train 50..50", "empty");
     of(2, "--train 50..40", "empty");
     of(2, "--train 50", "A..B");
-    of(2, "--train 0..50 --models mix", "mix follows a stream");
+    of(2, "--train 0..50 --models mix", "mix is a streaming model");
     of(2, "--train 0..50 --warmup 0.5", "--warmup");
     of(2, "--train 0..50 --free-run --horizon 2", "--horizon");
     of(2, "--free-run", "--train");

@@ -197,7 +197,7 @@ fn a_model_that_cannot_be_fitted_says_why() {
     let json = folder.json("--trace t.csv --models last,ridge --lags-y 3");
     let models = &json["series"][0]["models"];
     assert_eq!(models[1]["rmse"], Value::Null);
-    assert!(models[1]["failure"].as_str().unwrap().contains("no forecast of 5 of 5 rows"), "{models}");
+    assert!(models[1]["failure"].as_str().unwrap().contains("no forecast for 5 of 5 rows"), "{models}");
     assert!(number(&json, 0, "last", "rmse") > 0.0);
     assert!(folder.prints("--trace t.csv --models last,ridge").contains("ridge: no forecast"));
 }

@@ -159,7 +159,7 @@ fn every_output_goes_where_it_should() {
     let json: Value = serde_json::from_str(&folder.read("j.json")).unwrap();
     assert_eq!(json, folder.json(words));
     let page = folder.read("r.html");
-    for said in ["Timeline", "GPU 7", "idle", "What limits buy", "data parallel on 8", "maxPool2d"] {
+    for said in ["Timeline", "GPU 7", "idle", "Trade-off by limit", "data parallel on 8", "maxPool2d"] {
         assert!(page.contains(said), "{said}");
     }
     assert!(
@@ -178,22 +178,22 @@ fn what_is_wrong_is_said() {
         profile["layers"][layer][key] = value;
         move |named: &str| folder(&profile).refuses(1, "--profile p.json --gpus 2 --global-batch 16", named)
     };
-    at(0, "compute_us", Value::Null)("layer first: it has neither compute_us nor cost_us");
-    at(0, "cost_us", json!({"1": 1}))("layer first: it has compute_us and cost_us");
-    at(0, "compute_us", json!({"1": -2}))("layer first: compute_us is -2");
+    at(0, "compute_us", Value::Null)("layer first: compute_us and cost_us are both missing");
+    at(0, "cost_us", json!({"1": 1}))("layer first: compute_us and cost_us are mutually exclusive");
+    at(0, "compute_us", json!({"1": -2}))("layer first: compute_us -2 is out of range");
     at(0, "compute_us", json!({"0": 2}))("layer first: compute_us needs at least one point");
     at(0, "compute_us", json!({}))("layer first: compute_us needs at least one point");
     at(0, "compute_us", json!({"one": 2}))("layers[0].compute_us");
     at(0, "parameters", json!(-1))("layers[0].parameters: invalid value: integer `-1`");
-    at(0, "name", json!(""))("layer number 0: its name \"\"");
+    at(0, "name", json!(""))("layer number 0: name \"\"");
     at(1, "name", json!("x".repeat(257)))("1 to 256 bytes");
-    at(1, "inputs", json!(["third"]))("layer second: inputs: there is no layer \"third\"");
-    at(1, "inputs", json!(["second"]))("layer \"second\" must come before it");
+    at(1, "inputs", json!(["third"]))("layer second: inputs: layer \"third\" does not exist");
+    at(1, "inputs", json!(["second"]))("layer \"second\" must come before the layer that reads it");
     at(1, "edge_us", json!({"1-2": 3}))("layers[1].edge_us");
-    at(1, "edge_us", json!({"1->2": 3}))("layer second: its edge from first has no cost for 2->1");
-    at(0, "activation_bytes", json!({"1": 1e16 as u64}))("layer first: activation_bytes is 1");
+    at(1, "edge_us", json!({"1->2": 3}))("layer second: edge from first has no cost for 2->1");
+    at(0, "activation_bytes", json!({"1": 1e16 as u64}))("layer first: activation_bytes 1");
     let many: Value = (1..=1025).map(|batch| (batch.to_string(), json!(batch))).collect();
-    at(0, "compute_us", many)("layer first: compute_us has 1025 entries: 1024 are the most");
+    at(0, "compute_us", many)("layer first: compute_us has 1025 entries, the maximum is 1024");
     let mut twice = measured();
     twice["layers"][1]["name"] = json!("first");
     folder(&twice).prints("--profile p.json --gpus 2 --global-batch 16");
@@ -204,7 +204,7 @@ fn what_is_wrong_is_said() {
     let words = "--profile p.json --gpus 2 --global-batch 16";
     folder(&twice).refuses(1, words, "layer last: inputs: 2 layers have the name \"first\"");
     twice["layers"][2] = json!({"name": "first"});
-    folder(&twice).refuses(1, words, "layer first (number 2): it has neither");
+    folder(&twice).refuses(1, words, "layer first (number 2): compute_us and cost_us are both missing");
 
     let folder = folder(&measured());
     folder.write("none.json", r#"{"layers": []}"#);
@@ -220,20 +220,20 @@ fn what_is_wrong_is_said() {
     refuses(2, &with("--amplification 0.9"), "must be 1 or more");
     refuses(2, &with("--amplification inf"), "must be 1 or more");
     refuses(2, &with("--speeds 1"), "--speeds: 1 for --gpus 2");
-    refuses(2, &with("--speeds 1,-1"), "must be over 0");
-    refuses(2, &with("--bandwidth 0"), "must be over 0");
+    refuses(2, &with("--speeds 1,-1"), "greater than 0");
+    refuses(2, &with("--bandwidth 0"), "greater than 0");
     refuses(2, &with("--all-reduce star"), "ring");
     refuses(2, &with("--report p.json"), "overwrite");
-    refuses(1, &with("--json nowhere/x.json"), "its folder is not there");
-    refuses(1, &with("--counts 3"), "3 is no GPU count that can be allowed: there are 1 to 2 GPUs");
-    refuses(1, &with("--memory-bytes 10"), "960 bytes on one GPU at the least, 10 are allowed; layer first");
+    refuses(1, &with("--json nowhere/x.json"), "the folder does not exist");
+    refuses(1, &with("--counts 3"), "allowed GPU count 3 must be 1 to 2, the number of GPUs");
+    refuses(1, &with("--memory-bytes 10"), "960 bytes on the fastest GPU, the cap is 10; layer first");
     refuses(
         1,
         &with("--counts 2 --amplification 1 --exempt-below-us 0"),
-        "layer first breaks the amplification limit of 1",
+        "layer first exceeds the amplification limit of 1",
     );
     refuses(1, "--profile missing.json --gpus 2 --global-batch 16", "missing.json: No such file");
-    refuses(1, "--profile none.json --gpus 2 --global-batch 16", "0 layers: a plan takes 1 to");
+    refuses(1, "--profile none.json --gpus 2 --global-batch 16", "0 layers: the number must be 1 to");
     refuses(1, "--profile more.json --gpus 2 --global-batch 16", "more.json");
     refuses(1, "--profile net.json --gpus 2 --global-batch 16", "network");
 }

@@ -18,11 +18,11 @@ fn bad_cells_are_named_by_line_column_value_and_rule() {
     refused("2,8,-3,1", "column \"speed\": \"-3\" is not positive");
     refused("2,8,inf,1", "column \"speed\": \"inf\" is not finite");
     refused("2,8,10,low", "column \"load\": \"low\" is not a number");
-    refused("2,0,10,1", "column \"batch\": \"0\" is no number of samples");
-    refused("2,8.5,10,1", "column \"batch\": \"8.5\" is no number of samples");
-    refused("0.5,8,10,1", "column \"t_start\": \"0.5\" lies before the row above");
-    refused("2,8,10", "3 cells, where the first line has 4");
-    refused("2,8,10,1,9", "5 cells, where the first line has 4");
+    refused("2,0,10,1", "column \"batch\": \"0\" is not a number of samples");
+    refused("2,8.5,10,1", "column \"batch\": \"8.5\" is not a number of samples");
+    refused("0.5,8,10,1", "column \"t_start\": \"0.5\" is earlier than the row above");
+    refused("2,8,10", "3 cells, but the first line has 4");
+    refused("2,8,10,1,9", "5 cells, but the first line has 4");
     Folder::with(&row("2,8,10,")).prints("--trace t.csv --models last");
 }
 
@@ -37,11 +37,11 @@ fn tables_that_do_not_do_are_refused() {
     folder.refuses(1, "--trace nowhere.csv", "error: nowhere.csv: No such file or directory (os error 2)\n");
     folder.refuses(1, "--trace .", ".: ");
     folder.refuses(1, "--trace empty.csv", "empty.csv: the table is empty");
-    folder.refuses(1, "--trace header.csv", "header.csv: there are no rows");
+    folder.refuses(1, "--trace header.csv", "header.csv: the table has no rows");
     folder.refuses(1, "--trace short.csv --warmup 0.9", "3 rows, of which 2 are warm-up");
     folder.refuses(1, "--trace t.csv short.csv --horizon 3", "short.csv: short: 3 rows");
     folder.refuses(1, "--trace ids.csv --id w", "ids.csv:3: column \"w\"");
-    folder.refuses(1, "--trace t.csv --target sped", "there is no column \"sped\"; there are t_start, iter");
+    folder.refuses(1, "--trace t.csv --target sped", "no column \"sped\"; the columns are t_start, iter");
     folder.refuses(1, "--trace t.csv --drivers load,lode", "\"lode\"");
     folder.refuses(1, "--trace t.csv --id worker", "\"worker\"");
     folder.refuses(1, "--trace t.csv --batch size", "\"size\"");
@@ -52,7 +52,7 @@ fn tables_that_do_not_do_are_refused() {
 fn flags_that_do_not_do_are_refused() {
     let folder = Folder::with(&own_trace(30, 1));
     folder.refuses(2, "", "--trace");
-    folder.refuses(2, "--trace t.csv --models last,gru", "there is no model \"gru\"; there are last, ma_N");
+    folder.refuses(2, "--trace t.csv --models last,gru", "no model \"gru\"; the models are last, ma_N");
     folder.refuses(2, "--trace t.csv --models ema_0", "ema_0");
     folder.refuses(2, "--trace t.csv --models ema_1.5", "ema_1.5");
     folder.refuses(2, "--trace t.csv --models ma_0", "ma_0");

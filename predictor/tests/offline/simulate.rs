@@ -125,7 +125,7 @@ fn a_described_cluster_is_worth_it() {
     assert!(ours < without && without < even, "{advice}");
     assert_eq!(policy(&json, "evenstep")["mean_step_time_s"], advice["evenstep_s"]);
     let printed = folder.prints(words);
-    assert!(printed.lines().last().unwrap().starts_with("Worth it: evenstep saves"), "{printed}");
+    assert!(printed.lines().last().unwrap().starts_with("Use evenstep: it saves"), "{printed}");
     assert!(printed.contains(advice["text"].as_str().unwrap()), "{printed}");
     // The selection of policies does not change their results; without evenstep there is no advice.
     let fewer = folder.json(&format!("{words} --policies oracle,even"));
@@ -159,7 +159,7 @@ fn the_page_stands_alone() {
     folder.prints("--cluster c.toml --iterations 100 --report page.html --json out.json");
     let page = folder.read("page.html");
     for named in [
-        "Is it worth it?",
+        "Recommendation",
         "Step time by policy",
         "Cumulative time",
         "Shares under evenstep",
@@ -188,26 +188,31 @@ fn what_is_wrong_is_said() {
     refuses(2, "--cluster c.toml --workers 4", "--workers");
     refuses(2, "--cluster c.toml --fixed-share 0.5", "--fixed-share");
     refuses(2, "--trace a.csv a.csv", "given twice");
-    refuses(2, "--trace a.csv --policies even,evne", "there is no policy \"evne\"");
+    refuses(2, "--trace a.csv --policies even,evne", "no policy \"evne\"");
     refuses(2, "--trace a.csv --policies even,even", "twice");
     refuses(2, "--trace a.csv --ema 0", "at most 1");
     refuses(2, "--trace a.csv --warmup 1", "between 0 and 1");
-    refuses(2, "--trace a.csv --fixed-share 1", "under 1");
+    refuses(2, "--trace a.csv --fixed-share 1", "less than 1");
     refuses(2, "--trace a.csv --global-batch 0", "--global-batch");
     refuses(2, "--trace a.csv --report a.csv", "overwrite");
     refuses(2, "--cluster c.toml --json c.toml", "overwrite");
     refuses(2, "--trace a.csv --drivers truth_x", "truth_x");
-    refuses(1, "--trace a.csv b.csv --global-batch 1", "2 workers take at least 1 samples each");
+    refuses(
+        1,
+        "--trace a.csv b.csv --global-batch 1",
+        "too small for 2 workers with at least 1 samples \
+        each",
+    );
     refuses(1, "--trace a.csv b.csv --global-batch 7 --quantum 2", "multiple of the quantum 2");
     refuses(1, "--trace a.csv b.csv --workers 1", "at least as many workers as traces");
-    refuses(1, "--trace a.csv --iterations 5", "the shortest trace has 4 rows");
+    refuses(1, "--trace a.csv --iterations 5", "the shortest trace has only 4 rows");
     refuses(1, "--trace a.csv --warmup 0.1", "of which 0 are warm-up");
-    refuses(1, "--trace a.csv --workers 10000000", "at most");
+    refuses(1, "--trace a.csv --workers 10000000", "exceeds the maximum");
     refuses(1, "--trace missing.csv", "missing.csv");
     refuses(1, "--trace zero.csv", "not positive");
     refuses(1, "--trace none.csv", "no rows");
-    refuses(1, "--trace a.csv --id who", "there is no column \"who\"");
-    refuses(1, "--trace a.csv --json nowhere/x.json", "its folder is not there");
+    refuses(1, "--trace a.csv --id who", "no column \"who\"");
+    refuses(1, "--trace a.csv --json nowhere/x.json", "the folder does not exist");
     refuses(1, "--cluster missing.toml", "missing.toml");
     refuses(1, "--cluster bad.toml", "g: speed -3");
     refuses(1, "--cluster typo.toml", "spede");
@@ -233,5 +238,5 @@ fn workers_come_and_go() {
     assert_eq!(policy(&json, "even")["changes"], 2);
     assert!(changed.len() > 2);
     folder.write("alone.toml", "[[group]]\nname = \"g\"\ncount = 1\nspeed = 3.0\njoins = 5\n");
-    folder.refuses(1, "--cluster alone.toml --iterations 50", "iteration 0: no worker takes part");
+    folder.refuses(1, "--cluster alone.toml --iterations 50", "iteration 0: no worker is a member");
 }

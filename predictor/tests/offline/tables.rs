@@ -27,7 +27,7 @@ fn truth_and_outcome_are_no_inputs() {
     assert!(rmse(&of("--trace t.csv --drivers=")) > 1.5 * rmse(&plain));
     folder.refuses(2, "--trace t.csv --drivers load,truth_load", "truth_load");
     folder.refuses(2, "--trace t.csv --drivers sign(truth_load)", "truth_load");
-    folder.refuses(1, "--trace t.csv --drivers speed", "\"speed\" is what is forecast");
+    folder.refuses(1, "--trace t.csv --drivers speed", "\"speed\" is the forecast column");
 }
 
 /// A long table of times of three workers with interleaved rows is equivalent to three tables of speeds.
@@ -107,7 +107,8 @@ fn blanks_numbers_for_names_and_quotes() {
 /// The time may be text. It labels the forecasts.
 #[test]
 fn times_may_be_words() {
-    let table = "timestamp,value\n2014-02-14 14:30:00,1\n2014-02-14 14:35:00,2\n2014-02-14 14:40:00,1\n2014-02-14 14:45:00,3\n";
+    let table = "timestamp,value\n2014-02-14 14:30:00,1\n2014-02-14 14:35:00,2\n2014-02-14 \
+        14:40:00,1\n2014-02-14 14:45:00,3\n";
     let folder = Folder::with(table);
     let csv = folder.prints("--trace t.csv --target value --time timestamp --models last --csv -");
     assert!(csv.lines().nth(1).unwrap().starts_with("t,2014-02-14 14:35:00,2,last,"), "{csv}");

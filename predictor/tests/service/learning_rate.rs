@@ -135,6 +135,23 @@ fn the_rule_may_change_until_the_first_allocation_also_after_a_crash() {
     assert_eq!((answer.optimizer.rule, answer.optimizer.lr_multiplier), (LearningRateRule::Linear, 1.0));
 }
 
+/// A job that resumes from an old checkpoint after a departure returns to an iteration far back, under every rule.
+#[test]
+fn a_job_returns_to_an_iteration_far_back() {
+    let service = Service::start();
+    for rule in [LearningRateRule::None, LearningRateRule::DynamicSgd, LearningRateRule::Adascale] {
+        let job = format!("{rule:?}").to_lowercase();
+        service.client.put_job(&job, &JobSpec { rule, ..JobSpec::new(64) });
+        join_all(&service.client, &job, 3);
+        for iteration in 0..300 {
+            service.client.allocate(&ask(&job, 3, iteration)).json::<AllocateAnswer>();
+        }
+        assert_eq!(service.client.delete(&format!("/v1/jobs/{job}/workers/node%2F2")).status, 200);
+        let again: AllocateAnswer = service.client.allocate(&ask(&job, 4, 20)).json();
+        assert_eq!((again.iteration, again.allocations.len()), (20, 2), "{rule:?}");
+    }
+}
+
 #[test]
 fn settings_are_checked() {
     let service = Service::start();

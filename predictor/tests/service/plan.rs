@@ -96,10 +96,10 @@ fn what_breaks_a_rule_is_refused_by_value_and_rule() {
     refused(toy(&json!({"gpus": 1u64 << 40})), "invalid", "gpus: 1099511627776 must be 1 to 65536");
     refused(toy(&json!({"global_batch": 0})), "invalid", "global_batch: 0 must be 1 to");
     refused(toy(&json!({"speeds": [1, 1]})), "invalid", "speeds: 2 for 4 gpus");
-    refused(toy(&json!({"speeds": [1, 1, 0, 1]})), "invalid", "GPU 2 has the relative speed 0");
-    refused(toy(&json!({"amplification": 0.5})), "invalid", "an amplification limit of 0.5");
-    refused(toy(&json!({"exempt_below_us": -1})), "invalid", "exempt_below_us is -1");
-    refused(toy(&json!({"counts": [5]})), "invalid", "5 is no GPU count");
+    refused(toy(&json!({"speeds": [1, 1, 0, 1]})), "invalid", "GPU 2: relative speed 0 must be positive");
+    refused(toy(&json!({"amplification": 0.5})), "invalid", "amplification limit 0.5 must be finite");
+    refused(toy(&json!({"exempt_below_us": -1})), "invalid", "exempt_below_us -1 must be finite");
+    refused(toy(&json!({"counts": [5]})), "invalid", "allowed GPU count 5 must be 1 to 4");
     refused(
         toy(&json!({"network": {"latency_us": 5}})),
         "invalid",
@@ -107,7 +107,11 @@ fn what_breaks_a_rule_is_refused_by_value_and_rule() {
     );
     refused(toy(&json!({"amplificatoin": 2})), "invalid", "amplificatoin");
     refused(toy(&json!({"profile": {"layers": []}})), "invalid", "0 layers");
-    refused(toy(&json!({"profile": {"layers": [{"name": "a"}]}})), "invalid", "layer a: it has neither");
+    refused(
+        toy(&json!({"profile": {"layers": [{"name": "a"}]}})),
+        "invalid",
+        "layer a: compute_us and cost_us are both missing",
+    );
     refused(toy(&json!({"job_id": "empty", "gpus": null})), "invalid", "job empty has no live workers");
     refused(toy(&json!({"job_id": "empty", "speeds": [1]})), "invalid", "speeds: must be omitted");
     refused(
@@ -118,7 +122,7 @@ fn what_breaks_a_rule_is_refused_by_value_and_rule() {
     refused(
         toy(&json!({"counts": [2], "amplification": 1})),
         "infeasible",
-        "layer B breaks the amplification limit of 1",
+        "layer B exceeds the amplification limit of 1",
     );
     refused(
         toy(&json!({"counts": [3], "gpus": 4})),

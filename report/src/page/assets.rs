@@ -1,4 +1,4 @@
-//! The style and the scripts that a page carries, and the policy that allows these and nothing else.
+//! Style and scripts of a page, and the content security policy that allows only these.
 
 use std::sync::LazyLock;
 
@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest, Sha256};
 
-/// uPlot with its licence: a script of its own, which the chart modules find as the global `uPlot`.
+/// uPlot with its licence, as a separate script. The chart modules find it as the global `uPlot`.
 pub(super) const UPLOT: &str = concat!(
     "/*\n",
     include_str!("../../../charts/uplot/LICENSE"),
@@ -14,14 +14,14 @@ pub(super) const UPLOT: &str = concat!(
     include_str!("../../../charts/uplot/uPlot.iife.min.js")
 );
 
-/// Shared with the service's page, except for the layout.
+/// Style shared with the service's page, except for the layout.
 pub(super) const STYLE: &str = concat!(
     include_str!("../../../charts/uplot/uPlot.min.css"),
     include_str!("../../../charts/style.css"),
     include_str!("report.css")
 );
 
-/// The modules, each after those that it imports from.
+/// The modules, each after the modules that it imports.
 const MODULES: [&str; 10] = [
     include_str!("../../../charts/colours.js"),
     include_str!("../../../charts/dom.js"),
@@ -35,15 +35,16 @@ const MODULES: [&str; 10] = [
     include_str!("report.js"),
 ];
 
-/// All modules as one. A page that is opened from a file cannot import others: their lines of imports go, and their names,
-/// which are distinct, are found in the one script.
+/// All modules as one script. A page opened from a file cannot import modules, so the import lines are
+/// removed. All names are distinct and resolve within the one script.
 pub(super) static SCRIPT: LazyLock<String> = LazyLock::new(|| {
     let lines = MODULES.iter().flat_map(|module| module.lines()).filter(|line| !line.starts_with("import "));
     let own = lines.map(|line| line.strip_prefix("export ").unwrap_or(line));
     own.flat_map(|line| [line, "\n"]).collect()
 });
 
-/// Allows exactly the scripts and the style above: text that found a way into the page as markup would still do nothing.
+/// Content security policy that allows exactly the scripts and the style above. Injected markup would have no
+/// effect.
 pub(super) static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |text: &str| format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)));
     format!(
@@ -60,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// The name that a line at the top of a module declares.
+    /// Returns the name that a top-level line of a module declares.
     fn declared(line: &str) -> Option<&str> {
         let line = line.strip_prefix("export ").unwrap_or(line);
         let kinds = ["const ", "let ", "function ", "class "];
@@ -74,9 +75,9 @@ mod tests {
         for module in MODULES {
             for line in module.lines().filter(|line| line.starts_with("import ")) {
                 let names = line.split_once("{ ").and_then(|(_, rest)| rest.split_once(" }"));
-                let (names, _) = names.unwrap_or_else(|| panic!("names in braces, on one line: {line}"));
+                let (names, _) = names.unwrap_or_else(|| panic!("expected names in braces: {line}"));
                 for name in names.split(", ") {
-                    assert!(known.contains(name), "{line}: {name} is declared by no earlier module");
+                    assert!(known.contains(name), "{line}: no earlier module declares {name}");
                 }
             }
             for name in module.lines().filter_map(declared) {
@@ -86,7 +87,7 @@ mod tests {
         assert!(!SCRIPT.contains("\nimport ") && !SCRIPT.contains("\nexport "));
     }
 
-    /// Either would end the element early.
+    /// Either sequence would end the element early.
     #[test]
     fn nothing_ends_its_element() {
         for text in [UPLOT, STYLE, &SCRIPT] {

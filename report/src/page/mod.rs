@@ -1,4 +1,5 @@
-//! The page: heading, text, notices, figures, tables, and the data of charts with the script that draws them.
+//! The HTML page: heading, text, notices, key numbers, tables, and the data of charts with the script that draws
+//! them.
 
 mod assets;
 
@@ -10,7 +11,7 @@ use crate::data::Data;
 use crate::number::{decimals, fixed, unit_of};
 use crate::{Cell, Figure, Report, Section, Table};
 
-/// An `f64` holds no more.
+/// Maximum number of decimals: the precision of an `f64`.
 const MAX_DECIMALS: usize = 17;
 const DASH: &str = "–";
 
@@ -25,7 +26,7 @@ pub(crate) fn html(report: &Report) -> String {
                 title { (report.title) }
                 style { (PreEscaped(STYLE)) }
                 script { (PreEscaped(UPLOT)) }
-                // Runs when the page has been read.
+                // Module scripts run after the page has been parsed.
                 script type="module" { (PreEscaped(SCRIPT.as_str())) }
             }
             body {
@@ -34,7 +35,8 @@ pub(crate) fn html(report: &Report) -> String {
                         h1 { (report.title) }
                         @if !report.subtitle.is_empty() { p.lead { (report.subtitle) } }
                     }
-                    noscript { p.notice { "This page draws its charts with JavaScript, which is switched off." } }
+                    noscript { p.notice { "This page draws its charts with JavaScript, which is disabled \
+                        in this browser." } }
                     @for section in &report.sections { (part(section)) }
                 }
             }
@@ -64,7 +66,7 @@ fn figure(chart: &Chart) -> Markup {
             h3 { (chart.title) }
             @if !chart.description.is_empty() { p.how { (chart.description) } }
             @match Data::of(chart) {
-                // A data block, which no browser runs.
+                // A data block, which browsers do not execute.
                 Some(data) => script type="application/json" { (PreEscaped(json(&data))) },
                 None => p.nodata { "no data" },
             }
@@ -72,9 +74,9 @@ fn figure(chart: &Chart) -> Markup {
     }
 }
 
-/// JSON that can stand in HTML and in XML: whatever could be markup is escaped.
+/// Writes JSON that is valid inside HTML and XML: characters that could be markup are escaped.
 fn json(data: &Data<'_>) -> String {
-    // The data are numbers and strings, which can always be written.
+    // The data are numbers and strings, so serialization does not fail.
     let text = serde_json::to_string(data).unwrap_or_default();
     text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
@@ -118,12 +120,12 @@ fn table(table: &Table) -> Markup {
     }
 }
 
-/// What the cells of a column have in common.
+/// Common properties of the cells in a column.
 struct Column<'a> {
     name: &'a str,
-    /// The name stands over its numbers.
+    /// Whether the column holds numbers, so its name is aligned with them.
     numbers: bool,
-    /// The factor and the unit of times, and their digits after the point.
+    /// Factor, unit and digits after the decimal point of times.
     time: Option<(f64, &'static str)>,
     decimals: usize,
 }
@@ -162,7 +164,7 @@ fn cell(cell: Option<&Cell>, column: &Column<'_>) -> Markup {
     }
 }
 
-/// Escaping cannot help characters that HTML and XML forbid in any spelling.
+/// Replaces characters that HTML and XML forbid even if escaped.
 fn printable(page: String) -> String {
     let forbidden = |c: char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\x7f'..='\u{9f}' | '\u{fffe}' | '\u{ffff}');
     if page.contains(forbidden) { page.replace(forbidden, "\u{fffd}") } else { page }

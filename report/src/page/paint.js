@@ -1,4 +1,4 @@
-/** What uPlot has no paths for: bars side by side, spans in lanes, rules, points, and the words beside them. */
+/** Drawing of marks that uPlot does not support: bars side by side, spans in lanes, rules, points, and their labels. */
 
 import { colour } from './colours.js';
 import { number } from './format.js';
@@ -9,15 +9,15 @@ import { FONT } from './line.js';
 /** @typedef {import('./readings.js').PointsMark} PointsMark */
 
 const COLOURS = 8;
-/** The share of a category or a lane that its bars or spans fill. */
+/** Share of a category or a lane that its bars or spans fill. */
 const FILLED = 0.72;
-/** The values of more bars are not written. */
+/** Maximum number of bars with written values. */
 const BAR_LABELS_MAX = 16;
 
 /** @param {number} name */
 export const colourOf = (name) => `--c${name % COLOURS}`;
 
-/** Bars and spans, below the lines. @param {Chart} chart @param {uPlot} plot */
+/** Draws bars and spans, below the lines. @param {Chart} chart @param {uPlot} plot */
 export function paintUnder(chart, plot) {
   const { ctx } = plot;
   const left = (/** @type {number} */ x) => plot.valToPos(x, 'x', true);
@@ -48,15 +48,15 @@ export function paintUnder(chart, plot) {
   ctx.restore();
 }
 
-/** Where a bar begins and ends. @param {number} category @param {number} group @param {number} groups */
+/** Left and right edge of a bar. @param {number} category @param {number} group @param {number} groups */
 function barSides(category, group, groups) {
   const width = FILLED / groups;
   const from = category - FILLED / 2 + group * width;
-  // A sliver of background keeps neighbours apart.
+  // A narrow gap separates neighbouring bars.
   return [from + width * 0.03, from + width * 0.97];
 }
 
-/** Points, rules, the values of bars and the words inside spans, above the lines. @param {Chart} chart @param {uPlot} plot */
+/** Draws points, rules, the values of bars and the texts inside spans, above the lines. @param {Chart} chart @param {uPlot} plot */
 export function paintOver(chart, plot) {
   const { ctx, bbox } = plot;
   const scaled = devicePixelRatio;
@@ -100,7 +100,7 @@ export function paintOver(chart, plot) {
     ctx.stroke();
     const west = mark.axis === 'y' || x > bbox.left + bbox.width * 0.6;
     ctx.textAlign = west ? 'right' : 'left';
-    // Names of rules that stand close to each other are written below each other.
+    // Names of vertical rules are on separate lines, so that names of adjacent rules do not overlap.
     const place = mark.axis === 'y' ? /** @type {const} */ ([bbox.left + bbox.width - 4 * scaled, y - 9 * scaled]) : /** @type {const} */ ([x + (west ? -6 : 6) * scaled, y + (8 + 16 * line++) * scaled]);
     ctx.setLineDash([]);
     ctx.lineWidth = 4 * scaled;
@@ -113,7 +113,7 @@ export function paintOver(chart, plot) {
   ctx.restore();
 }
 
-/** Points, and the readings of a line that stand alone. @param {LineMark | PointsMark} mark @param {number[]} xs @param {uPlot} plot @param {CanvasRenderingContext2D} ctx @param {number} scaled */
+/** Draws points, and isolated points of a line. @param {LineMark | PointsMark} mark @param {number[]} xs @param {uPlot} plot @param {CanvasRenderingContext2D} ctx @param {number} scaled */
 function dots(mark, xs, plot, ctx, scaled) {
   ctx.fillStyle = colour(colourOf(mark.name));
   const many = mark.kind === 'points' && mark.y.length > 50;

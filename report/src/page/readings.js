@@ -1,24 +1,24 @@
-/** The data of a chart as the report holds them, and what a reader is told of them in words. */
+/** The data of a chart as stored in the report, and their description as text. */
 
 import { ROWS_MAX } from './figure.js';
 import { number } from './format.js';
 
 /**
- * As `data.rs` writes it. Places of names, categories and lanes are counted from 0.
+ * The format that `data.rs` writes. Indices of names, categories and lanes start at 0.
  * @typedef {{ label: string, unit: string, zero: boolean }} Axis
- * @typedef {{ kind: 'line', name: number, dashed: boolean, x: number, y: (number | null)[] }} LineMark `x`: the place of its values of x.
+ * @typedef {{ kind: 'line', name: number, dashed: boolean, x: number, y: (number | null)[] }} LineMark `x`: index of its values of x.
  * @typedef {{ kind: 'points', name: number, x: number, y: number[] }} PointsMark
  * @typedef {{ kind: 'band', name: number, x: number, lower: (number | null)[], upper: (number | null)[] }} BandMark
- * @typedef {{ kind: 'area', name: number, x: number, y: (number | null)[], own: (number | null)[] }} AreaMark `y`: the upper edge; `own`: the part's own height.
+ * @typedef {{ kind: 'area', name: number, x: number, y: (number | null)[], own: (number | null)[] }} AreaMark `y`: the upper edge; `own`: thickness of the part.
  * @typedef {{ kind: 'bars', name: number, bars: [number, number][] }} BarsMark The category and the value of each.
- * @typedef {[number, number, number, string, string]} Span Lane, start, end, label, and the word inside.
+ * @typedef {[number, number, number, string, string]} Span Lane, start, end, label, and inner text.
  * @typedef {{ kind: 'spans', name: number, idle: boolean, spans: Span[] }} SpansMark
  * @typedef {{ kind: 'rule', label: string, axis: 'x' | 'y', at: number }} RuleMark
  * @typedef {LineMark | PointsMark | BandMark | AreaMark | BarsMark | SpansMark | RuleMark} Mark
  * @typedef {{ x: Axis, y: Axis, names: string[], categories: string[], lanes: string[], xs: number[][], marks: Mark[] }} Chart
  */
 
-/** A reading is shown if it is no further from the pointer than this share of the chart's width. */
+/** A value is shown if its distance from the pointer is at most this share of the chart's width. */
 export const NEAR = 1 / 300;
 
 /** @param {Axis} axis */
@@ -27,7 +27,7 @@ export const caption = ({ label, unit }) => (unit ? `${label} (${unit})` : label
 export const reading = ({ label, unit }, value) => `${label} ${number(value, 4)} ${unit}`.trim();
 
 
-/** Writes an axis of seconds in the unit that suits its largest value. @param {Chart} chart @param {'x' | 'y'} which */
+/** Converts an axis of seconds to the unit that suits its largest value. @param {Chart} chart @param {'x' | 'y'} which */
 export function suitUnit(chart, which) {
   const axis = chart[which];
   const largest = Math.max(...ends(values(chart, which)).map(Math.abs));
@@ -45,7 +45,7 @@ export function suitUnit(chart, which) {
   }
 }
 
-/** Everything that an axis has to show. @param {Chart} chart @param {'x' | 'y'} which @returns {number[]} */
+/** Returns all values on an axis. @param {Chart} chart @param {'x' | 'y'} which @returns {number[]} */
 export function values(chart, which) {
   const shown = chart.marks.flatMap((mark) => {
     if (mark.kind === 'rule') return mark.axis === which ? [mark.at] : [];
@@ -57,10 +57,10 @@ export function values(chart, which) {
   return chart[which].zero ? [0, ...shown] : shown;
 }
 
-/** The smallest and the largest of these. @param {number[]} shown @returns {[number, number]} */
+/** Minimum and maximum. @param {number[]} shown @returns {[number, number]} */
 export const ends = (shown) => shown.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
 
-/** The place of the value that is nearest to x, in order. @param {number[]} xs @param {number} x */
+/** Returns the index of the value nearest to x, by binary search. @param {number[]} xs @param {number} x */
 function nearest(xs, x) {
   let [low, high] = [0, xs.length - 1];
   while (high - low > 1) {
@@ -71,7 +71,7 @@ function nearest(xs, x) {
   return x - xs[low] <= xs[high] - x ? low : high;
 }
 
-/** What is read of a name at x. @param {Chart} chart @param {number} name @param {number} x @param {number} near */
+/** Returns the values of a name at x as text. @param {Chart} chart @param {number} name @param {number} x @param {number} near */
 export function readingsAt(chart, name, x, near) {
   const found = [];
   for (const mark of chart.marks) {
@@ -89,7 +89,7 @@ export function readingsAt(chart, name, x, near) {
   return found.join(', ');
 }
 
-/** The span under the pointer, in words. @param {Chart} chart @param {uPlot | undefined} plot */
+/** Describes the span under the pointer. @param {Chart} chart @param {uPlot | undefined} plot */
 export function spanAt(chart, plot) {
   const { left, top } = plot?.cursor ?? {};
   if (!plot || left == null || top == null || left < 0) return '';
@@ -101,7 +101,7 @@ export function spanAt(chart, plot) {
   return '';
 }
 
-/** The chart as a table. @param {Chart} chart @returns {import('./figure.js').Table} */
+/** Returns the chart as a table. @param {Chart} chart @returns {import('./figure.js').Table} */
 export function asTable(chart) {
   const { x, y, names, categories, lanes, marks, xs } = chart;
   const limits = marks.flatMap((mark) => (mark.kind === 'rule' ? [`${mark.label} (${reading(chart[mark.axis], mark.at)})`] : []));

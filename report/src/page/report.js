@@ -1,4 +1,4 @@
-/** Draws the charts of a report. Each figure of the page holds the data of its chart as JSON, below the title and the description. */
+/** Draws the charts of a report. Each figure of the page contains the data of its chart as JSON, below the title and the description. */
 
 import { applyTheme, colour } from './colours.js';
 import { h, say } from './dom.js';
@@ -14,11 +14,11 @@ import { fitted, ticks, widthOf, wrapped } from './text.js';
 const DASHES = [6, 5];
 const PLOT_PX = 250;
 const LANE_PX = 30;
-/** Below the plot: tick marks and their labels. */
+/** Height of tick marks and their labels below the plot. */
 const UNDER_PX = 40;
 const LINE_PX = 15;
 
-/** How the legend shows a name. @param {Chart} chart @param {number} name @returns {import('./figure.js').LegendEntry['line']} */
+/** Returns the line style of a name in the legend. @param {Chart} chart @param {number} name @returns {import('./figure.js').LegendEntry['line']} */
 function keyOf(chart, name) {
   const marks = chart.marks.filter((mark) => mark.kind !== 'rule' && mark.name === name);
   const line = marks.find((mark) => mark.kind === 'line');
@@ -27,7 +27,7 @@ function keyOf(chart, name) {
   return marks.some((mark) => mark.kind === 'band' || (mark.kind === 'spans' && mark.idle)) ? 'faint' : 'area';
 }
 
-/** The lines, bands and columns of a chart over common values of x. @param {Chart} chart */
+/** Returns the lines, bands and columns of a chart over common values of x. @param {Chart} chart */
 function lined(chart) {
   /** @type {import('./line.js').Line[]} */ const lines = [];
   /** @type {import('./line.js').Band[]} */ const bands = [];
@@ -53,21 +53,21 @@ function lined(chart) {
   return { at, columns, lines, bands };
 }
 
-/** Where the pointer stops without a line: at categories, at points (of which several may share an x), where spans begin and end. @param {Chart} chart */
+/** Pointer positions without a line: categories, points (several may share an x), starts and ends of spans. @param {Chart} chart */
 function stopsOf({ categories, marks, xs }) {
   if (categories.length) return categories.map((_, place) => place);
   const all = marks.flatMap((mark) => (mark.kind === 'spans' ? mark.spans.flatMap(([, from, to]) => [from, to]) : mark.kind === 'points' ? xs[mark.x] : []));
   return [...new Set(all)].sort((a, b) => a - b);
 }
 
-/** The settings of both axes. @param {Chart} chart @returns {[uPlot.Axis, uPlot.Axis]} */
+/** Returns the settings of both axes. @param {Chart} chart @returns {[uPlot.Axis, uPlot.Axis]} */
 function axes(chart) {
   const { categories, lanes } = chart;
   /** @type {uPlot.Axis} */
   const linear = { values: (_, splits, __, ___, apart) => ticks(splits, apart) };
   /** @param {uPlot} plot */
   const room = (plot) => (plot.bbox.width / devicePixelRatio || plot.width - 80) / categories.length - 6;
-  /** @param {uPlot} plot Some names are left out where all would be too narrow. */
+  /** @param {uPlot} plot Leaves out some names if all of them do not fit. */
   const names = (plot) => {
     const stride = Math.max(1, Math.ceil(26 / (room(plot) + 6)));
     return categories.map((name, place) => (place % stride ? [] : wrapped(name, room(plot) * stride)));
@@ -92,13 +92,13 @@ function axes(chart) {
   return [x, y];
 }
 
-/** A range that is wide enough to be drawn. @param {[number, number]} ends @returns {[number, number]} */
+/** Widens a range that is too narrow to draw. @param {[number, number]} ends @returns {[number, number]} */
 function apart([low, high]) {
   const least = Math.max(Math.abs(low), Math.abs(high)) * 1e-9;
   return high - low > least ? [low, high] : [low - (Math.abs(low) * 0.1 || 1), high + (Math.abs(high) * 0.1 || 1)];
 }
 
-/** Puts the chart in the place of its data. @param {HTMLElement} host */
+/** Replaces the data by the drawn chart. @param {HTMLElement} host */
 function show(host) {
   const text = (/** @type {string} */ css) => host.querySelector(css)?.textContent ?? '';
   /** @type {Chart} */
@@ -144,7 +144,7 @@ const dark = matchMedia('(prefers-color-scheme: dark)');
 const followSystem = () => applyTheme(dark.matches);
 followSystem();
 dark.addEventListener('change', followSystem);
-// Paper is light. Registered before any chart, so that charts are drawn for print in its colours.
+// Print uses the light theme. The handler is registered before any chart, so charts are drawn in these colours.
 addEventListener('beforeprint', () => applyTheme(false));
 addEventListener('afterprint', followSystem);
 for (const host of document.querySelectorAll('figure.chart')) if (host.querySelector('script')) show(/** @type {HTMLElement} */ (host));

@@ -1,4 +1,4 @@
-/** Text on a canvas: how wide it is, and how it fits. */
+/** Text on a canvas: measuring and fitting. */
 
 import { FONT } from './line.js';
 
@@ -8,14 +8,14 @@ export const widthOf = (text) => {
   pen.font = FONT;
   return pen.measureText(text).width;
 };
-/** Text that fits, with an ellipsis if it is cut. @param {string} text @param {number} room in pixels */
+/** Shortens text to fit, with an ellipsis. @param {string} text @param {number} room in pixels */
 export function fitted(text, room) {
   let end = text.length;
   while (end > 1 && widthOf(end < text.length ? `${text.slice(0, end)}…` : text) > room) end--;
   return end < text.length ? `${text.slice(0, end)}…` : text;
 }
 
-/** Lines that fit, broken after spaces and underscores. @param {string} text @param {number} room in pixels */
+/** Breaks text into lines that fit, after spaces and underscores. @param {string} text @param {number} room in pixels */
 export function wrapped(text, room) {
   /** @type {string[]} */
   const lines = [];
@@ -27,7 +27,7 @@ export function wrapped(text, room) {
   return lines.slice(0, 3);
 }
 
-/** The labels of an axis, all in one form. @param {number[]} splits @param {number} apart */
+/** Labels of an axis in a common format. @param {number[]} splits @param {number} apart */
 export function ticks(splits, apart) {
   const size = Math.max(...splits.map(Math.abs));
   if (size >= 1e12 || apart < 1e-6) return splits.map((at) => (at ? String(Number(at.toPrecision(6))) : '0'));

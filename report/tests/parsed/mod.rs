@@ -1,16 +1,16 @@
-//! Reading back what was written, with an XML parser.
+//! An XML parser for pages.
 
 use quick_xml::events::Event;
 use quick_xml::{Reader, XmlVersion};
 
-/// What a parser sees.
+/// Content of a parsed page.
 #[derive(Debug, Default, PartialEq)]
 pub struct Parsed {
     pub elements: Vec<String>,
     pub texts: Vec<String>,
 }
 
-/// Reads well-formed XML; all else fails the test.
+/// Parses well-formed XML. Anything else fails the test.
 pub fn parse(xml: &str) -> Parsed {
     let mut reader = Reader::from_str(xml);
     let (mut parsed, mut text, mut depth) = (Parsed::default(), String::new(), 0_usize);
@@ -38,9 +38,9 @@ pub fn parse(xml: &str) -> Parsed {
                 parsed.texts.push(std::mem::take(&mut text));
             }
             Event::Eof => break,
-            other => panic!("a page has only elements and text, not {other:?}"),
+            other => panic!("a page may contain only elements and text, not {other:?}"),
         }
     }
-    assert_eq!(depth, 0, "every element is closed");
+    assert_eq!(depth, 0, "every element must be closed");
     parsed
 }

@@ -68,7 +68,7 @@ fn every_question_answers() {
 fn says_what_the_service_says(url: &str, world: &World, questions: &[Question]) {
     let find =
         |place: &str| questions.iter().find(|question| question.place.contains(place)).expect("the question");
-    let rows = answered(url, &world.view(true), find("\"One decision in full\"")).expect("rows");
+    let rows = answered(url, &world.view(true), find("\"Decision details\"")).expect("rows");
     let rows: Vec<serde_json::Value> =
         rows.iter().map(|row| serde_json::from_str(row).expect("JSON")).collect();
     let answer: evenstep_protocol::AllocateAnswer =

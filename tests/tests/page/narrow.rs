@@ -29,7 +29,7 @@ fn every_page_fits_a_phone_and_follows_the_scheme() {
         ("#/jobs/resnet-50", "Workers", "job-phone"),
         ("#/nodes", "node-a", "nodes-phone"),
         ("#/nodes/node-a", "Processors", "node-phone"),
-        ("#/store", "What is kept", "store-phone"),
+        ("#/store", "Contents", "store-phone"),
         ("#/reports", "Open a report file", "reports-phone"),
     ] {
         browser.resize(PHONE);

@@ -96,7 +96,7 @@ fn a_job_that_goes_while_it_is_looked_at_is_said_to_be_gone() {
     let Some(scene) = Scene::with_job(name, 2, 3) else { return };
     scene.open_job();
     assert_eq!(scene.client().delete(&format!("/v1/jobs/{JOB}")).status, 204);
-    scene.browser.says("main", "This job is not here");
+    scene.browser.says("main", "Unknown job");
     scene.browser.click("main a");
     scene.browser.says("main", "No job yet");
 }

@@ -19,10 +19,10 @@ fn a_worker_is_paused_pinned_and_let_go_with_the_token_only() {
     browser.click(&button);
     browser.click("dialog input[value=pause]");
     browser.click("dialog [type=submit]");
-    browser.says("dialog .error", "asks for its operator token");
+    browser.says("dialog .error", "Enter the operator token");
     browser.fill("dialog [name=token]", "wrong");
     browser.click("dialog [type=submit]");
-    browser.until("the rejection is shown", "document.querySelector('dialog .error').innerText.length > 20 && !document.querySelector('dialog .error').innerText.includes('asks for')");
+    browser.until("the rejection is shown", "document.querySelector('dialog .error').innerText.length > 20 && !document.querySelector('dialog .error').innerText.includes('Enter')");
     browser.picture("operator-wrong");
     assert_eq!(view(&scene, 1).operator_override, None, "nothing was changed");
 
@@ -41,7 +41,7 @@ fn a_worker_is_paused_pinned_and_let_go_with_the_token_only() {
     );
     browser.click("dialog input[value=pin]");
     browser.click("dialog [type=submit]");
-    browser.says("dialog .error", "Say how many");
+    browser.says("dialog .error", "Enter the number of samples");
     browser.fill("dialog [name=pinned]", "17");
     browser.click("dialog [type=submit]");
     browser.says(".tall tbody", "pinned to 17 samples");

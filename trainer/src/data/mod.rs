@@ -14,7 +14,7 @@ pub use tensors::TensorDataset;
 ///
 /// Samples are numbered from 0. Every worker must see the same samples under the same numbers.
 pub trait Dataset {
-    /// Returns the number of samples.
+    /// Returns the number of samples. A training requires at least one.
     fn len(&self) -> u64;
 
     /// Returns whether the data set is empty.
@@ -22,7 +22,7 @@ pub trait Dataset {
         self.len() == 0
     }
 
-    /// Returns the samples with these numbers, in this order, as one batch on `device`.
+    /// Returns the samples with these numbers, in this order, as one batch on `device`. There is at least one number.
     fn batch(&self, indices: &[i64], device: Device) -> Batch;
 
     /// Returns a description for logs and checkpoints. A run resumes only on data of the same name.

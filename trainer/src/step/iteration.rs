@@ -44,10 +44,12 @@ impl Worker<'_> {
         while let Some(share) = part {
             let Share { offset, local_batch } = share;
             let (loading, indices) = (Instant::now(), replica.cursor.slice(offset, local_batch));
-            let batch = self.training.data.batch(indices, self.device);
-            loader_wait_s += loading.elapsed().as_secs_f64();
-            let ask = |before: &Computed, last: u64| turn.ask_ahead(before, last);
-            self.compute.add(&*replica.model, &batch, &mut computed, ask)?;
+            if !indices.is_empty() {
+                let batch = self.training.data.batch(indices, self.device);
+                loader_wait_s += loading.elapsed().as_secs_f64();
+                let ask = |before: &Computed, last: u64| turn.ask_ahead(before, last);
+                self.compute.add(&*replica.model, &batch, &mut computed, ask)?;
+            }
             self.observer.share_computed(share, indices);
             part = turn.next(&computed)?;
             if pool.is_some() {

@@ -61,7 +61,11 @@ impl Replica {
     pub fn gradient_difference(&self, whole: &Batch) -> f64 {
         let loss = self.model.loss_sum(whole) / whole.len() as f64;
         let alone = Tensor::run_backward(&[loss], &self.parameters, false, false);
-        let alone = Tensor::cat(&alone.iter().map(|gradient| gradient.view(-1)).collect::<Vec<_>>(), 0);
+        // The gradient of a parameter that the loss does not depend on is undefined.
+        let flat = alone.iter().zip(&self.parameters).map(|(gradient, parameter)| {
+            if gradient.defined() { gradient.view(-1) } else { parameter.zeros_like().view(-1) }
+        });
+        let alone = Tensor::cat(&flat.collect::<Vec<_>>(), 0);
         let largest = |tensor: &Tensor| tensor.abs().max().double_value(&[]);
         largest(&(self.bucket.gradient(alone.device()) - &alone)) / largest(&alone)
     }

@@ -1,6 +1,6 @@
 //! The training that each worker runs, and the builder of a run.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use tch::Device;
 
 use super::observer::Hooks;
@@ -135,14 +135,15 @@ impl Builder {
     /// Returns the training of a worker, with the data opened.
     ///
     /// # Errors
-    /// The data cannot be opened.
+    /// The data cannot be opened, or has no samples.
     pub(crate) fn training(self) -> Result<Training> {
-        Ok(Training {
-            data: (self.data)()?,
-            held_out: self.held_out.map(|open| open()).transpose()?,
-            options: self.options,
-            model: self.model,
-            model_name: self.model_name,
-        })
+        let data = (self.data)()?;
+        let held_out = self.held_out.map(|open| open()).transpose()?;
+        for (which, data) in [("training data", Some(&data)), ("held-out data", held_out.as_ref())] {
+            if let Some(data) = data.filter(|data| data.is_empty()) {
+                bail!("{which} {}: the data set has no samples; it must have at least 1", data.name());
+            }
+        }
+        Ok(Training { data, held_out, options: self.options, model: self.model, model_name: self.model_name })
     }
 }

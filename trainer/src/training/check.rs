@@ -20,7 +20,7 @@ impl Options {
         policies.dedup();
         let wrong = if policies.len() != self.policy.len() {
             format!("--policy {:?}: each policy may appear only once; remove the repetition", self.policy)
-        } else if let Some(wrong) = self.wrong_batch(world_size as u64) {
+        } else if let Some(wrong) = self.out_of_range().or_else(|| self.wrong_batch(world_size as u64)) {
             wrong
         } else if let Some(wrong) = self.rule.wrong() {
             wrong
@@ -58,6 +58,29 @@ impl Options {
             return Ok(());
         };
         Err(InvalidArgs(wrong))
+    }
+
+    /// Returns the first value out of its range. The command line cannot produce most of them; the builder can.
+    fn out_of_range(&self) -> Option<String> {
+        let zero = [
+            ("block", Some(self.block)),
+            ("micro-batch", Some(self.micro_batch)),
+            ("quantum", Some(self.quantum)),
+            ("global-batch", self.global_batch),
+            ("per-worker-batch", self.per_worker_batch),
+            ("max-local-batch", self.max_local_batch),
+            ("checkpoint-every", self.checkpoint_every),
+        ]
+        .into_iter()
+        .find(|(_, value)| *value == Some(0));
+        if let Some((name, _)) = zero {
+            Some(format!("--{name} 0: must be at least 1"))
+        } else if let Some(batch) = self.global_batch.filter(|batch| *batch > GLOBAL_BATCH_MAX) {
+            Some(format!("--global-batch {batch}: must be at most {GLOBAL_BATCH_MAX}"))
+        } else {
+            (self.resume && self.checkpoint_dir.is_none())
+                .then(|| "--resume: requires --checkpoint-dir".to_owned())
+        }
     }
 
     /// Returns the broken rule for batches, with the values.
@@ -128,5 +151,31 @@ impl StepOptions {
         let momentum = self.momentum;
         (!(0.0..1.0).contains(&momentum))
             .then(|| format!("--momentum {momentum} must be at least 0 and below 1"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_only_the_builder_can_set_are_checked() {
+        let changes: [(&str, fn(&mut Options)); 8] = [
+            ("--block 0", |options| options.block = 0),
+            ("--micro-batch 0", |options| options.micro_batch = 0),
+            ("--quantum 0", |options| options.quantum = 0),
+            ("--global-batch 0", |options| options.global_batch = Some(0)),
+            ("--global-batch 16777217", |options| options.global_batch = Some((1 << 24) + 1)),
+            ("--per-worker-batch 0", |options| options.per_worker_batch = Some(0)),
+            ("--checkpoint-every 0", |options| options.checkpoint_every = Some(0)),
+            ("--resume", |options| options.resume = true),
+        ];
+        for (named, change) in changes {
+            let mut options = Options::parse([""; 0]).unwrap();
+            assert_eq!(options.check(2), Ok(()));
+            change(&mut options);
+            let error = options.check(2).unwrap_err().to_string();
+            assert!(error.starts_with(named), "{error}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What a plan is asked for.
+//! Command-line flags of `plan`.
 
 use std::path::PathBuf;
 
@@ -13,88 +13,88 @@ use crate::request::BurstRequest;
 /// Flags of `plan`.
 #[derive(Debug, ClapArgs)]
 #[command(
-    about = "How many GPUs should each layer get? Burst-parallel plans from measured layers",
+    about = "Plan the number of GPUs for each layer from a measured profile (burst parallelism)",
     long_about = LONG_ABOUT,
     after_long_help = EXAMPLES,
 )]
 pub struct Args {
-    /// What layers cost, in JSON; - is standard input
+    /// Layer profile in JSON; - reads standard input
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub profile: PathBuf,
-    /// Samples of an iteration over all GPUs
+    /// Global batch: samples per iteration over all GPUs
     #[arg(long, value_name = "SAMPLES", value_parser = between(1, 1 << 31), help_heading = "Model")]
     pub global_batch: u64,
 
-    /// How many GPUs there are
+    /// Number of GPUs
     #[arg(long, value_name = "N", value_parser = between(1, 1 << 16), required_unless_present = "speeds", help_heading = "GPUs")]
     pub gpus: Option<u64>,
-    /// A speed for each GPU, relative to the one that was profiled [default: all 1]
+    /// Speed of each GPU, relative to the profiled GPU [default: all 1]
     #[arg(long, value_name = "SPEED,..", value_delimiter = ',', value_parser = positive, help_heading = "GPUs")]
     pub speeds: Option<Vec<f64>>,
-    /// GPU counts that a layer may have [default: the powers of two]
+    /// Allowed GPU counts per layer [default: the powers of two]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "GPUs")]
     pub counts: Option<Vec<u64>>,
-    /// Bytes per second of one GPU in each direction [default: the profile's]
+    /// Bandwidth of one GPU in each direction, in bytes per second [default: from the profile]
     #[arg(long, value_name = "BYTES", value_parser = positive, help_heading = "GPUs")]
     pub bandwidth: Option<f64>,
-    /// Microseconds that a message takes [default: the profile's]
+    /// Latency of one message, in microseconds [default: from the profile]
     #[arg(long, value_name = "US", value_parser = not_negative, help_heading = "GPUs")]
     pub latency_us: Option<f64>,
-    /// How gradients are summed [default: the profile's, else ring]
+    /// All-reduce algorithm for gradients [default: from the profile, or ring]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "GPUs")]
     pub all_reduce: Option<AllReduce>,
 
-    /// How many times its GPU time on one GPU a layer may cost [default: any]
+    /// Amplification limit: maximum GPU time of a layer, as a multiple of its GPU time on one GPU [default: none]
     #[arg(long, value_name = "TIMES", value_parser = limit, help_heading = "Rules")]
     pub amplification: Option<f64>,
-    /// Layers that take less than this on one GPU are free of that limit [default: 300]
+    /// Exempt layers that take less than this on one GPU, in microseconds [default: 300]
     #[arg(long, value_name = "US", value_parser = not_negative, help_heading = "Rules")]
     pub exempt_below_us: Option<f64>,
-    /// The most that a GPU may hold of parameters and activations [default: anything]
+    /// Memory cap per GPU for parameters and activations, in bytes [default: none]
     #[arg(long, value_name = "BYTES", help_heading = "Rules")]
     pub memory_bytes: Option<u64>,
-    /// Bytes of a parameter with its gradient and the optimizer's state: 8 for SGD, 12 with momentum, 16 for Adam [default: 16]
+    /// Bytes per parameter with gradient and optimizer state: SGD 8, with momentum 12, Adam 16 [default: 16]
     #[arg(long, value_name = "BYTES", value_parser = not_negative, help_heading = "Rules")]
     pub bytes_per_parameter: Option<f64>,
 
-    /// Print JSON instead of the table, or write it to a file beside the table
+    /// Print JSON instead of the table; with FILE, print the table and write JSON to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Output")]
     pub json: Option<PathBuf>,
-    /// Write a page with the plan's timeline, tables and charts that stands alone
+    /// Write a self-contained HTML report with timeline, tables and charts
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub report: Option<PathBuf>,
 }
 
-/// How gradients are summed.
+/// All-reduce algorithms for the gradient sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AllReduce {
-    /// Around a ring, in parts
+    /// Ring all-reduce
     Ring,
-    /// Up and down two trees
+    /// Double-binary-tree all-reduce
     Tree,
 }
 
-/// An amplification limit.
+/// Parses an amplification limit, at least 1.
 fn limit(written: &str) -> Result<f64, String> {
     let limit: Option<f64> = written.parse().ok();
     limit.filter(|limit| limit.is_finite() && *limit >= 1.0).ok_or_else(|| "must be 1 or more".into())
 }
 
 impl Args {
-    /// Checks what clap cannot: flags that do not go together.
+    /// Checks combinations of flags, which clap cannot check.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that names the conflicting flags.
     pub fn check(&self) -> Result<(), String> {
         if let (Some(gpus), Some(speeds)) = (self.gpus, &self.speeds)
             && gpus != speeds.len() as u64
         {
-            return Err(format!("--speeds: {} for --gpus {gpus}: each GPU must have one", speeds.len()));
+            return Err(format!("--speeds: {} for --gpus {gpus}; give one speed per GPU", speeds.len()));
         }
         check_apart(&[&self.json, &self.report], std::slice::from_ref(&self.profile))
     }
 
-    /// The request that these flags are.
+    /// Returns the request with this profile and these flags.
     pub fn request(&self, profile: BurstProfile) -> BurstRequest {
         let all_reduce = |all_reduce| match all_reduce {
             AllReduce::Ring => BurstAllReduce::Ring,

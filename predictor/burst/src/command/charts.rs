@@ -6,17 +6,15 @@ use super::text::alternatives;
 use super::timeline::{Lane, lanes};
 use crate::response::{BurstPlan, BurstPlanLayer};
 
-/// Charts show seconds in the unit that suits them.
 const US_PER_S: f64 = 1e6;
 
-/// Layers over GPUs and time, with what is idle.
+/// The timeline: layers over GPUs and time, with idle times.
 pub fn timeline(plan: &BurstPlan) -> Chart {
     let lanes = lanes(plan);
     let idle = |lane: &Lane| {
         let gap = |(from, to): (f64, f64)| span(lane, from, to, "");
         lane.gaps(plan).into_iter().map(gap).collect::<Vec<_>>()
     };
-    // Where a layer's transfers, compute and gradient sum begin and end.
     let transfer = |layer: &BurstPlanLayer| (layer.start_us, layer.start_us + layer.transfer_us);
     let compute = |layer: &BurstPlanLayer| (transfer(layer).1, transfer(layer).1 + layer.compute_us);
     let sync = |layer: &BurstPlanLayer| (compute(layer).1, compute(layer).1 + layer.sync_us.unwrap_or(0.0));
@@ -34,8 +32,8 @@ pub fn timeline(plan: &BurstPlan) -> Chart {
     marks.retain(|mark| !matches!(mark, Mark::Spans { spans, .. } if spans.is_empty()));
     Chart {
         title: "Timeline".into(),
-        description: "An iteration: each layer's forward and backward drawn together, on the GPUs that run it; the fastest GPU, which takes part in \
-                      all layers, at the top."
+        description: "One iteration. Each bar is the forward and backward pass of a layer on a GPU that runs it. The fastest GPU, which runs \
+                      all layers, is at the top."
             .into(),
         x: Axis::new("time", "s").from_zero(),
         y: Axis::new("GPU", ""),
@@ -53,7 +51,7 @@ fn span(lane: &Lane, from_us: f64, to_us: f64, layer: &str) -> Span {
     }
 }
 
-/// What each limit buys, beside the alternatives.
+/// Iteration time over GPU time for each amplification limit, with the alternatives.
 pub fn front(plan: &BurstPlan) -> Chart {
     let point = |iteration_us: f64, gpu_us: f64| (gpu_us / US_PER_S, iteration_us / US_PER_S);
     let limits = plan.front.iter().map(|at| point(at.iteration_us, at.gpu_us)).collect();
@@ -65,8 +63,8 @@ pub fn front(plan: &BurstPlan) -> Chart {
         dashed: false,
     }));
     Chart {
-        title: "What limits buy".into(),
-        description: "Iteration time against GPU time. To the left and below is better: a tighter amplification limit saves GPU time and takes longer."
+        title: "Trade-off by limit".into(),
+        description: "Iteration time over GPU time. Lower left is better: a tighter amplification limit saves GPU time but takes longer."
             .into(),
         x: Axis::new("GPU time", "s"),
         y: Axis::new("iteration", "s").from_zero(),
@@ -74,17 +72,17 @@ pub fn front(plan: &BurstPlan) -> Chart {
     }
 }
 
-/// Iterations of the plan and its alternatives.
+/// Iteration times of the plan and its alternatives.
 pub fn iterations(plan: &BurstPlan) -> Chart {
     bars(plan, "Iteration time", "Lower is better.", |(_, iteration_us, _)| *iteration_us)
 }
 
-/// GPU time of the plan and its alternatives.
+/// GPU times of the plan and its alternatives.
 pub fn gpu_times(plan: &BurstPlan) -> Chart {
     bars(
         plan,
         "GPU time",
-        "Each layer's time, as often as it has GPUs: what is left is free for other work.",
+        "Sum over layers of time multiplied by GPUs. The remaining GPU time is free for other work.",
         |(_, _, gpu_us)| *gpu_us,
     )
 }
@@ -95,7 +93,7 @@ fn bars(plan: &BurstPlan, title: &str, description: &str, of: fn(&(String, f64, 
     Chart {
         title: title.into(),
         description: description.into(),
-        x: Axis::new("way", ""),
+        x: Axis::new("plan", ""),
         y: Axis::new("time", "s"),
         marks: vec![Mark::Bars { name: title.to_lowercase(), bars: ways.iter().map(bar).collect() }],
     }

@@ -1,8 +1,8 @@
-//! The command `plan`: reads a profile, and writes a burst-parallel plan. It runs the code behind `POST /v1/plan/burst`.
+//! The command `plan`: reads a profile and writes a burst-parallel plan. It runs the same code as `POST /v1/plan/burst`.
 //!
 //! - [`args`], `help`: flags
-//! - `timeline`: which GPUs are busy when
-//! - `text`, `charts`, `page`: the plan for people
+//! - `timeline`: busy and idle times of each GPU
+//! - `text`, `charts`, `page`: output as text, charts and HTML
 
 pub mod args;
 
@@ -29,13 +29,13 @@ use evenstep_report::output::{self, STANDARD, put_figures, put_page};
 
 use crate::plan::plan;
 
-/// The largest profile that is read, in bytes.
+/// Maximum size of a profile, in bytes.
 const PROFILE_BYTES_MAX: u64 = 256 << 20;
 
-/// Makes a plan and writes what was asked for. The flags must pass [`Args::check`].
+/// Computes the plan and writes the requested outputs. The flags must pass [`Args::check`].
 ///
 /// # Errors
-/// Where the profile cannot be used, no plan keeps the rules, or an output cannot be written; no output is written then.
+/// The profile is invalid, no plan satisfies the limits, or an output is not writable. In each case no output is written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     output::check(&[&args.json, &args.report])?;
     let request = args.request(read(&args.profile)?);
@@ -62,6 +62,6 @@ fn read(path: &Path) -> anyhow::Result<BurstProfile> {
 fn text_of(source: impl Read) -> anyhow::Result<String> {
     let mut text = String::new();
     source.take(PROFILE_BYTES_MAX + 1).read_to_string(&mut text)?;
-    anyhow::ensure!(text.len() as u64 <= PROFILE_BYTES_MAX, "it has over {PROFILE_BYTES_MAX} bytes");
+    anyhow::ensure!(text.len() as u64 <= PROFILE_BYTES_MAX, "profile exceeds {PROFILE_BYTES_MAX} bytes");
     Ok(text)
 }

@@ -1,4 +1,4 @@
-//! A plan as a page that stands alone.
+//! A plan as a self-contained HTML page.
 
 use evenstep_report::text::{number, seconds};
 use evenstep_report::{Cell, Figure, Report, Section, Table};
@@ -8,21 +8,21 @@ use super::text::{headline, samples, verdict};
 use crate::planner::{Alternative, FrontPoint};
 use crate::response::{BurstPlan, BurstPlanLayer};
 
-const DEFINITIONS: &str = "Layers run one after another. A layer on n GPUs runs on the n fastest; between layers of unlike counts activations go forward \
-and gradients back (transfers). Compute is forward and backward; where the profile has tables, the gradient sum is part of it. Amplification: GPU time of \
-a layer over that on one GPU. GPU time: each layer's time, as often as it has GPUs.";
+const DEFINITIONS: &str = "Layers run one after another. A layer on n GPUs runs on the n fastest. Transfers move activations and their gradients between \
+layers with different GPU counts. Compute is forward and backward; if the profile has tables, it includes the gradient sum. Amplification is the GPU time \
+of a layer divided by its GPU time on one GPU. GPU time is the sum over layers of time multiplied by GPUs.";
 
-/// The whole page. `asked` is the command line in words.
+/// Returns the whole page. `asked` is the command line.
 pub fn report(plan: &BurstPlan, asked: &str) -> Report {
     let mut sections = vec![
         Section::Text {
-            heading: "What was asked".into(),
+            heading: "Request".into(),
             paragraphs: vec![asked.into(), verdict(plan), DEFINITIONS.into()],
         },
         Section::Figures(figures(plan)),
     ];
     if !plan.exact {
-        let words = "Not proven to be the best: the memory cap leaves too many ways. Limit and cap hold all the same.";
+        let words = "This plan may not be the fastest: under the memory cap, the search had to drop candidates. The plan satisfies limit and cap.";
         sections.push(Section::Notice(words.into()));
     }
     sections.extend([
@@ -42,9 +42,14 @@ fn figures(plan: &BurstPlan) -> Vec<Figure> {
     let mut figures = vec![Figure::new("Iteration", time(plan.iteration_us), note)];
     let against = |label: String, way: Alternative| {
         let times = format!("{} ×", number(Some(way.iteration_us / plan.iteration_us)));
-        Figure::new(label, times, format!("as fast: there an iteration takes {}", time(way.iteration_us)))
+        Figure::new(
+            label,
+            times,
+            format!("as fast: the alternative takes {} per iteration", time(way.iteration_us)),
+        )
     };
-    let ways = [("Against data parallel on", plan.data_parallel), ("Against one GPU", plan.one_gpu)];
+    let ways =
+        [("Compared with data parallel on", plan.data_parallel), ("Compared with one GPU", plan.one_gpu)];
     for (label, way) in ways.into_iter().filter_map(|(label, way)| Some((label, way?))) {
         let label = if way.gpus > 1 { format!("{label} {}", way.gpus) } else { label.to_owned() };
         figures.push(against(label, way));
@@ -67,7 +72,7 @@ fn layers(plan: &BurstPlan) -> Table {
             layer.sync_us.map_or(Cell::Missing, us),
             samples(layer).into(),
             layer.amplification.map_or(Cell::Missing, |amplification| Cell::number(amplification, 3)),
-            if layer.exempt && limited { "free of the limit".into() } else { "".into() },
+            if layer.exempt && limited { "exempt from the limit".into() } else { "".into() },
         ]
     };
     let columns = [
@@ -77,22 +82,23 @@ fn layers(plan: &BurstPlan) -> Table {
         "transfers",
         "compute",
         "gradient sum",
-        "samples of a GPU",
+        "samples per GPU",
         "amplification",
         "",
     ];
     let rows = plan.layers.iter().map(row).collect();
-    Table::new("Layers", "In the order in which they run.", &columns, rows)
+    Table::new("Layers", "In execution order.", &columns, rows)
 }
 
 fn front(plan: &BurstPlan) -> Table {
     let row = |point: &FrontPoint| {
         vec![Cell::number(point.amplification, 3), us(point.iteration_us), us(point.gpu_us)]
     };
-    let more = if plan.front_complete { "all that there are" } else { "there may be more between them" };
-    let description = format!("From which amplification limit on each plan is allowed: {more}.");
+    let more =
+        if plan.front_complete { "the list is complete" } else { "other limits may give further plans" };
+    let description = format!("Each plan with the smallest amplification limit that allows it; {more}.");
     let columns = ["limit from", "iteration", "GPU time"];
-    Table::new("What limits buy", description, &columns, plan.front.iter().map(row).collect())
+    Table::new("Trade-off by limit", description, &columns, plan.front.iter().map(row).collect())
 }
 
 fn us(us: f64) -> Cell {

@@ -5,7 +5,7 @@ use evenstep_report::text::{aligned, line, number};
 use crate::planner::{Alternative, FrontPoint};
 use crate::response::{BurstPlan, BurstPlanLayer};
 
-/// The whole text.
+/// Returns the whole text.
 pub fn table(plan: &BurstPlan) -> String {
     let mut text = String::new();
     line(&mut text, format_args!("{}", headline(plan)));
@@ -13,23 +13,31 @@ pub fn table(plan: &BurstPlan) -> String {
     line(&mut text, format_args!("{}", verdict(plan)));
     aligned(&mut text, &ways(plan));
     if !plan.front.is_empty() {
-        let more = if plan.front_complete { "" } else { "; there may be more between them" };
-        line(&mut text, format_args!("what limits buy{more}:"));
+        let more = if plan.front_complete { "" } else { "; other limits may give further plans" };
+        line(&mut text, format_args!("trade-off by limit{more}:"));
         aligned(&mut text, &front(plan));
     }
     if !plan.exact {
-        line(&mut text, format_args!("(not proven to be the best: the memory cap leaves too many ways)"));
+        line(
+            &mut text,
+            format_args!(
+                "(may not be the fastest plan: under the memory cap, the search had to drop candidates)"
+            ),
+        );
     }
     text
 }
 
-/// What was planned, in a line.
+/// Returns the planned problem in one line.
 pub fn headline(plan: &BurstPlan) -> String {
     let model = plan.model.as_ref().map(|model| format!("{model}: ")).unwrap_or_default();
     let limit = match plan.amplification {
         None => "no limit".to_owned(),
         Some(limit) => {
-            format!("amplification at most {limit}, free below {} us on one GPU", plan.exempt_below_us)
+            format!(
+                "amplification at most {limit}, layers below {} us on one GPU exempt",
+                plan.exempt_below_us
+            )
         }
     };
     format!(
@@ -40,7 +48,7 @@ pub fn headline(plan: &BurstPlan) -> String {
     )
 }
 
-/// What the plan is worth, in a line.
+/// Returns the result in one line: iteration time, idle share and the comparison with the alternatives.
 pub fn verdict(plan: &BurstPlan) -> String {
     let idle_us: f64 = plan.idle_us.iter().sum();
     let all_us = plan.iteration_us * plan.gpus as f64;
@@ -72,7 +80,7 @@ fn layers(plan: &BurstPlan) -> Vec<Vec<String>> {
     std::iter::once(header.map(str::to_owned).to_vec()).chain(plan.layers.iter().map(row)).collect()
 }
 
-/// Samples of the GPUs of a layer, from the most to the fewest.
+/// Returns the range of samples per GPU of a layer, the largest first.
 pub fn samples(layer: &BurstPlanLayer) -> String {
     match (layer.samples.iter().min(), layer.samples.iter().max()) {
         (Some(least), Some(most)) if least < most => format!("{most}..{least}"),
@@ -86,7 +94,7 @@ fn amplification(plan: &BurstPlan, layer: &BurstPlanLayer) -> String {
     number(layer.amplification) + free
 }
 
-/// The plan and its alternatives: name, GPUs, iteration and GPU time.
+/// Returns name, iteration time and GPU time of the plan and its alternatives, in microseconds.
 pub fn alternatives(plan: &BurstPlan) -> Vec<(String, f64, f64)> {
     let other = |name: String, way: Option<Alternative>| way.map(|way| (name, way.iteration_us, way.gpu_us));
     let on = plan.data_parallel.map_or(plan.gpus, |way| way.gpus as u64);
@@ -101,7 +109,7 @@ pub fn alternatives(plan: &BurstPlan) -> Vec<(String, f64, f64)> {
 }
 
 fn ways(plan: &BurstPlan) -> Vec<Vec<String>> {
-    let header = ["way", "iteration us", "GPU time us"].map(str::to_owned).to_vec();
+    let header = ["plan", "iteration us", "GPU time us"].map(str::to_owned).to_vec();
     let row = |(name, iteration_us, gpu_us): (String, f64, f64)| {
         vec![name, number(Some(iteration_us)), number(Some(gpu_us))]
     };

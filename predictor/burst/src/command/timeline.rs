@@ -1,21 +1,21 @@
-//! Which GPUs do what when, as lanes of a picture.
+//! Lanes of the timeline chart: busy and idle times by GPU.
 
 use std::collections::BTreeSet;
 
 use crate::response::{BurstPlan, BurstPlanLayer};
 
-/// GPUs that get a lane each; of more, those that always work together share one.
+/// Maximum number of GPUs with a lane each. With more GPUs, those that run the same layers share a lane.
 const LANES_MAX: usize = 16;
 
-/// GPUs that do the same at every time: a range of places in the plan's order.
+/// GPUs that run the same layers: a range of positions in the plan's `gpu_order`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lane {
-    /// For people.
+    /// Label in the chart.
     pub name: String,
     first: usize,
 }
 
-/// The lanes of a plan, the fastest GPU at the top.
+/// Returns the lanes of a plan, the fastest GPU first.
 pub fn lanes(plan: &BurstPlan) -> Vec<Lane> {
     let gpus = plan.gpu_order.len();
     let ends: BTreeSet<usize> = if gpus <= LANES_MAX {
@@ -38,18 +38,18 @@ fn name(plan: &BurstPlan, from: usize, end: usize) -> String {
     match (worker, end - from) {
         (Some(worker), 1) => worker.to_string(),
         (None, 1) => format!("GPU {}", number(from)),
-        // Unlike GPUs are counted by speed.
+        // Ranges are positions in speed order, not GPU numbers.
         _ => format!("GPUs {from}–{}", end - 1),
     }
 }
 
 impl Lane {
-    /// Whether its GPUs run this layer.
+    /// Returns whether the GPUs of this lane run the layer.
     pub fn runs(&self, layer: &BurstPlanLayer) -> bool {
         layer.gpus > self.first as u64
     }
 
-    /// When its GPUs have nothing to do: from and to, in microseconds.
+    /// Returns the idle intervals of the GPUs, (from, to) in microseconds.
     pub fn gaps(&self, plan: &BurstPlan) -> Vec<(f64, f64)> {
         let mut gaps = Vec::new();
         let mut free_from = None;
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::plan::plan;
 
-    /// Layers of 1 us on exactly so many GPUs, without transfers.
+    /// Returns a plan of layers that take 1 us and allow exactly one GPU count each, without transfers.
     fn planned(gpus: u64, counts: &[u64]) -> BurstPlan {
         let layer = |count: &u64| BurstLayer {
             name: format!("on {count}"),

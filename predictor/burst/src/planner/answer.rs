@@ -1,4 +1,4 @@
-//! A plan: who runs what from when to when, and what it is worth beside other ways.
+//! The computed plan: GPUs and times of each layer, and the alternatives.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,67 +11,68 @@ use super::problem::Limit;
 /// A burst-parallel plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// In the order of the problem's layers, which is that of their runs.
+    /// The layers in execution order, which is the order of the problem's layers.
     pub layers: Vec<PlannedLayer>,
-    /// An iteration, in microseconds.
+    /// Iteration time, in microseconds.
     pub iteration_us: f64,
-    /// GPU time of all layers: each one's time, as often as it has GPUs.
+    /// GPU time, in microseconds: the sum over layers of time multiplied by GPUs.
     pub gpu_us: f64,
-    /// GPUs by speed, the fastest first, as places in the problem's list: a layer on n GPUs runs on the first n.
+    /// GPUs by speed, the fastest first, as indices into the problem's speeds. A layer on n GPUs runs on the first n.
     pub gpu_order: Vec<usize>,
-    /// By GPU count that a layer of the plan has: the samples of each of its GPUs, the fastest first. Together they are the global
-    /// batch, and none has more than its time is planned for.
+    /// Samples of each GPU, the fastest first, by GPU count used in the plan. Their sum is the global batch. No GPU has more
+    /// samples than its planned time covers.
     pub samples: BTreeMap<usize, Vec<u64>>,
-    /// By GPU, in the order of the problem's list: how long it has nothing to do. Their sum is
+    /// Idle time of each GPU in microseconds, in the order of the problem's speeds. The sum is
     /// `iteration_us * GPUs - gpu_us`.
     pub idle_us: Vec<f64>,
-    /// What the GPU that takes part in all layers holds; 0 where nobody says.
+    /// Memory use of the GPU that runs all layers, in bytes; 0 if sizes are unknown.
     pub memory_bytes: u64,
-    /// All layers on the largest allowed count, without the amplification limit; `None` where a layer or the cap does not
-    /// allow that.
+    /// All layers on the largest allowed count, without the amplification limit; `None` if a layer or the cap does not
+    /// allow it.
     pub data_parallel: Option<Alternative>,
-    /// All layers on the fastest GPU; `None` where 1 is no allowed count, or the layers or the cap do not allow it.
+    /// All layers on the fastest GPU; `None` if count 1 is not allowed, or a layer or the cap does not allow it.
     pub one_gpu: Option<Alternative>,
-    /// Whether it is proven that no plan is better. False only where so many ways differ in memory or transfers that not all could be
-    /// kept; limit and cap hold all the same.
+    /// Whether the plan is proven optimal. If too many candidates differ in memory or transfers, some are dropped and this is
+    /// false. The plan still satisfies limit and cap.
     pub exact: bool,
 }
 
 /// One layer of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedLayer {
-    /// How many GPUs.
+    /// Number of GPUs.
     pub gpus: usize,
-    /// When it begins, transfers into it first; microseconds from the beginning of the iteration.
+    /// Start of the layer, beginning with its transfers, in microseconds from the start of the iteration.
     pub begin_us: f64,
-    /// When it ends.
+    /// End of the layer, in microseconds from the start of the iteration.
     pub end_us: f64,
-    /// Of this, transfers from all layers that it reads.
+    /// Time of the transfers from its inputs, in microseconds.
     pub transfer_us: f64,
-    /// Of this, compute; with the gradient sum where the cost is an explicit table.
+    /// Compute time, in microseconds; includes the gradient sum if the cost is an explicit table.
     pub compute_us: f64,
-    /// Of this, the gradient sum; `None` where an explicit table has it in the compute.
+    /// Time of the gradient sum, in microseconds; `None` if an explicit table includes it in the compute time.
     pub sync_us: Option<f64>,
-    /// Its GPU time over that on one GPU; `None` where the latter is not known, or 0.
+    /// GPU time divided by GPU time on one GPU; `None` if the latter is unknown or 0.
     pub amplification: Option<f64>,
-    /// Whether the limit had no say: it has one GPU or is short on one. Without a limit, all are.
+    /// Whether the amplification limit does not apply: the layer has one GPU or is short on one GPU. Without a limit, all
+    /// layers are exempt.
     pub exempt: bool,
 }
 
-/// What another way would take.
+/// Times of an alternative to the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = BurstAlternative)]
 pub struct Alternative {
-    /// GPUs of every layer.
+    /// Number of GPUs of every layer.
     #[schema(value_type = u64)]
     pub gpus: usize,
-    /// An iteration, in microseconds.
+    /// Iteration time, in microseconds.
     pub iteration_us: f64,
-    /// GPU time of all layers.
+    /// GPU time of all layers, in microseconds.
     pub gpu_us: f64,
 }
 
-/// The plan that gives each layer this count (its place among the allowed); `exact` as in [`Plan`].
+/// Returns the plan with these counts by layer, as indices into the allowed counts. `exact` becomes [`Plan::exact`].
 pub(super) fn answer(costs: &Costs, counts: &[usize], limit: Option<Limit>, exact: bool) -> Plan {
     let mut layers = Vec::with_capacity(counts.len());
     let mut busy_fs = vec![0u128; costs.shares.order.len() + 1];
@@ -96,7 +97,7 @@ pub(super) fn answer(costs: &Costs, counts: &[usize], limit: Option<Limit>, exac
             exempt: limit.is_none_or(free),
         });
     }
-    // What is busy on n GPUs is busy on the first n.
+    // A layer on n GPUs keeps the first n busy.
     let mut idle_us = vec![0.0; costs.shares.order.len()];
     let mut by_this_fs = 0u128;
     for (place, gpu) in costs.shares.order.iter().enumerate().rev() {
@@ -120,7 +121,7 @@ pub(super) fn answer(costs: &Costs, counts: &[usize], limit: Option<Limit>, exac
     }
 }
 
-/// What the fastest GPU, which takes part in all layers, holds.
+/// Returns the memory use of the fastest GPU, which runs all layers.
 pub(super) fn memory_bytes(costs: &Costs, counts: &[usize]) -> u128 {
     let layers = costs.choices.iter().zip(counts);
     layers.filter_map(|(choices, count)| choices[*count]).map(|choice| choice.memory_bytes).sum()
@@ -143,7 +144,7 @@ struct Times {
 }
 
 impl Times {
-    /// `None` where the layer cannot have its count.
+    /// Returns the times of a layer; `None` if its count is not possible.
     fn of(costs: &Costs, layer: usize, counts: &[usize]) -> Option<Self> {
         let choice = costs.choices[layer][counts[layer]]?;
         let inputs = costs.problem.layers[layer].inputs.iter();

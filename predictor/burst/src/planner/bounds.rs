@@ -1,49 +1,49 @@
-//! Bounds for a search under a memory cap, from what ways cost at a price for memory.
+//! Bounds for the search under a memory cap, from candidate costs with a price per byte of memory.
 
 use super::label::Label;
 
-/// What ways through a part of the graph cost, in femtoseconds, at a price.
+/// Costs of the candidates for a part of the graph at a memory price, in femtoseconds.
 pub(super) struct Made {
     pub part: Part,
     pub columns: usize,
-    /// By row and column; infinite: there is none.
+    /// Lowest cost by row and column; infinite if there is no candidate.
     pub costs: Vec<f64>,
-    /// Of the layer that is led through, by count.
+    /// Cost of the layer inside a [`Part::Through`], by count.
     pub nodes: Vec<f64>,
 }
 
-/// What a part is made of; numbers are places in the list of all that are made.
+/// Composition of a part; numbers are indices into the list of all parts.
 pub(super) enum Part {
     Edge,
     Through { into: usize, layer: usize, out: usize },
     Beside(usize, usize),
 }
 
-/// What ways must keep.
+/// Bounds that candidates must satisfy.
 #[derive(Debug)]
 pub(super) struct Bounds {
     pub price: f64,
     pub spare_bytes: u128,
-    /// By part and cell: what is cheapest outside of it.
+    /// Lowest cost outside each part, by part and cell.
     pub outside: Vec<Vec<f64>>,
-    /// Time and price of what is looked for, at most.
+    /// Maximum cost of a plan, time plus priced memory.
     pub most: f64,
 }
 
 impl Bounds {
-    /// Whether a plan with this way through a cell of a part may keep them.
+    /// Returns whether a plan with this candidate for a cell of a part can satisfy the bounds.
     pub fn hold(&self, part: usize, cell: usize, label: &Label) -> bool {
         let outside = self.outside.get(part).and_then(|cells| cells.get(cell)).copied().unwrap_or(0.0);
         label.memory_bytes <= self.spare_bytes && at_price(label, self.price) + outside <= self.most
     }
 }
 
-/// Time and price of a way, in femtoseconds.
+/// Returns the cost of a candidate in femtoseconds: time plus priced memory.
 pub(super) fn at_price(label: &Label, price: f64) -> f64 {
     label.value.time_fs as f64 + price * label.memory_bytes as f64
 }
 
-/// What is cheapest outside of each part, by cell.
+/// Returns the lowest cost outside each part, by part and cell.
 pub(super) fn outside(made: &[Made]) -> Vec<Vec<f64>> {
     let mut outside: Vec<Vec<f64>> = made.iter().map(|made| vec![f64::INFINITY; made.costs.len()]).collect();
     if let Some(whole) = outside.last_mut() {

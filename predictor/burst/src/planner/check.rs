@@ -1,4 +1,4 @@
-//! Every number of a problem against its rule, before anything is made of it.
+//! Validation of a problem: every number against its rule.
 
 use super::error::BurstError;
 use super::problem::{
@@ -6,8 +6,10 @@ use super::problem::{
     VALUES_MAX,
 };
 
+/// Validates a problem.
+///
 /// # Errors
-/// The first rule that is broken.
+/// The first violated rule.
 pub(super) fn check(problem: &Problem) -> Result<(), BurstError> {
     let Problem { layers, speeds, .. } = problem;
     if layers.is_empty() || layers.len() > LAYERS_MAX {

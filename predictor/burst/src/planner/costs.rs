@@ -1,7 +1,7 @@
-//! What each layer costs at each allowed GPU count, and each change of the count.
+//! Costs of each layer at each allowed GPU count, and of each change of the count.
 //!
-//! Times are whole femtoseconds from here on: sums are then the same in any order, so that what ties does tie, and a
-//! plan made of parts costs what the whole does.
+//! Times are integer femtoseconds from here on, so sums do not depend on the order of addition. Ties stay exact, and the
+//! costs of the parts add up to the cost of the plan.
 
 use super::error::{BurstError, Infeasible};
 use super::problem::{AllReduce, Cost, Input, Layer, Limit, Network, Problem};
@@ -9,22 +9,22 @@ use super::shares::{Shares, at};
 
 /// Gradients and activations are float32.
 const VALUE_BYTES: f64 = 4.0;
-/// Activations go forward, their gradients go back.
+/// Activations move forward, their gradients back.
 const DIRECTIONS: f64 = 2.0;
-/// What ratios of decimals may be off by.
+/// Relative tolerance when comparing ratios of decimal numbers.
 const TOLERANCE: f64 = 1e-9;
 const FS_PER_US: f64 = 1e9;
-/// Longer than any run: so many of the longest sum up without overflow.
+/// Maximum of one time; longer than any run, and small enough that sums do not overflow.
 const FS_MAX: f64 = 1e27;
 
 /// A layer at one GPU count.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice {
-    /// With the gradient sum, where an explicit table has both.
+    /// Compute time; includes the gradient sum if the cost is an explicit table.
     pub compute_fs: u128,
-    /// `None`: the table does not say.
+    /// Time of the gradient sum; `None` if a table includes it in the compute time.
     pub sync_fs: Option<u128>,
-    /// On the fastest GPU.
+    /// Memory use on the fastest GPU.
     pub memory_bytes: u128,
 }
 
@@ -34,23 +34,25 @@ impl Choice {
     }
 }
 
-/// A checked problem, in numbers.
+/// Costs of a validated problem.
 pub(super) struct Costs<'a> {
     pub problem: &'a Problem,
     pub shares: Shares,
-    /// Allowed GPU counts, rising. Below, a count is its place in here.
+    /// Allowed GPU counts in ascending order. In the fields below, a count is an index into this list.
     pub counts: Vec<usize>,
-    /// By layer and count; `None`: not possible.
+    /// Costs by layer and count; `None` if the layer cannot have that count.
     pub choices: Vec<Vec<Option<Choice>>>,
-    /// By layer: on one GPU, whether or not that is allowed.
+    /// Time on one GPU by layer, whether or not that count is allowed.
     pub one_gpu_fs: Vec<Option<u128>>,
-    /// The most samples that a GPU sends or receives, by (count, count).
+    /// Maximum number of samples that a GPU sends or receives, by (count, count).
     moved: Vec<u64>,
 }
 
 impl<'a> Costs<'a> {
+    /// Computes the costs of a problem.
+    ///
     /// # Errors
-    /// Where a cost that is needed is not there, or a layer cannot run at all.
+    /// A required cost is missing, or a layer has no possible count.
     pub fn new(problem: &'a Problem) -> Result<Self, BurstError> {
         let shares = Shares::new(&problem.speeds, problem.global_batch);
         let counts = problem.allowed();
@@ -68,7 +70,7 @@ impl<'a> Costs<'a> {
         Ok(costs)
     }
 
-    /// Everything that a plan could come to need is there.
+    /// Checks that all costs that a plan may need are present.
     fn complete(&self) -> Result<(), BurstError> {
         for (at, layer) in self.problem.layers.iter().enumerate() {
             let name = || layer.name.clone();
@@ -113,7 +115,7 @@ impl<'a> Costs<'a> {
         Ok(())
     }
 
-    /// The GPU counts that a layer can have.
+    /// Returns the possible GPU counts of a layer, with their costs.
     pub fn possible(&self, layer: usize) -> impl Iterator<Item = (usize, Choice)> {
         let pairs = self.counts.iter().zip(&self.choices[layer]);
         pairs.filter_map(|(count, choice)| Some((*count, (*choice)?)))
@@ -140,7 +142,7 @@ impl<'a> Costs<'a> {
         })
     }
 
-    /// The gradient sum over n GPUs, with b bytes of parameters:
+    /// Returns the time of the gradient sum over n GPUs, with b bytes of parameters:
     /// - ring: `2 (n - 1) / n * b / bandwidth + 2 (n - 1) * latency` (Thakur, Rabenseifner and Gropp 2005)
     /// - two trees, each for half of the bytes: `2 * b / bandwidth + 2 ceil(log2 n) * latency` (Sanders, Speck and Traff 2009)
     fn sync_us(&self, layer: &Layer, count: usize) -> Result<f64, BurstError> {
@@ -158,10 +160,10 @@ impl<'a> Costs<'a> {
         Ok(2.0 * (share * bytes_us + messages * network.latency_us))
     }
 
-    /// The transfer over an edge where the count goes from one to another.
+    /// Returns the transfer time over an edge when the count changes from `from` to `to`.
     pub fn transfer_fs(&self, input: &Input, from: usize, to: usize) -> u128 {
         if let Some(edge_us) = &input.edge_us {
-            // What may be missing is a count that stays, or one that is not possible.
+            // Only unchanged and impossible counts can be missing.
             return edge_us.get(&(self.counts[from], self.counts[to])).map_or(0, |us| fs(*us));
         }
         let moved = self.moved[from * self.counts.len() + to];
@@ -173,8 +175,8 @@ impl<'a> Costs<'a> {
         if bytes > 0.0 { fs(DIRECTIONS * (us(network, bytes) + network.latency_us)) } else { 0 }
     }
 
-    /// How long the transfers into a layer at this count may take under the limit: `u128::MAX`, where it does not matter; `None`: no
-    /// plan may have this count.
+    /// Returns the maximum time of the transfers into a layer at this count under the limit. `u128::MAX` means that the limit does
+    /// not apply; `None` means that the limit forbids this count.
     pub fn room_fs(&self, layer: usize, count: usize, limit: Option<Limit>) -> Option<u128> {
         let time_fs = self.choices[layer][count]?.time_fs();
         let gpus = self.counts[count];
@@ -188,17 +190,17 @@ impl<'a> Costs<'a> {
     }
 }
 
-/// Whether the limit says nothing about such a layer: one GPU is always legal, and what is short costs nobody much.
+/// Returns whether a layer is exempt from the limit: it has one GPU, or takes less than `exempt_below_us` on one GPU.
 pub(super) fn exempt(limit: Limit, one_gpu_fs: u128, gpus: usize) -> bool {
     gpus == 1 || in_us(one_gpu_fs) < limit.exempt_below_us
 }
 
-/// The largest limit that forbids what has this amplification.
+/// Returns the largest limit that forbids this amplification.
 pub(super) fn just_below(amplification: f64) -> f64 {
     amplification * (1.0 - 2.0 * TOLERANCE)
 }
 
-/// How long so many bytes take on the way.
+/// Returns the time to send the bytes, in microseconds, without latency.
 fn us(network: Network, bytes: f64) -> f64 {
     bytes / network.bandwidth_bytes_per_s * 1e6
 }

@@ -1,195 +1,198 @@
-//! Why there is no plan.
+//! Errors of the planner.
 
 use super::problem::{
     BYTES_MAX, COUNTS_MAX, EDGES_MAX, GPUS_MAX, INPUTS_MAX, LAYERS_MAX, US_MAX, VALUES_MAX,
 };
 
-/// A problem that says something impossible, or that no plan solves. `layer` is a layer's name.
+/// An invalid or infeasible problem. `layer` is the name of a layer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum BurstError {
-    /// None, or too many.
-    #[error("{0} layers: a plan takes 1 to {LAYERS_MAX}")]
+    /// The number of layers is 0 or too large.
+    #[error("{0} layers: the number must be 1 to {LAYERS_MAX}")]
     Layers(usize),
-    /// None, or too many.
-    #[error("{0} GPUs: a plan takes 1 to {GPUS_MAX}")]
+    /// The number of GPUs is 0 or too large.
+    #[error("{0} GPUs: the number must be 1 to {GPUS_MAX}")]
     Gpus(usize),
-    /// No speed of a GPU.
-    #[error("GPU {gpu} has the relative speed {speed}: it must be positive and finite")]
+    /// The speed of a GPU is not positive and finite.
+    #[error("GPU {gpu}: relative speed {speed} must be positive and finite")]
     Speed {
-        /// Its place in the list of speeds.
+        /// Index into the list of speeds.
         gpu: usize,
-        /// What was given.
+        /// The given speed.
         speed: f64,
     },
-    /// None, or too many.
-    #[error("{0} allowed GPU counts: a plan takes 1 to {COUNTS_MAX}")]
+    /// The number of allowed GPU counts is 0 or too large.
+    #[error("{0} allowed GPU counts: the number must be 1 to {COUNTS_MAX}")]
     Counts(usize),
-    /// More GPUs than there are, or none.
-    #[error("{count} is no GPU count that can be allowed: there are 1 to {gpus} GPUs")]
+    /// An allowed count is 0 or exceeds the number of GPUs.
+    #[error("allowed GPU count {count} must be 1 to {gpus}, the number of GPUs")]
     Count {
-        /// What was given.
+        /// The given count.
         count: usize,
-        /// How many GPUs there are.
+        /// Number of GPUs.
         gpus: usize,
     },
-    /// Nothing to train on.
-    #[error("a global batch of 0 samples: it must be at least 1")]
+    /// The global batch is 0.
+    #[error("global batch 0 must be at least 1")]
     GlobalBatch,
-    /// No amplification limit.
-    #[error("an amplification limit of {0}: it must be finite and at least 1")]
+    /// The amplification limit is below 1 or not finite.
+    #[error("amplification limit {0} must be finite and at least 1")]
     Limit(f64),
-    /// A number of the problem itself.
-    #[error("{what} is {value}: it must be finite and {rule}")]
+    /// A number of the problem violates its rule.
+    #[error("{what} {value} must be finite and {rule}")]
     Value {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
-        /// What was given.
+        /// The given value.
         value: f64,
-        /// What else it must be.
+        /// The rule, besides being finite.
         rule: &'static str,
     },
-    /// A time, a size or a number of values that a layer cannot have.
+    /// A time, size or number of values of a layer is out of range.
     #[error(
-        "layer {layer}: {what} is {value}: times are 0 to {US_MAX:e} us, sizes 0 to {BYTES_MAX:e} bytes, values and \
-         parameters 0 to {VALUES_MAX:e}"
+        "layer {layer}: {what} {value} is out of range: times must be 0 to {US_MAX:e} us, sizes 0 to {BYTES_MAX:e} bytes, \
+         values and parameters 0 to {VALUES_MAX:e}"
     )]
     Measured {
-        /// Whose.
+        /// The layer.
         layer: String,
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
-        /// What was given.
+        /// The given value.
         value: f64,
     },
-    /// Points by local batch that no line can be drawn through.
-    #[error("layer {layer}: {what} needs at least one point, and its local batches rising from 1")]
+    /// Points by local batch are missing or not in ascending order.
+    #[error("layer {layer}: {what} needs at least one point, with ascending local batches from 1")]
     Points {
-        /// Whose.
+        /// The layer.
         layer: String,
-        /// Which points.
+        /// Name of the points.
         what: &'static str,
     },
-    /// A layer that reads what is not there yet: inputs come before their readers, so there are no cycles.
+    /// A layer reads itself or a later layer. Inputs must come before their readers, so there are no cycles.
     #[error("layer {layer} reads layer number {from}, which does not come before it")]
     Input {
         /// The reader.
         layer: String,
-        /// What it reads: a place in the list of layers, from 0.
+        /// Index of the layer that it reads, from 0.
         from: usize,
     },
-    /// Too many inputs.
-    #[error("layer {layer} reads {inputs} layers: {INPUTS_MAX} is the most")]
+    /// A layer has too many inputs.
+    #[error("layer {layer} reads {inputs} layers, the maximum is {INPUTS_MAX}")]
     Inputs {
         /// The reader.
         layer: String,
-        /// How many.
+        /// Number of inputs.
         inputs: usize,
     },
-    /// Too many edges.
-    #[error("{0} edges between layers: {EDGES_MAX} is the most")]
+    /// The problem has too many edges.
+    #[error("{0} edges between layers, the maximum is {EDGES_MAX}")]
     Edges(usize),
-    /// A change of the GPU count that an explicit table leaves out.
-    #[error("layer {layer}: its edge from {input} has no cost for {from}->{to}")]
+    /// An explicit edge table lacks a possible change of the GPU count.
+    #[error("layer {layer}: edge from {input} has no cost for {from}->{to}; add it to edge_us")]
     MissingEdge {
         /// The reader.
         layer: String,
-        /// What it reads.
+        /// The layer that it reads.
         input: String,
         /// GPUs of the input.
         from: usize,
         /// GPUs of the reader.
         to: usize,
     },
-    /// Neither an explicit edge nor what it could be made from.
-    #[error("layer {layer}: its edge from {input} has no costs, and {input} does not say its outputs")]
+    /// An edge has neither explicit costs nor the outputs to compute them from.
+    #[error("layer {layer}: edge from {input} has no cost; give edge_us, or outputs of {input}")]
     MissingOutputs {
         /// The reader.
         layer: String,
-        /// What it reads.
+        /// The layer that it reads.
         input: String,
     },
-    /// A cost that must be made from a network that is not described.
-    #[error("layer {layer}: its transfers and gradients need a network: bandwidth and latency")]
+    /// A transfer or gradient sum must be computed, but the problem has no network.
+    #[error("layer {layer}: transfers and gradient sums need the network; give its bandwidth and latency")]
     MissingNetwork {
-        /// Whose.
+        /// The layer.
         layer: String,
     },
-    /// Nothing to compare with.
-    #[error("layer {layer} has no cost on 1 GPU, which its amplification is measured against")]
+    /// A layer has no cost on one GPU, so its amplification is undefined.
+    #[error("layer {layer} has no cost on 1 GPU, which the amplification limit requires")]
     MissingOneGpu {
-        /// Whose.
+        /// The layer.
         layer: String,
     },
-    /// Branches that cross.
+    /// The graph is not series-parallel.
     #[error(
-        "layer {layer} is part of branches that cross: only chains and blocks of branches (series-parallel) have a plan"
+        "layer {layer} belongs to crossing branches; the graph must be series-parallel (chains and blocks of branches)"
     )]
     NotSeriesParallel {
-        /// The first of them.
+        /// The first of these layers.
         layer: String,
     },
-    /// No plan keeps all rules.
+    /// No plan satisfies all limits.
     #[error(transparent)]
     Infeasible(#[from] Infeasible),
 }
 
-/// Which rule leaves no plan.
+/// The limits that no plan satisfies.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Infeasible {
-    /// One layer has no GPU count at all.
+    /// A layer has no possible GPU count.
     #[error(
-        "layer {layer} can run on none of the allowed GPU counts {allowed:?}: its costs name {known:?}, and {global_batch} \
-         samples are shared"
+        "layer {layer} can run on none of the allowed GPU counts {allowed:?}: its costs cover the counts {known:?}, and a \
+         profiled layer needs one of the {global_batch} samples per GPU"
     )]
     NoCount {
-        /// Which layer.
+        /// The layer.
         layer: String,
         /// The allowed counts.
         allowed: Vec<usize>,
-        /// The counts of its table; all, where its costs are made from a profile.
+        /// The counts in its table; all counts if its costs come from a profile.
         known: Vec<usize>,
-        /// A profiled layer runs on no more GPUs than there are samples.
+        /// The global batch; a profiled layer cannot run on more GPUs than this.
         global_batch: u64,
     },
-    /// One layer breaks the limit however it runs, and those before it.
+    /// A layer exceeds the amplification limit at every GPU count, whatever the counts of the layers before it.
     #[error(
-        "layer {layer} breaks the amplification limit of {limit} at every GPU count that it could have here: its amplification is \
-         {least:.3} at least, and transfers into it come on top"
+        "layer {layer} exceeds the amplification limit of {limit} at every possible GPU count: its amplification is at least \
+         {least:.3} before transfers; raise the limit or allow a count of 1"
     )]
     Limit {
-        /// Which layer: the first at which no plan is left.
+        /// The first layer at which no plan is left.
         layer: String,
         /// The limit.
         limit: f64,
         /// Its smallest amplification over the allowed counts, without transfers.
         least: f64,
     },
-    /// The GPU that takes part in all layers cannot hold them.
+    /// The layers exceed the memory cap of the fastest GPU, which runs all of them.
     #[error(
-        "the layers need {needed_bytes} bytes on one GPU at the least, {cap_bytes} are allowed; layer {layer} needs the most, \
-         {layer_bytes}"
+        "the layers need at least {needed_bytes} bytes on the fastest GPU, the cap is {cap_bytes}; layer {layer} needs the \
+         most, {layer_bytes}"
     )]
     Memory {
-        /// The least that all layers need on the fastest GPU.
+        /// Minimum memory of all layers on the fastest GPU.
         needed_bytes: u64,
         /// The cap.
         cap_bytes: u64,
-        /// Which layer needs the most.
+        /// The layer that needs the most.
         layer: String,
-        /// That much.
+        /// Minimum memory of that layer.
         layer_bytes: u64,
     },
-    /// Each rule can be kept, both together cannot.
-    #[error("no plan keeps both the amplification limit of {limit} and the memory cap of {cap_bytes} bytes")]
+    /// Plans satisfy either limit, but none satisfies both.
+    #[error(
+        "no plan satisfies both the amplification limit of {limit} and the memory cap of {cap_bytes} bytes; raise one of them"
+    )]
     LimitAndMemory {
         /// The limit.
         limit: f64,
         /// The cap.
         cap_bytes: u64,
     },
-    /// No plan was found among the choices that were kept.
+    /// The search found no plan, but had to drop candidates.
     #[error(
-        "no plan within the memory cap of {cap_bytes} bytes was found, though there may be one: more choices than are kept"
+        "found no plan within the memory cap of {cap_bytes} bytes, but one may exist: the search had to drop candidates; \
+         raise the cap"
     )]
     Undecided {
         /// The cap.

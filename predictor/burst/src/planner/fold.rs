@@ -1,10 +1,13 @@
-//! The dynamic program: a graph of layers is folded to one edge, layer by layer.
+//! The dynamic program, which folds a graph of layers to one edge, layer by layer.
 //!
-//! All layers of a plan run one after another, so its time is a sum: of a cost for each layer and a transfer for each edge. A
-//! layer with one edge in and one out is folded into a single edge, which knows the best way through for every pair of
-//! counts at its ends (series); two edges between the same layers are added (parallel). What folds to a single edge is a
-//! chain or a series-parallel graph (Valdes, Tarjan and Lawler 1982). Folding begins at the source, which has no counts: along a chain
-//! each layer costs O(counts²), inside a block O(counts³).
+//! All layers of a plan run one after another, so the iteration time is the sum of one cost per layer and one transfer per
+//! edge. Two operations fold the graph:
+//! - series: a layer with one edge in and one out becomes a single edge, with the best candidate for every pair of counts
+//!   at its ends
+//! - parallel: two edges between the same layers are added
+//!
+//! Chains and series-parallel graphs fold to a single edge (Valdes, Tarjan and Lawler 1982). Folding begins at the source,
+//! which has no counts, so each layer costs O(counts²) in a chain and O(counts³) inside a block.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,57 +17,57 @@ use super::label::Label;
 use super::problem::Limit;
 use super::ways::{Aim, Combiner, Place, Ways};
 
-/// Why nothing came of it.
+/// Reasons for folding to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// No way through this layer is legal.
+    /// No candidate through this layer satisfies the limit.
     At(usize),
-    /// Not series-parallel: the first layer that could not be folded.
+    /// The graph is not series-parallel; holds the first layer that could not be folded.
     Crossing(usize),
 }
 
-/// What was decided.
+/// Result of the dynamic program.
 pub(super) struct Decided {
-    /// By layer, the place of its count among the allowed.
+    /// Count of each layer, as an index into the allowed counts.
     pub counts: Vec<usize>,
-    /// An iteration.
+    /// Iteration time.
     pub time_fs: u128,
-    /// Whether some ways had to go that nothing beat: then there may be a better plan.
+    /// Whether undominated candidates were dropped, so that a better plan may exist.
     pub thinned: bool,
 }
 
-/// The best plan under this limit.
+/// Returns the best plan under this limit.
 ///
 /// # Errors
-/// [`Failure`].
+/// No candidate satisfies the limit, or the graph is not series-parallel.
 pub(super) fn decide(costs: &Costs, limit: Option<Limit>) -> Result<Decided, Failure> {
     let mut folding = Folding::new(costs, limit, Aim::Best);
     let label = folding.fold()?;
     Ok(folding.decided(label))
 }
 
-/// What a plan costs at a price, and what ways through its parts do.
+/// Returns the cheapest plan at a memory price, and the costs of its parts.
 pub(super) fn priced(costs: &Costs, limit: Option<Limit>, price: f64) -> Result<(Label, Vec<Made>), Failure> {
     let mut folding = Folding::new(costs, limit, Aim::Priced(price));
     let label = folding.fold()?;
     Ok((label, folding.combiner.made))
 }
 
-/// The best plan that fits into the bounds.
+/// Returns the best plan within the bounds.
 ///
 /// # Errors
-/// Whether ways were lost where there was one.
+/// No plan was found; true if candidates were dropped, so that one may exist.
 pub(super) fn within(costs: &Costs, limit: Option<Limit>, bounds: &Bounds) -> Result<Decided, bool> {
     let mut folding = Folding::new(costs, limit, Aim::Within(bounds));
     let label = folding.fold().map_err(|_| folding.combiner.thinned)?;
     Ok(folding.decided(label))
 }
 
-/// Ways from one place to another, by (count, count).
+/// Candidates from one node to another, by (count, count).
 enum Edge {
-    /// Nothing moves.
+    /// No transfer.
     Free,
-    /// An input of a layer, by its place among them.
+    /// An input of a layer: (layer, index of the input).
     Input(usize, usize),
     Ways(Ways),
 }
@@ -75,7 +78,7 @@ struct Folding<'a> {
     edges: BTreeMap<(Place, Place), Edge>,
     before: BTreeMap<Place, BTreeSet<Place>>,
     after: BTreeMap<Place, BTreeSet<Place>>,
-    /// Layers that may be ready to be folded, the first one next.
+    /// Layers that may be ready to be folded; the first one is next.
     ready: BTreeSet<usize>,
 }
 
@@ -108,7 +111,7 @@ impl<'a> Folding<'a> {
             self.join(from, to, Edge::Ways(ways));
         }
         match self.edges.get(&(Place::Source, Place::Sink)) {
-            // Parts that no edge joins meet at the ends only: there they may be too much together.
+            // Unconnected parts meet only at the ends, where their sum may exceed a bound.
             Some(Edge::Ways(ways)) if self.edges.len() == 1 => {
                 ways.labels.first().copied().ok_or(Failure::At(0))
             }
@@ -133,7 +136,7 @@ impl<'a> Folding<'a> {
         }
     }
 
-    /// Adds an edge; where there is one already, both become one.
+    /// Adds an edge. If the nodes already have an edge, merges both into one.
     fn join(&mut self, from: Place, to: Place, edge: Edge) {
         let edge = match self.edges.remove(&(from, to)) {
             Some(other) => {
@@ -152,7 +155,7 @@ impl<'a> Folding<'a> {
         self.ready.extend(layers);
     }
 
-    /// Takes both edges of a layer, and gives one that leads through it; and whether the layer was reached at all.
+    /// Replaces both edges of a layer by one through it. Also returns whether any candidate reaches the layer.
     fn through(&mut self, from: Place, layer: usize, to: Place) -> (Ways, bool) {
         let here = Place::Layer(layer);
         let [into, out] = [(from, here), (here, to)].map(|(from, to)| {
@@ -164,7 +167,7 @@ impl<'a> Folding<'a> {
         (ways, !into.labels.is_empty())
     }
 
-    /// The ways over an edge, one by one.
+    /// Returns the candidates of an edge.
     fn ways(&mut self, from: Place, to: Place, edge: Edge) -> Ways {
         match edge {
             Edge::Ways(ways) => ways,
@@ -173,7 +176,7 @@ impl<'a> Folding<'a> {
         }
     }
 
-    /// The first layer that could not be folded.
+    /// Returns the first layer that could not be folded.
     fn first_left(&self) -> usize {
         let layers = self.edges.keys().flat_map(|(from, to)| [*from, *to]);
         let first =
@@ -187,7 +190,7 @@ impl<'a> Folding<'a> {
     }
 }
 
-/// The one neighbour of a place; `None` where there are more, or it is folded already.
+/// Returns the only neighbor of a node; `None` if there are several or the node is already folded.
 fn only(neighbours: &BTreeMap<Place, BTreeSet<Place>>, place: Place) -> Option<Place> {
     let neighbours = neighbours.get(&place)?;
     neighbours.first().copied().filter(|_| neighbours.len() == 1)

@@ -1,4 +1,4 @@
-//! What each amplification limit buys: time against GPU time.
+//! The Pareto front of iteration time and GPU time over amplification limits.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -10,37 +10,39 @@ use super::error::{BurstError, Infeasible};
 use super::problem::{Limit, Problem};
 use super::solve::Planner;
 
-/// Plans for all amplification limits.
+/// The front: plans over all amplification limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Front {
-    /// From the loosest limit to the tightest: time rises, GPU time falls.
+    /// Points from the loosest limit to the tightest: iteration time rises, GPU time falls.
     pub points: Vec<FrontPoint>,
-    /// Whether these are all that there are. Otherwise limits in between may give others.
+    /// Whether the list is complete. Otherwise limits in between may give further points.
     pub complete: bool,
 }
 
-/// A plan that is faster than any that costs less, and cheaper than any that is as fast, among the best plans of all limits.
+/// A Pareto-optimal plan among the best plans of all limits: every other one is slower or uses more GPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = BurstFrontPoint)]
 pub struct FrontPoint {
-    /// The smallest limit that allows it, at least 1.
+    /// Smallest limit that allows the plan, at least 1.
     pub amplification: f64,
-    /// An iteration, in microseconds.
+    /// Iteration time, in microseconds.
     pub iteration_us: f64,
     /// GPU time of all layers, in microseconds.
     pub gpu_us: f64,
 }
 
-/// The front of this problem over limits from 1 on, with its exemption (none where it has no limit); its own limit does not
-/// matter. It plans at most `plans_max` times: each plan tells down to which limit it is the best one, and the next is asked just
-/// below that. Where plans run short, the rest of the limits is spread evenly, in ratios.
+/// Returns the front of this problem over limits of 1 and above. It keeps the problem's exemption (none without a limit) and
+/// ignores the limit itself.
+///
+/// The function computes at most `plans_max` plans. Each plan is optimal down to its own amplification, so the next limit
+/// is just below it. If the plans do not suffice, the remaining limits are spaced evenly by ratio.
 ///
 /// # Errors
-/// As [`plan`](super::plan) has them; a limit that no plan keeps ends the front and is no error, unless no limit at all has a plan.
+/// The errors of [`plan`](super::plan). A limit without a plan ends the front; it is an error only if it is the first.
 pub fn front(problem: &Problem, plans_max: usize) -> Result<Front, BurstError> {
     check(problem)?;
     let exempt_below_us = problem.limit.map_or(0.0, |limit| limit.exempt_below_us);
-    // Amplifications are measured where there is a limit: any will do.
+    // Amplifications are computed only under a limit, so set one that never binds.
     let problem =
         Problem { limit: Some(Limit { amplification: f64::MAX, exempt_below_us }), ..problem.clone() };
     let planner = Planner { costs: Costs::new(&problem)? };
@@ -74,7 +76,7 @@ pub fn front(problem: &Problem, plans_max: usize) -> Result<Front, BurstError> {
     Ok(Front { points, complete: complete && plans_max > 0 })
 }
 
-/// The smallest limit that allows this plan.
+/// Returns the smallest limit that allows this plan.
 fn amplification(plan: &Plan) -> f64 {
     let limited = plan.layers.iter().filter(|layer| !layer.exempt);
     limited.filter_map(|layer| layer.amplification).fold(1.0, f64::max)

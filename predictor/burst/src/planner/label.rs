@@ -1,14 +1,14 @@
-//! What a part of a plan comes to, and which of several ways through it are worth keeping.
+//! Candidates for a part of a plan, and the selection of the undominated ones.
 
-/// The most ways that are kept through one part between two counts. Only a memory cap that matters, and joins whose
-/// transfers the limit counts, ever need more than one.
+/// Maximum number of candidates kept for one part between two counts. More than one is needed only if a memory cap binds,
+/// or at joins whose transfers the limit includes.
 pub(super) const LABELS_MAX: usize = 64;
-/// The same under a memory cap that matters.
+/// The maximum under a binding memory cap.
 pub(super) const CAPPED_LABELS_MAX: usize = 1024;
-/// The fewest: the best and the lightest.
+/// The minimum: the best candidate and the one with the least memory.
 pub(super) const LABELS_MIN: usize = 2;
 
-/// What a plan is judged by, in this order: less time, then less GPU time, then fewer GPUs over all layers.
+/// Objective of a plan, compared in this order: less time, less GPU time, fewer GPUs over all layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Value {
     pub time_fs: u128,
@@ -26,42 +26,42 @@ impl Value {
     }
 }
 
-/// One way through a part of the graph that lies between two layers, without these.
+/// A candidate for the part of the graph between two layers, excluding these layers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Label {
     pub value: Value,
-    /// Transfers into the layer at the end: they count for its amplification.
+    /// Time of the transfers into the layer at the end, which count towards its amplification.
     pub transfer_fs: u128,
-    /// Above the least that the layers of this part need.
+    /// Memory above the minimum that the layers of this part need.
     pub memory_bytes: u128,
-    /// How it came about.
+    /// Composition of the candidate.
     pub step: Step,
 }
 
-/// How a way came about; numbers are places in the list of all that were kept.
+/// Composition of a candidate; numbers are indices into the list of kept steps.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Step {
-    /// It is an edge.
+    /// A single edge.
     Edge,
-    /// Through a layer at a count (its place among the allowed).
+    /// Series: through a layer at a count, an index into the allowed counts.
     Through { before: u32, layer: u32, count: u32, after: u32 },
-    /// Beside each other.
+    /// Parallel: two candidates between the same nodes.
     Both(u32, u32),
-    /// It has this place.
+    /// The kept step with this index.
     Kept(u32),
 }
 
-/// What tells two ways apart, beside their value.
+/// Criteria for comparing candidates, besides their value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matters {
-    /// The layer at the end may be at its limit, and more transfers may come.
+    /// Compare transfers: the layer at the end is a join under a limit, so further transfers may exceed it.
     pub transfer: bool,
-    /// There is a cap.
+    /// Compare memory: there is a cap.
     pub memory: bool,
 }
 
-/// Keeps the ways that no other one beats in all that matters, `most` of them ([`LABELS_MIN`] or more). Says whether some had
-/// to go that nothing beats.
+/// Keeps up to `most` undominated candidates; `most` must be at least [`LABELS_MIN`]. Returns whether undominated candidates
+/// were dropped.
 pub(super) fn keep_best(labels: &mut Vec<Label>, matters: Matters, most: usize) -> bool {
     let transfer = |label: &Label| if matters.transfer { label.transfer_fs } else { 0 };
     let memory = |label: &Label| if matters.memory { label.memory_bytes } else { 0 };
@@ -75,7 +75,7 @@ pub(super) fn keep_best(labels: &mut Vec<Label>, matters: Matters, most: usize) 
     labels.sort_by_key(order);
     let mut kept: Vec<Label> = Vec::new();
     for label in labels.drain(..) {
-        // By value they are in order already: who came before is no worse.
+        // Labels are sorted by value, so every earlier one has a value at least as good.
         let beats = |other: &Label| memory(other) <= memory(&label) && transfer(other) <= transfer(&label);
         if !kept.iter().rev().any(beats) {
             kept.push(label);
@@ -83,7 +83,7 @@ pub(super) fn keep_best(labels: &mut Vec<Label>, matters: Matters, most: usize) 
     }
     let thinned = kept.len() > most;
     if thinned {
-        // The lightest way must stay, or a plan that fits could be lost; the rest evenly, the best first.
+        // Without the candidate of least memory, a plan that fits could be lost. Sample the rest evenly, from the best on.
         let lightest = kept.iter().copied().min_by_key(|label| (memory(label), transfer(label)));
         let every = |at: usize| kept[at * kept.len() / (most - 1)];
         labels.extend((0..most - 1).map(every).chain(lightest));

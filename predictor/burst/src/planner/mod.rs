@@ -1,30 +1,32 @@
-//! Burst-parallel plans: where the global batch cannot grow, each layer gets just the GPUs that it can use (DeepPool, arXiv 2112.10065).
+//! Burst-parallel plans: each layer gets only the GPUs that it can use if the global batch cannot grow (DeepPool, arXiv 2112.10065).
 //!
 //! ```text
 //! layer time = transfers into it + compute + gradient sum           amplification = layer time * GPUs / (the same on one GPU)
 //! iteration = sum over layers of their times                        GPU time = sum over layers of time * GPUs
-//! transfer = 2 * (bytes / bandwidth + latency), 0 where nothing moves: bytes = 4 * outputs * the most samples that a GPU sends or
-//!            receives; there and back (activations, then their gradients)
+//! transfer = 2 * (bytes / bandwidth + latency), 0 if nothing moves; bytes = 4 * outputs * the maximum number of samples that a GPU
+//!            sends or receives; factor 2: activations forward, their gradients back
 //! ```
 //!
-//! A layer on n GPUs runs on the n fastest, so what stays in place is not moved, and all layers share the fastest GPU. Hence one
-//! layer runs after another, **also those of branches beside each other**: on the same GPUs there is nothing to gain, and on
-//! disjoint ones the placement would be a scheduling problem without an exact answer in this time. A layer that reads several others
-//! pays for all transfers, and all of them count for its amplification.
+//! A layer on n GPUs runs on the n fastest. Samples that stay on a GPU are not moved, and all layers share the fastest GPU.
+//! Therefore layers run one after another, **even those of parallel branches**. On the same GPUs, running branches concurrently
+//! gains nothing. On disjoint GPUs, placement would be a scheduling problem without an exact solution in this time. A layer
+//! with several inputs pays for all transfers, and all of them count towards its amplification.
 //!
-//! [`plan()`] is exact: the least iteration time; of plans alike the least GPU time, then the fewest GPUs (summed over layers). The
-//! amplification limit is never broken: one GPU is always legal and layers that are short on one GPU are exempt, nothing else is. Samples
-//! are shared by speed, parts rounded up; a layer takes as long as the last of its GPUs. Under a memory cap everything is held
-//! at once, so it binds the fastest GPU, which has the most of every layer.
+//! [`plan()`] is exact: it minimizes the iteration time, then the GPU time, then the number of GPUs summed over layers. Rules:
+//! - No layer exceeds the amplification limit, except on one GPU or if it is short on one GPU.
+//! - Samples are shared by speed, and shares are rounded up. A layer takes as long as the slowest of its GPUs.
+//! - Under a memory cap, all layers are in memory at once. The cap therefore binds the fastest GPU, which has the largest share of
+//!   every layer.
 //!
-//! - `problem`, `error`, `check`: what is asked, and what is wrong with it
-//! - `shares`, `costs`: which GPU has which samples; what each layer and each change of GPUs costs
-//! - `label`, `bounds`, `ways`: ways through a part of the graph, and which of them are kept
+//! Modules:
+//! - `problem`, `error`, `check`: the problem, its errors and its validation
+//! - `shares`, `costs`: the samples of each GPU; the costs of layers and transfers
+//! - `label`, `bounds`, `ways`: candidates for a part of the graph, and the selection of those to keep
 //! - `fold`: the dynamic program, which folds the graph to one edge
-//! - `price`: the search under a memory cap that matters
+//! - `price`: the search under a binding memory cap
 //! - `answer`: the plan, its timeline and its alternatives
 //! - `solve`: the best plan
-//! - [`front()`]: what each limit buys
+//! - [`front()`]: the trade-off over amplification limits
 
 mod problem;
 

@@ -1,11 +1,12 @@
-//! Memory at a price: bounds for a search under a cap.
+//! Search under a memory cap, by Lagrangian relaxation.
 //!
-//! Were each byte above the least that layers need to cost `price` femtoseconds, the best plan would be found without remembering more than
-//! one way for each part, and `cost - price * spare bytes` is then a bound from below for every plan that fits (Lagrange). The same holds for
-//! what lies outside of a part: so a way through a part can be let go where the bound for all plans with it is beyond the
-//! time that is looked for. The price is that with the highest bound, where the lines of a plan that holds too much and one that fits meet
-//! (Handler and Zang, *Networks* 1980). The time looked for begins just above the bound, and goes up until a plan is found in it, or one
-//! that was found beyond it by chance.
+//! Let each byte above the layers' minimum cost `price` femtoseconds. Then one candidate per part suffices to find the cheapest
+//! plan, and `cost - price * spare bytes` is a lower bound for every plan that fits. The same holds for the rest of the graph outside
+//! a part. The search therefore drops a candidate if the bound for all plans with it exceeds the target time.
+//!
+//! The price is the one with the highest bound, where the lines of a plan that exceeds the cap and of one that fits intersect
+//! (Handler and Zang, *Networks* 1980). The target time starts just above the bound. It rises until a plan is found within it, or
+//! until it reaches a plan that an earlier round found above its target.
 
 use super::bounds::{Bounds, Made, at_price, outside};
 use super::costs::Costs;
@@ -13,20 +14,22 @@ use super::fold::{Decided, priced, within};
 use super::label::Label;
 use super::problem::Limit;
 
-/// Prices that are tried at most; and a share of the bound that is not worth another one.
+/// Maximum number of prices.
 const PRICES_MAX: usize = 16;
+/// Minimum relative gain of the bound that justifies another price.
 const PRICE_GAIN: f64 = 5e-6;
-/// How far above the bound the best plan is looked for first, as a share; and how often that is made four times as much.
+/// Relative gap between bound and target time in the first round.
 const FIRST_GAP: f64 = 2e-5;
+/// Maximum number of rounds; each multiplies the gap by four.
 const ROUNDS: i32 = 10;
-/// What sums of floats may be off by.
+/// Relative tolerance for sums of floats.
 const SLACK: f64 = 1e-9;
 
-/// The best plan within so many bytes above what layers need at the least. `heavy` is the best that there is, time and bytes, and
-/// holds more.
+/// Returns the best plan within `spare_bytes` above the layers' minimum. `heavy` holds time and bytes of the best plan without the
+/// cap, which exceeds it.
 ///
 /// # Errors
-/// Whether there may be a plan all the same.
+/// No plan was found; true if one may still exist.
 pub(super) fn decide_capped(
     costs: &Costs,
     limit: Option<Limit>,
@@ -36,7 +39,7 @@ pub(super) fn decide_capped(
     let point = |plan: &Label| (plan.value.time_fs as f64, plan.memory_bytes as f64);
     let spare = spare_bytes as f64;
     let mut heavy = (heavy.0 as f64, heavy.1 as f64);
-    // Where a byte costs more than everything else, the lightest plan is the best.
+    // At a price above all other costs, the cheapest plan is the one with the least memory.
     let dear = f64::from(u32::MAX) * (1.0 + heavy.0);
     let (lightest, _) = priced(costs, limit, dear).map_err(|_| false)?;
     if lightest.memory_bytes > spare_bytes {
@@ -62,7 +65,7 @@ pub(super) fn decide_capped(
     search(costs, limit, below, Bounds { price, spare_bytes, outside: outside(&made), most: 0.0 })
 }
 
-/// Looks for a plan ever further above the bound.
+/// Searches for a plan with a growing gap above the bound.
 fn search(costs: &Costs, limit: Option<Limit>, below: f64, mut bounds: Bounds) -> Result<Decided, bool> {
     let mut lost = false;
     let mut known: Option<Decided> = None;

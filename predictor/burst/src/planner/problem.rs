@@ -1,115 +1,116 @@
-//! What is asked: layers, GPUs, the network between them, and rules.
+//! The planning problem: layers, GPUs, the network between them, and limits.
 
 use std::collections::BTreeMap;
 
 pub use evenstep_protocol::BurstAllReduce as AllReduce;
 
-/// The most layers of a plan.
+/// Maximum number of layers.
 pub const LAYERS_MAX: usize = 4096;
-/// The most GPUs of a plan.
+/// Maximum number of GPUs.
 pub const GPUS_MAX: usize = 65_536;
-/// The most GPU counts that a layer can choose from.
+/// Maximum number of allowed GPU counts.
 pub const COUNTS_MAX: usize = 32;
-/// The most layers that one layer reads.
+/// Maximum number of inputs of a layer.
 pub const INPUTS_MAX: usize = 64;
-/// The most edges between layers.
+/// Maximum number of edges between layers.
 pub const EDGES_MAX: usize = 16_384;
-/// The longest time that is taken, in microseconds: 11 days.
+/// Maximum time, in microseconds: 11 days.
 pub const US_MAX: f64 = 1e12;
-/// The largest size that is taken, in bytes.
+/// Maximum size, in bytes.
 pub const BYTES_MAX: f64 = 1e15;
-/// The most outputs of a sample, or parameters, that a layer can have.
+/// Maximum number of outputs per sample, or of parameters, of a layer.
 pub const VALUES_MAX: f64 = 1e15;
 
-/// A model, the machines and the rules.
+/// A model, the GPUs and the limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
-    /// In the order in which they run; a layer reads only layers before it. Forward and backward count together.
+    /// Layers in execution order; a layer reads only earlier layers. Forward and backward are one cost.
     pub layers: Vec<Layer>,
-    /// Samples of an iteration, over all GPUs; at least 1.
+    /// Samples per iteration over all GPUs; at least 1.
     pub global_batch: u64,
-    /// A speed for each GPU, relative to the one that costs were measured on (1); positive.
+    /// Speed of each GPU, relative to the profiled GPU (1); positive.
     pub speeds: Vec<f64>,
-    /// GPU counts that a layer may have; `None`: the powers of two up to the number of GPUs.
+    /// Allowed GPU counts; `None` means the powers of two up to the number of GPUs.
     pub counts: Option<Vec<usize>>,
-    /// How many times its GPU time on one GPU a layer may cost; `None`: any.
+    /// Amplification limit; `None` means no limit.
     pub limit: Option<Limit>,
-    /// What a GPU may hold; `None`: anything.
+    /// Memory cap; `None` means no cap.
     pub memory: Option<Memory>,
-    /// Needed where transfers or gradient sums are made from sizes.
+    /// The network; required if transfers or gradient sums are computed from sizes.
     pub network: Option<Network>,
 }
 
 /// One layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layer {
-    /// For people, and in errors.
+    /// Name, for output and errors.
     pub name: String,
-    /// What it reads; none: the samples themselves, which are everywhere.
+    /// Layers that it reads. A layer without inputs reads the samples, which are available on every GPU.
     pub inputs: Vec<Input>,
-    /// What it costs.
+    /// Cost of the layer.
     pub cost: Cost,
-    /// Values (of four bytes) that it hands on for each sample; needed where an edge to its reader is made from it.
+    /// Output values (4 bytes each) per sample; required if the cost of an edge is computed from them.
     pub outputs: Option<f64>,
-    /// Parameters: they are summed where the cost is a [`Cost::Profile`], and held in memory.
+    /// Number of parameters. They count as memory; with a [`Cost::Profile`], their gradients are also summed over the GPUs.
     pub parameters: f64,
-    /// Bytes of activations by rising local batch; empty: none. Read as the points of a [`Cost::Profile`] are.
+    /// Bytes of activations by ascending local batch, interpolated as in [`Cost::Profile`]; empty means none.
     pub activation_bytes: Vec<(u64, f64)>,
 }
 
-/// What a layer reads.
+/// An input of a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Input {
-    /// Its place in the list of layers, from 0.
+    /// Index of the layer that is read, from 0.
     pub layer: usize,
-    /// Microseconds by (GPUs there, GPUs here). Every change of the count that is possible must be there; where the count stays it may be
-    /// left out, and costs nothing. `None`: made from the outputs of the layer that is read.
+    /// Transfer time in microseconds by (GPUs of the input, GPUs of the reader). Every possible change of the count must be present.
+    /// A missing entry for an unchanged count costs 0. `None`: computed from the outputs of the layer that is read.
     pub edge_us: Option<BTreeMap<(usize, usize), f64>>,
 }
 
-/// What a layer costs, forward and backward.
+/// Cost of a layer, forward and backward.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cost {
     /// Compute and gradient sum together, in microseconds, by GPU count, on GPUs of speed 1. Other counts are not possible.
-    /// On n GPUs with the sum of speeds S it takes n / S times as long: what is gradient sum in it, the table does not say.
+    /// On n GPUs with a sum of speeds S, the whole time is scaled by n / S, because the table does not separate the gradient sum.
     Table(BTreeMap<usize, f64>),
-    /// Compute in microseconds by rising local batch, on a GPU of speed 1, without gradient sum. Straight lines between the points; beyond
-    /// the last one the last line goes on (through nothing, where there is only one point); below the first one it takes as long as there.
+    /// Compute without gradient sum, in microseconds by ascending local batch, on a GPU of speed 1. Times are interpolated linearly
+    /// between points. Above the last point, the last segment is extended; a single point is extended from the origin. Below the
+    /// first point, the time is constant.
     Profile(Vec<(u64, f64)>),
 }
 
-/// How much GPU time a layer may cost.
+/// Limit on the GPU time of a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limit {
-    /// `layer time * GPUs / (compute and gradient sum on one GPU)` must not be more; at least 1. Compared with a relative
-    /// tolerance of 1e-9, as ratios of decimals are not decimal.
+    /// Maximum of `layer time * GPUs / (compute and gradient sum on one GPU)`; at least 1. The comparison has a relative
+    /// tolerance of 1e-9, because ratios of decimal numbers are not exact in binary.
     pub amplification: f64,
-    /// Layers that cost less than this on one GPU are free to choose, in microseconds.
+    /// Layers that take less than this on one GPU are exempt from the limit, in microseconds.
     pub exempt_below_us: f64,
 }
 
-/// What a GPU may hold.
+/// Memory cap of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Memory {
-    /// The cap: all layers that a GPU takes part in are held at once.
+    /// Cap in bytes; all layers that a GPU runs are in memory at once.
     pub bytes_per_gpu: u64,
-    /// Weights, gradients and optimizer state: 8 for SGD, 12 with momentum, 16 for Adam, in float32.
+    /// Bytes of weight, gradient and optimizer state per parameter: 8 for SGD, 12 with momentum, 16 for Adam, in float32.
     pub bytes_per_parameter: f64,
 }
 
-/// What connects the GPUs.
+/// The network between the GPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Network {
-    /// Of one GPU, in each direction; positive.
+    /// Bandwidth of one GPU in each direction; positive.
     pub bandwidth_bytes_per_s: f64,
-    /// Of one message, in microseconds.
+    /// Latency of one message, in microseconds.
     pub latency_us: f64,
-    /// How gradients are summed.
+    /// All-reduce algorithm for gradients.
     pub all_reduce: AllReduce,
 }
 
 impl Layer {
-    /// A layer of a chain with an explicit table; `previous` is the layer before, with its edge costs.
+    /// Returns a layer of a chain with an explicit table; `previous` is the previous layer with its edge costs.
     pub fn table(name: impl Into<String>, previous: Option<Input>, cost_us: BTreeMap<usize, f64>) -> Self {
         Self {
             name: name.into(),
@@ -123,13 +124,13 @@ impl Layer {
 }
 
 impl Problem {
-    /// These layers on so many GPUs alike, in powers of two, without limit, cap or network.
+    /// Returns a problem with `gpus` equal GPUs, powers of two as counts, and no limit, cap or network.
     pub fn new(layers: Vec<Layer>, gpus: usize, global_batch: u64) -> Self {
         let speeds = vec![1.0; gpus.min(GPUS_MAX + 1)];
         Self { layers, global_batch, speeds, counts: None, limit: None, memory: None, network: None }
     }
 
-    /// The GPU counts that a layer may have, rising, each once.
+    /// Returns the allowed GPU counts in ascending order, without duplicates.
     pub(super) fn allowed(&self) -> Vec<usize> {
         let powers = || std::iter::successors(Some(1usize), |count| count.checked_mul(2));
         let mut counts = match &self.counts {

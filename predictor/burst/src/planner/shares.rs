@@ -1,12 +1,12 @@
-//! Who computes which part of a layer's samples: those that run it share them by speed.
+//! Shares of a layer's samples: its GPUs share them by speed.
 
-/// GPUs, the fastest first.
+/// Sample shares of GPUs, ordered by speed.
 pub(super) struct Shares {
-    /// Their places in the list that was given, the fastest first; of GPUs alike the earlier.
+    /// Indices into the given speeds, the fastest first. GPUs of equal speed keep their order.
     pub order: Vec<usize>,
-    /// Their speeds, falling.
+    /// Speeds in descending order.
     speeds: Vec<f64>,
-    /// Sum of the speeds of the first so many.
+    /// Prefix sums of `speeds`.
     sums: Vec<f64>,
     global_batch: u64,
 }
@@ -25,20 +25,20 @@ impl Shares {
         Self { order, speeds, sums, global_batch }
     }
 
-    /// Sum of the speeds of the `count` fastest.
+    /// Returns the sum of the speeds of the `count` fastest GPUs.
     pub fn speed(&self, count: usize) -> f64 {
         self.sums[count]
     }
 
-    /// Samples of each of the `count` fastest: its part by speed, rounded up, so that nobody has more than is counted.
+    /// Returns the upper bound on samples of each of the `count` fastest GPUs: its share by speed, rounded up.
     pub fn batches(&self, count: usize) -> impl Iterator<Item = u64> {
         let per_speed = self.global_batch as f64 / self.sums[count];
-        // What is a whole number but for rounding is that number.
+        // A share that exceeds an integer only by rounding error is that integer.
         self.speeds[..count].iter().map(move |speed| (speed * per_speed * (1.0 - 1e-12)).ceil() as u64)
     }
 
-    /// Samples of each of the `count` fastest, which are the global batch together: its part by speed, rounded down, and one more for
-    /// those whose part lost most by that, of parts alike for the fastest. So nobody has more than [`Self::batches`] says.
+    /// Returns the samples of each of the `count` fastest GPUs; their sum is the global batch. Shares by speed are rounded down, and
+    /// the remaining samples go to the largest remainders, on ties to the fastest. No GPU exceeds [`Self::batches`].
     pub fn samples(&self, count: usize) -> Vec<u64> {
         let per_speed = self.global_batch as f64 / self.sums[count];
         let parts: Vec<f64> = self.speeds[..count].iter().map(|speed| speed * per_speed).collect();
@@ -52,12 +52,12 @@ impl Shares {
         samples
     }
 
-    /// How long the last of the `count` fastest takes, where one of speed 1 takes `time_us(batch)`.
+    /// Returns the time of the slowest of the `count` fastest GPUs, if a GPU of speed 1 takes `time_us(batch)`.
     pub fn compute_us(&self, count: usize, time_us: impl Fn(u64) -> f64) -> f64 {
         let mut slowest: f64 = 0.0;
         let mut last = None;
         for (speed, batch) in self.speeds.iter().zip(self.batches(count)) {
-            // GPUs alike stand together: one of them speaks for all.
+            // GPUs of equal speed are adjacent and take the same time.
             if last != Some(*speed) {
                 slowest = slowest.max(time_us(batch) / speed);
                 last = Some(*speed);
@@ -66,7 +66,8 @@ impl Shares {
         slowest
     }
 
-    /// The most samples that one GPU sends or receives where `from` GPUs have them and `to` need them: what a GPU keeps is not moved.
+    /// Returns the maximum number of samples that one GPU sends or receives when the count changes from `from` to `to`. Samples that
+    /// stay on a GPU are not moved.
     pub fn moved(&self, from: usize, to: usize) -> u64 {
         let zero = std::iter::repeat(0);
         let before = self.batches(from).chain(zero.clone());
@@ -75,7 +76,7 @@ impl Shares {
     }
 }
 
-/// The line through these points at `batch`, as [`Cost::Profile`](super::Cost::Profile) says; 0 without points.
+/// Interpolates the points at `batch` as [`Cost::Profile`](super::Cost::Profile) defines it; 0 without points.
 pub(super) fn at(points: &[(u64, f64)], batch: u64) -> f64 {
     let right = points.partition_point(|(size, _)| *size < batch);
     let ((x0, y0), (x1, y1)) = match (points, right) {
@@ -97,7 +98,7 @@ mod tests {
         assert_eq!(shares.order, [1, 0, 2]);
         assert_eq!(shares.batches(3).collect::<Vec<_>>(), [16, 8, 8]);
         assert_eq!(shares.batches(2).collect::<Vec<_>>(), [22, 11], "21 1/3 and 10 2/3, rounded up");
-        // The fast one takes 16 / 2, the others 8 / 1, and a fixed cost of 4 counts as 2 and 4.
+        // The fast GPU takes 16 / 2, the others 8 / 1. The fixed cost of 4 adds 2 and 4.
         assert_eq!(shares.compute_us(3, |batch| 4.0 + batch as f64), 12.0);
     }
 

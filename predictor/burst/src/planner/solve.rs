@@ -8,10 +8,11 @@ use super::fold::{Decided, Failure, decide};
 use super::price::decide_capped;
 use super::problem::{Limit, Problem};
 
-/// The best plan.
+/// Returns the best plan.
 ///
 /// # Errors
-/// [`BurstError::Infeasible`] where rules leave no plan, and says which; any other where the problem itself is wrong.
+/// [`BurstError::Infeasible`] if no plan satisfies the limits, with the limit in question; any other variant if the problem
+/// is invalid.
 pub fn plan(problem: &Problem) -> Result<Plan, BurstError> {
     check(problem)?;
     Planner { costs: Costs::new(problem)? }.plan(problem.limit)
@@ -29,7 +30,7 @@ impl<'a> Planner<'a> {
         let Some(cap) = costs.problem.memory.map(|memory| memory.bytes_per_gpu) else {
             return Ok(answer(costs, &light.counts, limit, !light.thinned));
         };
-        // Mostly the cap does not matter.
+        // In most cases the cap does not bind.
         if memory_bytes(costs, &light.counts) <= cap.into() {
             return Ok(answer(costs, &light.counts, limit, !light.thinned));
         }
@@ -67,7 +68,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What each layer needs on the fastest GPU, at the least.
+    /// Returns the minimum memory of each layer on the fastest GPU.
     fn least(&self) -> impl Iterator<Item = u128> {
         let layers = 0..self.costs.choices.len();
         let bytes = |layer| self.costs.possible(layer).map(|(_, choice)| choice.memory_bytes).min();

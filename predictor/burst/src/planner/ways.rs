@@ -1,29 +1,30 @@
-//! Ways through parts of the graph: the labels of each part, by the counts at its ends, and how parts are combined.
+//! Candidates for parts of the graph by the counts at their ends, and the combination of parts.
 
 use super::bounds::{Bounds, Made, Part, at_price};
 use super::costs::{Choice, Costs};
 use super::label::{CAPPED_LABELS_MAX, LABELS_MAX, LABELS_MIN, Label, Matters, Step, Value, keep_best};
 use super::problem::Limit;
 
-/// Ways looked at under a cap after which few are kept: what comes then is not proven to be the best.
+/// Number of candidates examined under a cap after which only [`LABELS_MIN`] per cell are kept, so the result may not be optimal.
 const LOOKED_MAX: usize = 4_000_000;
 
-/// The place of an edge among what is kept: there is nothing to remember of it.
+/// Index of the kept step that all edges share.
 const EDGE: u32 = 0;
 
-/// What is looked for among all ways.
+/// Objective of the search.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Aim<'a> {
-    /// The best, whatever it holds.
+    /// The best plan, regardless of memory.
     Best,
-    /// The least time where each byte above the least that layers need costs so many femtoseconds. Transfers count for limits one by
-    /// one only, so it may be less than any plan has.
+    /// The least cost if each byte above the layers' minimum costs this many femtoseconds. The limit is checked for each transfer
+    /// alone, not for their sum at joins, so the cost is a lower bound.
     Priced(f64),
-    /// The best that fits into the bounds.
+    /// The best plan within the bounds.
     Within(&'a Bounds),
 }
 
-/// A layer, or the end before the first or behind the last: those have one state, cost nothing and read nothing.
+/// A node of the graph: a layer, the source before the first layers, or the sink after the last. Source and sink have one state
+/// and no cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     Source,
@@ -31,10 +32,10 @@ pub(super) enum Place {
     Sink,
 }
 
-/// Ways by row and column: those of a cell lie together.
+/// Candidates by row and column. The candidates of a cell are contiguous.
 #[derive(Default)]
 pub(super) struct Ways {
-    /// Its place among all that are made, which is the same whatever is looked for.
+    /// Index of the part, which does not depend on the objective.
     number: usize,
     columns: usize,
     ends: Vec<usize>,
@@ -49,20 +50,20 @@ impl Ways {
     }
 }
 
-/// Combines ways, and remembers how each came about.
+/// Combines candidates and keeps their composition.
 pub(super) struct Combiner<'a> {
     costs: &'a Costs<'a>,
-    /// By layer and count: what transfers into it may take; `None`: not legal.
+    /// Maximum time of the transfers into a layer, by layer and count; `None` if the limit forbids the count.
     room_fs: Vec<Vec<Option<u128>>>,
-    /// By layer: what it needs at the least.
+    /// Minimum memory by layer.
     least_bytes: Vec<u128>,
     aim: Aim<'a>,
-    /// What was made so far: filled for prices, else only counted.
+    /// Costs of all parts; filled only for [`Aim::Priced`].
     pub made: Vec<Made>,
     count_made: usize,
     looked: usize,
     kept: Vec<Step>,
-    /// Whether some ways had to go that nothing beat.
+    /// Whether undominated candidates were dropped.
     pub thinned: bool,
 }
 
@@ -84,7 +85,7 @@ impl<'a> Combiner<'a> {
         }
     }
 
-    /// The ways over one edge. `input` is what it is of a layer, by its place among the layer's inputs; nothing moves over any other.
+    /// Returns the candidates of one edge. `input` is the layer and the index of its input; without it, the edge has no transfer.
     pub fn edge(&mut self, from: Place, to: Place, input: Option<(usize, usize)>) -> Ways {
         let mut ways = self.begin(to);
         let mut labels = Vec::new();
@@ -106,7 +107,7 @@ impl<'a> Combiner<'a> {
         ways
     }
 
-    /// The ways that lead through a layer: `into` it, and `out` of it.
+    /// Returns the candidates through a layer, from those `into` it and those `out` of it (series).
     pub fn through(&mut self, (from, into): (Place, &Ways), layer: usize, (to, out): (Place, &Ways)) -> Ways {
         let choices: Vec<(usize, Choice, u128)> = (0..self.costs.counts.len())
             .filter_map(|count| Some((count, self.costs.choices[layer][count]?, self.room_fs[layer][count]?)))
@@ -143,7 +144,7 @@ impl<'a> Combiner<'a> {
         ways
     }
 
-    /// The ways over two edges between the same places: whatever happens on one happens beside what happens on the other.
+    /// Returns the candidates of two edges between the same nodes (parallel).
     pub fn beside(&mut self, from: Place, to: Place, one: &Ways, other: &Ways) -> Ways {
         let mut ways = self.begin(to);
         let mut labels = Vec::new();
@@ -168,7 +169,7 @@ impl<'a> Combiner<'a> {
         ways
     }
 
-    /// The counts of all layers on this way.
+    /// Returns the counts of all layers of this candidate.
     pub fn counts(&self, label: Label) -> Vec<usize> {
         let mut counts = vec![0; self.costs.choices.len()];
         let mut open = vec![label.step];
@@ -186,13 +187,13 @@ impl<'a> Combiner<'a> {
         counts
     }
 
-    /// Begins a list of ways to a place.
+    /// Starts a part that ends at a node.
     fn begin(&mut self, to: Place) -> Ways {
         self.count_made += 1;
         Ways { number: self.count_made - 1, columns: self.states(to), ..Ways::default() }
     }
 
-    /// Takes a way into a cell, unless the best that could come of it is out of bounds.
+    /// Adds a candidate to a cell, unless no plan with it can satisfy the bounds.
     fn look(&mut self, ways: &Ways, (row, column): (usize, usize), label: Label, labels: &mut Vec<Label>) {
         self.looked += 1;
         let fits = match self.aim {
@@ -204,7 +205,7 @@ impl<'a> Combiner<'a> {
         }
     }
 
-    /// Keeps what ways cost at a price.
+    /// Stores the costs of a part for [`Aim::Priced`].
     fn end(&mut self, ways: &Ways, rows: usize, part: Part) {
         let Aim::Priced(price) = self.aim else { return };
         let cells = (0..rows).flat_map(|row| (0..ways.columns).map(move |column| (row, column)));
@@ -225,7 +226,7 @@ impl<'a> Combiner<'a> {
         self.made.push(Made { part, columns: ways.columns, costs, nodes });
     }
 
-    /// Ends a cell with the best of these ways, and gives each its place.
+    /// Completes a cell with the best of these candidates and assigns each an index.
     fn close_cell(&mut self, ways: &mut Ways, labels: &mut Vec<Label>, to: Place, column: usize) {
         let (room_fs, joins) = match to {
             Place::Layer(layer) => {
@@ -245,7 +246,7 @@ impl<'a> Combiner<'a> {
                 let cheapest =
                     labels.iter().copied().min_by(|a, b| at_price(a, price).total_cmp(&at_price(b, price)));
                 labels.clear();
-                // Transfers of its parts were within their room; what they are together no price can know.
+                // Each transfer alone satisfies the limit; their sum is not tracked here, so that the cost stays a lower bound.
                 labels.extend(cheapest.map(|label| Label { transfer_fs: 0, ..label }));
             }
         }
@@ -262,7 +263,7 @@ impl<'a> Combiner<'a> {
         ways.ends.push(ways.labels.len());
     }
 
-    /// A layer by itself, at a count.
+    /// Returns the candidate of a single layer at a count.
     fn node(&self, layer: usize, count: usize, choice: Choice) -> Label {
         let gpus = self.costs.counts[count] as u128;
         let time_fs = choice.time_fs();

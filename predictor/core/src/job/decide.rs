@@ -36,6 +36,14 @@ pub struct Decided {
     instruction: Upcoming,
 }
 
+impl Decided {
+    /// Whether the learning-rate state changes in a way that later instructions depend on: it must then be stored with the
+    /// allocation.
+    pub fn changes_learning_rate(&self) -> bool {
+        self.instruction.changes_state()
+    }
+}
+
 impl JobState {
     /// Plans an iteration. If the request is for less than a full global batch (the ragged end of an epoch),
     /// the plan is not compared with the current plan and does not replace it.

@@ -56,8 +56,6 @@ pub struct Controller {
     base_global_batch: u64,
     /// Kept instructions, oldest first; never empty after the first request.
     given: VecDeque<Given>,
-    /// Whether earlier instructions were discarded.
-    forgot: bool,
     averages: Averages,
 }
 
@@ -79,15 +77,21 @@ struct Given {
 /// applies it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Upcoming {
-    /// Number of earlier instructions to keep.
+    /// The number of remembered instructions before it.
     kept: usize,
     next: Given,
+    changes_state: bool,
 }
 
 impl Upcoming {
     /// Returns the instruction.
     pub fn instruction(&self) -> &Instruction {
         &self.next.instruction
+    }
+
+    /// Whether a controller without this instruction would give other instructions later: it must then be stored again.
+    pub fn changes_state(&self) -> bool {
+        self.changes_state
     }
 }
 
@@ -102,7 +106,7 @@ impl Controller {
             return Err(LearningRateError::NoSamples { which: "base global batch" });
         }
         let averages = Averages::default();
-        Ok(Self { rule, base_global_batch, given: VecDeque::new(), forgot: false, averages })
+        Ok(Self { rule, base_global_batch, given: VecDeque::new(), averages })
     }
 
     /// Returns the rule.
@@ -110,19 +114,20 @@ impl Controller {
         &self.rule
     }
 
-    /// Returns the instruction of an iteration like [`Self::void_from`] followed by [`Self::instruct`], but
-    /// without changing the state. [`Self::accept`] applies it.
+    /// Returns the instruction of an iteration without changing the state. Instructions of this and later iterations do not
+    /// count. [`Self::accept`] makes it the newest.
     ///
     /// # Errors
-    /// [`LearningRateError::Forgotten`] if the preceding iterations are no longer kept,
-    /// [`LearningRateError::NoSamples`] if the batch has no samples.
+    /// [`LearningRateError::NoSamples`] if the global batch is 0.
     pub fn preview(&self, iteration: u64, global_batch: u64) -> Result<Upcoming, LearningRateError> {
-        let kept = self.kept_before(iteration)?;
         if global_batch == 0 {
             return Err(LearningRateError::NoSamples { which: "global batch" });
         }
+        let kept = self.given.partition_point(|given| given.iteration < iteration);
         let newest = kept.checked_sub(1).and_then(|newest| self.given.get(newest));
-        Ok(Upcoming { kept, next: self.next(newest, iteration, global_batch) })
+        let next = self.next(newest, iteration, global_batch);
+        let continues = newest.is_some_and(|newest| self.implies(newest, &next));
+        Ok(Upcoming { kept, next, changes_state: kept < self.given.len() || !continues })
     }
 
     /// Appends an instruction. Earlier instructions for its iteration and for later ones are discarded.
@@ -161,32 +166,32 @@ impl Controller {
         Ok(next.instruction)
     }
 
+    /// Appends an instruction. If [`REMEMBERED_MAX`] are remembered, the one that is least needed is removed. The first always
+    /// stays, so a job can return to any iteration.
     fn give(&mut self, next: Given) {
         if self.given.len() == REMEMBERED_MAX {
-            self.given.pop_front();
-            self.forgot = true;
+            let implied =
+                (1..self.given.len()).find(|&index| self.implies(&self.given[index - 1], &self.given[index]));
+            self.given.remove(implied.unwrap_or_else(|| self.most_crowded()));
         }
         self.given.push_back(next);
     }
 
-    /// Discards the instructions from an iteration on. No client can have followed them, because a worker
-    /// that they need has left. They can be requested again with another batch.
-    ///
-    /// # Errors
-    /// [`LearningRateError::Forgotten`] if the preceding iterations are no longer kept.
-    pub fn void_from(&mut self, iteration: u64) -> Result<(), LearningRateError> {
-        let kept = self.kept_before(iteration)?;
-        self.given.truncate(kept);
-        Ok(())
+    /// Whether an instruction follows from the one before it, so that it need not be remembered. Under AdaScale it also
+    /// depends on the gradients.
+    fn implies(&self, before: &Given, next: &Given) -> bool {
+        self.rule != Rule::AdaScale && before.global_batch == next.global_batch
     }
 
-    /// Returns the number of kept instructions before an iteration.
-    fn kept_before(&self, iteration: u64) -> Result<usize, LearningRateError> {
-        let kept = self.given.iter().take_while(|given| given.iteration < iteration).count();
-        if kept == 0 && self.forgot {
-            return Err(LearningRateError::Forgotten { iteration });
-        }
-        Ok(kept)
+    /// The index of the instruction whose removal leaves the smallest gap, relative to its age. The remaining ones become sparser
+    /// with age. Never the first.
+    fn most_crowded(&self) -> usize {
+        let iteration = |index: usize| self.given[index].iteration;
+        let newest = iteration(self.given.len() - 1);
+        let gap = |index: usize| {
+            (iteration(index + 1) - iteration(index - 1)) as f64 / (newest + 1 - iteration(index - 1)) as f64
+        };
+        (1..self.given.len() - 1).min_by(|&a, &b| gap(a).total_cmp(&gap(b))).unwrap_or(1)
     }
 
     /// Learns from the gradients of an iteration. They change AdaScale's gain from the next instruction on.

@@ -1,6 +1,6 @@
 //! Errors of the learning-rate controller.
 
-/// Number of iterations whose instructions are kept: at least as many as can be requested ahead.
+/// Maximum number of remembered instructions. At least the number of iterations that can be requested ahead.
 pub const REMEMBERED_MAX: usize = 128;
 
 /// The reason why there is no instruction.
@@ -42,14 +42,8 @@ pub enum LearningRateError {
         /// The newly requested global batch.
         now: u64,
     },
-    /// An iteration whose predecessors are no longer kept.
-    #[error("iteration {iteration} is too old: only the latest {kept} requested iterations are kept", kept = REMEMBERED_MAX)]
-    Forgotten {
-        /// The iteration.
-        iteration: u64,
-    },
-    /// Gradients for a rule that does not use them.
-    #[error("gradients are used by the rule adascale only")]
+    /// Gradients for a rule that takes none.
+    #[error("gradients: the rule is not adascale, and no other takes them")]
     NoGradientsTaken,
     /// Gradients of an iteration that is not newer than the latest processed one.
     #[error("gradients of iteration {iteration} are late: iteration {newest} was processed already")]

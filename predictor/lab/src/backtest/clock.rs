@@ -1,4 +1,4 @@
-//! The clock of fits and forecasts.
+//! Clock for the durations of fits and forecasts.
 
-/// A clock in seconds, for the times of fits and forecasts.
+/// A clock in seconds, which measures the durations of fits and forecasts.
 pub type Clock<'a> = &'a (dyn Fn() -> f64 + Sync);

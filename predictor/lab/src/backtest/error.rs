@@ -1,50 +1,51 @@
-//! Why a backtest cannot be run.
+//! Errors of a backtest.
 
-/// Why a backtest cannot be run.
+/// Reasons why a backtest cannot run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum BacktestError {
-    /// The warm-up or what follows it is too short.
+    /// The warm-up, or the range after it, is too short.
     #[error(
-        "{id}: {rows} rows, of which {warmup} are warm-up: at least {warmup_min} rows of warm-up and {test_min} after it are needed"
+        "{id}: {rows} rows, of which {warmup} are warm-up; the warm-up needs at least {warmup_min} rows, \
+            and at least {test_min} must follow it"
     )]
     TooFewRows {
-        /// The series.
+        /// Id of the series.
         id: String,
-        /// Its rows.
+        /// Number of rows.
         rows: usize,
-        /// How many of them are warm-up.
+        /// Number of warm-up rows.
         warmup: usize,
-        /// How many the warm-up needs.
+        /// Minimum number of warm-up rows.
         warmup_min: usize,
-        /// How many must follow it.
+        /// Minimum number of rows after the warm-up.
         test_min: usize,
     },
-    /// A range of rows passes the end.
-    #[error("{id}: the {which} range {start}..{end} ends past the {rows} rows there are")]
+    /// A range of rows exceeds the table.
+    #[error("{id}: the {which} range {start}..{end} ends after the last of {rows} rows")]
     PastEnd {
-        /// The series.
+        /// Id of the series.
         id: String,
-        /// Which range.
+        /// Name of the range.
         which: &'static str,
-        /// Its first row.
+        /// First row.
         start: usize,
-        /// The row after its last.
+        /// End, exclusive.
         end: usize,
-        /// Rows of the series.
+        /// Number of rows of the series.
         rows: usize,
     },
     /// A range is too short for the lags.
     #[error("{id}: the {which} range {start}..{end} is too short: {rule}")]
     TooShort {
-        /// The series.
+        /// Id of the series.
         id: String,
-        /// Which range.
+        /// Name of the range.
         which: &'static str,
-        /// Its first row.
+        /// First row.
         start: usize,
-        /// The row after its last.
+        /// End, exclusive.
         end: usize,
-        /// What it needs.
+        /// The requirement.
         rule: String,
     },
 }

@@ -1,49 +1,52 @@
-//! What was recorded: series of rows, and the jobs that they make up.
+//! Recorded data: series of rows, grouped into jobs.
 
 use std::collections::BTreeMap;
 
 /// One iteration of one worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// When it came, in the job's own order: rows of several series with the same tick are of the same iteration.
+    /// Position in the order of the job. Rows of several series with the same tick belong to the same
+    /// iteration.
     pub tick: u64,
     /// Samples computed, at least 1.
     pub batch: u64,
     /// Samples per second of compute time; positive and finite.
     pub speed: f64,
-    /// Drivers known just before the iteration, in the order of [`Job::drivers`]; finite where they are known.
+    /// Drivers known just before the iteration, in the order of [`Job::drivers`]; `None` if unknown,
+    /// otherwise finite.
     pub drivers: Vec<Option<f64>>,
 }
 
 impl Row {
-    /// Time of the compute in seconds.
+    /// Returns the compute time in seconds.
     pub fn compute_time_s(&self) -> f64 {
         self.batch as f64 / self.speed
     }
 }
 
-/// What one worker did.
+/// Record of one worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// The worker.
+    /// Id of the worker.
     pub id: String,
-    /// Its rows; ticks rise.
+    /// Rows in increasing order of ticks.
     pub rows: Vec<Row>,
 }
 
-/// The series of one trace. Models may share what they learn between them.
+/// All series of one trace. Models may learn from all of them jointly.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// Where it was recorded.
+    /// Source of the recording.
     pub trace: String,
     /// Names of the drivers.
     pub drivers: Vec<String>,
-    /// One for each worker.
+    /// One series per worker.
     pub series: Vec<Series>,
 }
 
 impl Job {
-    /// The job without the drivers that never change: they say nothing, and every input of a model takes rows to learn.
+    /// Removes drivers that never change. They carry no information, and each input of a model needs rows to
+    /// learn from.
     pub fn without_constant_drivers(mut self) -> Self {
         let changes = |at: usize| {
             let mut known =
@@ -61,7 +64,7 @@ impl Job {
         self
     }
 
-    /// Who has a row at each tick, in order: (worker, row).
+    /// Returns the (worker, row) pairs of each tick, in order of ticks.
     pub fn ticks(&self) -> impl Iterator<Item = Vec<(usize, usize)>> {
         let mut ticks: BTreeMap<u64, Vec<(usize, usize)>> = BTreeMap::new();
         for (worker, series) in self.series.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! How far forecasts were off, and how often an interval held the truth.
+//! Errors of forecasts, and coverage of intervals.
 
 /// Errors of forecasts `f` of `y`, over `n` rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -7,17 +7,18 @@ pub struct Accuracy {
     pub rmse: f64,
     /// `sum |y - f| / n`.
     pub mae: f64,
-    /// `sum |y - f| / |y| / n`, a share; `None` where some `y` is 0, or so near that nothing can be said.
+    /// `sum |y - f| / |y| / n`, a share; `None` if some `y` is 0 or too close to 0.
     pub mape: Option<f64>,
-    /// `sqrt(sum (y - f)^2 / sum (y - mean y)^2)`: over the root mean squared error of the mean. `None` where `y` is
-    /// constant.
+    /// `sqrt(sum (y - f)^2 / sum (y - mean y)^2)`: the root mean squared error divided by the error of the mean.
+    /// `None` if `y` is constant.
     pub rrse: Option<f64>,
-    /// The square of it: mean squared error over variance.
+    /// Square of `rrse`: mean squared error divided by the variance.
     pub nmse: Option<f64>,
 }
 
 impl Accuracy {
-    /// Of pairs (actual, forecast); `None` where there are none, or one is not finite, or their squares are not.
+    /// Computes the errors of pairs (actual, forecast). `None` if there are no pairs, a value is not finite,
+    /// or the squares are not finite.
     pub fn of(pairs: &[(f64, f64)]) -> Option<Self> {
         if pairs.is_empty() || pairs.iter().any(|(y, f)| !(y.is_finite() && f.is_finite())) {
             return None;
@@ -42,17 +43,17 @@ impl Accuracy {
     }
 }
 
-/// How an interval did.
+/// Coverage and width of intervals.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calibration {
     /// Share of rows whose value lies in its interval.
     pub coverage: f64,
-    /// Mean width of the interval over the forecast.
+    /// Mean ratio of the interval's width to the forecast.
     pub width: f64,
 }
 
 impl Calibration {
-    /// Of (actual, forecast, lower, upper); `None` where there are none.
+    /// Computes the calibration of (actual, forecast, lower, upper). `None` without rows.
     pub fn of(rows: &[(f64, f64, f64, f64)]) -> Option<Self> {
         let n = rows.len() as f64;
         let covered = rows.iter().filter(|(y, _, lower, upper)| (lower..=upper).contains(&y)).count();
@@ -67,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    /// By hand: errors -1, 0, 2; mean of y is 4, so the spread is 4 + 0 + 4.
+    /// By hand: errors -1, 0, 2. The mean of y is 4, so the squared deviations sum to 4 + 0 + 4.
     #[test]
     fn follows_the_formulas() {
         let ours = Accuracy::of(&[(2.0, 3.0), (4.0, 4.0), (6.0, 4.0)]).unwrap();
@@ -91,7 +92,7 @@ mod tests {
         assert_eq!(Calibration::of(&[]), None);
     }
 
-    /// The ends belong to the interval.
+    /// The interval includes its bounds.
     #[test]
     fn coverage_and_width() {
         let rows = [(1.0, 2.0, 1.0, 3.0), (3.0, 2.0, 1.0, 3.0), (3.1, 2.0, 1.0, 3.0), (4.0, 4.0, 3.0, 6.0)];
@@ -99,7 +100,7 @@ mod tests {
     }
 
     proptest! {
-        /// The unit of the series is no matter to a relative error, and all to an absolute one.
+        /// Relative errors do not depend on the unit of the series; absolute errors scale with it.
         #[test]
         fn relative_errors_know_no_unit(
             pairs in prop::collection::vec((1.0f64..100.0, 1.0f64..100.0), 2..50), unit in 0.01f64..100.0

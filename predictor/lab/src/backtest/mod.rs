@@ -1,21 +1,24 @@
-//! Backtests: what would forecasts have been worth on what was recorded?
+//! Backtests: accuracy of forecasts on recorded data.
 //!
-//! Rolling origin ([`roll`]): a model walks through a job row by row, forecasts each row from what was known before it, and
-//! is then shown the row. Rows after the warm-up are scored: by error ([`Accuracy`]), by interval ([`Calibration`]), and
-//! by the step time that an allocation on the forecasts would have given ([`step_time`]).
+//! Rolling origin ([`roll`]): a model walks through a job row by row. It forecasts each row from earlier
+//! rows, and then sees the actual row. Rows after the warm-up are scored by:
 //!
-//! System identification ([`Identification`]): a model is fitted to one stretch of a system and predicts another, one step
-//! ahead or on its own predictions.
+//! - error ([`Accuracy`])
+//! - interval ([`Calibration`])
+//! - step time of an allocation by the forecasts ([`step_time`])
 //!
-//! - [`error`]: why a backtest cannot be run
-//! - [`job`]: recorded series, and the order in which their rows came
-//! - [`metrics`]: error and interval
-//! - [`clock`]: the clock of fits and forecasts
+//! System identification ([`Identification`]): a model is fitted to one range of rows and predicts another,
+//! one step ahead or from its own predictions.
+//!
+//! - [`error`]: errors of a backtest
+//! - [`job`]: recorded series, and the order of their rows
+//! - [`metrics`]: errors and intervals
+//! - [`clock`]: clock of fits and forecasts
 //! - [`rolling`]: rolling origin
 //! - [`recipes`]: batch models by name
-//! - [`refit`]: batch models, fitted again and again on the way
+//! - [`refit`]: batch models that are refitted during a walk
 //! - [`models`]: all models by name
-//! - [`step_time`]: the step time that forecasts would have given
+//! - [`step_time`]: step time of an allocation by forecasts
 //! - [`system`]: system identification
 
 pub mod error;

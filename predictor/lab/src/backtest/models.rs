@@ -1,4 +1,4 @@
-//! The models of a backtest by name, and what stands behind each.
+//! Models of a backtest by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,16 +13,17 @@ use super::recipes::RecipeName;
 use super::refit::{Refitted, Setup};
 use super::rolling::{JobModel, Prediction};
 
-/// The mixes. Single experts stand beside them ([`EXPERT_NAMES`]), and batch models ([`RecipeName::ALL`]).
+/// Names of the mixes. The other models are single experts ([`EXPERT_NAMES`]) and batch models
+/// ([`RecipeName::ALL`]).
 pub const MIX_NAMES: &str = "mix, mix_step (trained on the step time)";
 
-/// What is compared where no models are named.
+/// Default models of a rolling backtest.
 pub const DEFAULT_MODELS: [&str; 7] = ["last", "ema_0.3", "ema_0.6", "arx", "arx_pooled", "mix", "mix_step"];
 
-/// Rows between two fits of a network in the mix, unless said otherwise: as in the service.
+/// Default number of rows between two fits of a network in the mix, as in the service.
 const REFIT_ROWS: usize = 200;
 
-/// The name of a model. It prints as it was written.
+/// Name of a model. It displays as the user wrote it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelName {
     written: String,
@@ -36,9 +37,9 @@ enum Kind {
     Batch(RecipeName),
 }
 
-/// No model is called so.
+/// No model has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no model {name:?}; there are {EXPERT_NAMES}, {MIX_NAMES}, {}", RecipeName::ALL.map(RecipeName::as_str).join(", "))]
+#[error("no model {name:?}; the models are {EXPERT_NAMES}, {MIX_NAMES}, {}", RecipeName::ALL.map(RecipeName::as_str).join(", "))]
 pub struct UnknownModel {
     name: String,
 }
@@ -69,17 +70,18 @@ impl fmt::Display for ModelName {
 }
 
 impl ModelName {
-    /// The last value: what every other model is compared with.
+    /// The last value, the reference of every comparison.
     pub fn last() -> Self {
         Self { written: "last".into(), kind: Kind::Expert(ExpertKind::Last) }
     }
 
-    /// Whether it is the last value.
+    /// Whether this is the last value.
     pub fn is_last(&self) -> bool {
         self.kind == Kind::Expert(ExpertKind::Last)
     }
 
-    /// The batch model of this name, in system identification; there `arx` is fitted by least squares.
+    /// Returns the batch model of this name for system identification, where `arx` is fitted by least
+    /// squares.
     pub fn recipe(&self) -> Option<RecipeName> {
         match self.kind {
             Kind::Batch(recipe) => Some(recipe),
@@ -88,10 +90,10 @@ impl ModelName {
         }
     }
 
-    /// A fresh model that has seen nothing.
+    /// Creates a model without history.
     ///
     /// # Errors
-    /// [`FitError::Setting`] where a setting of a batch model is out of range.
+    /// [`FitError::Setting`] if a setting of a batch model is out of range.
     pub fn build(&self, setup: &Setup<'_>) -> Result<Box<dyn JobModel>, FitError> {
         let drivers = DriverSet::new(setup.drivers.iter().cloned());
         Ok(match self.kind {
@@ -107,12 +109,12 @@ impl ModelName {
     }
 }
 
-/// The service's own forecaster, of one expert or of all.
+/// The forecaster of the service, with one expert or with all.
 struct Streaming {
     forecaster: JobForecaster<usize>,
-    /// What the workers did in this iteration: learned together.
+    /// Outcomes of the workers in this iteration, from which the forecaster learns jointly.
     outcomes: Vec<(usize, Observation)>,
-    /// What networks are fitted to, by worker, as the service does beside its requests; empty where there are none.
+    /// Training data of the networks by worker, as in the service's background fits; empty without networks.
     training: Vec<Training>,
     refit_rows: usize,
     rows: Vec<usize>,
@@ -159,7 +161,7 @@ impl JobModel for Streaming {
 
     fn learn(&mut self) {
         self.forecaster.observe(&self.outcomes);
-        // After the scores: no network is scored on what it was fitted to.
+        // Training follows scoring, so no network is scored on rows that it was fitted to.
         for (worker, seen) in std::mem::take(&mut self.outcomes) {
             self.refit(worker, &seen);
         }

@@ -5,28 +5,28 @@ use evenstep_core::forecast::narx::{Narx, Settings};
 
 use crate::batch::{Arx, ElasticNet, Ols, Polynomial, Recipe, Ridge, Terms};
 
-/// A batch model.
+/// Name of a batch model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecipeName {
-    /// Least squares with a small ridge, of our own.
+    /// Least squares with a small ridge, implemented in this crate.
     Arx,
     /// Ordinary least squares.
     Ols,
-    /// Least squares with a ridge.
+    /// Least squares with a ridge penalty.
     Ridge,
-    /// Least squares with both penalties.
+    /// Least squares with an L1 and an L2 penalty.
     ElasticNet,
-    /// Products of the regressors.
+    /// Polynomial of the regressors.
     Polynomial,
-    /// A net of tanh units.
+    /// Neural network with tanh units.
     Narx,
 }
 
 impl RecipeName {
-    /// All that a walk fits again and again. (There `arx` is the streaming one.)
+    /// Models that a rolling backtest refits. (There, `arx` is the streaming model.)
     pub const ALL: [Self; 5] = [Self::Ols, Self::Ridge, Self::ElasticNet, Self::Polynomial, Self::Narx];
 
-    /// Its name.
+    /// Name of the model.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Arx => "arx",
@@ -38,20 +38,21 @@ impl RecipeName {
         }
     }
 
-    /// Which of [`RecipeName::ALL`] is called so.
+    /// Returns the model in [`RecipeName::ALL`] with this name.
     pub fn find(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|recipe| recipe.as_str() == name)
     }
 
-    /// Whether its size grows so fast with its inputs that only drivers of a known role are taken, where there are any.
+    /// Whether the model grows so fast with its inputs that it uses only drivers of a known role,
+    /// if the job has such drivers.
     pub fn is_choosy(self) -> bool {
         matches!(self, Self::Polynomial | Self::Narx)
     }
 
-    /// The recipe with its settings.
+    /// Returns the recipe with its settings.
     ///
     /// # Errors
-    /// [`FitError::Setting`] where a setting is out of range.
+    /// [`FitError::Setting`] if a setting is out of range.
     pub fn recipe(self, tuning: Tuning) -> Result<Box<dyn Recipe>, FitError> {
         Ok(match self {
             Self::Arx => Box::new(Arx::default()),
@@ -67,15 +68,15 @@ impl RecipeName {
     }
 }
 
-/// What the user may say about a batch model.
+/// User settings of batch models.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
     /// Degree of a polynomial.
     pub degree: usize,
-    /// Which of its terms are kept.
+    /// Selection of the polynomial's terms.
     pub terms: Terms,
-    /// Seed of what is drawn at random.
+    /// Random seed.
     pub seed: u64,
-    /// Whether a fit may take its time: one for a system, rather than one of many in a walk.
+    /// Whether a fit may be slow: one fit per system instead of many in a walk.
     pub thorough: bool,
 }

@@ -1,7 +1,7 @@
-//! Batch models in a walk: fitted on the warm-up, and again every so many rows.
+//! Batch models in a rolling backtest: fitted on the warm-up, and refitted at a fixed interval of rows.
 //!
-//! They take log speed from its lags, from the drivers at the boundary and their lags, and from the log of the batch to
-//! come. A missing reading enters at the mean of its column, a column that says nothing is left out.
+//! The regressors of log speed are its lags, the drivers at the boundary and their lags, and the logarithm of
+//! the next batch. A missing reading is replaced by the mean of its column. Constant columns are left out.
 
 use evenstep_core::forecast::fit::{FitError, Regression};
 use evenstep_core::series::DriverSet;
@@ -10,63 +10,63 @@ use super::recipes::{RecipeName, Tuning};
 use super::rolling::{JobModel, Prediction};
 use crate::batch::{Lags, Recipe, System};
 
-/// Forecasts stay within the range of this many recent values, and [`RANGE_MARGIN`] of log speed beyond.
+/// Number of recent values whose range, extended by [`RANGE_MARGIN`], bounds the forecasts.
 const RANGE_ROWS: usize = 20;
-/// See [`RANGE_ROWS`]: about 5 %.
+/// Margin of log speed beyond the range, about 5 %.
 const RANGE_MARGIN: f64 = 0.05;
-/// A column whose readings differ by less than this share of the largest says nothing.
+/// A column is constant if its readings differ by less than this share of the largest.
 const CONSTANT: f64 = 1e-12;
 
-/// How batch models are fitted in a walk.
+/// Schedule and settings of the fits of batch models.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Refits {
-    /// The latest rows that a fit sees; all of them where there is no limit.
+    /// Maximum number of most recent rows per fit; all rows if `None`.
     pub window: Option<usize>,
-    /// Rows after which there is a first fit, where that comes before the end of the warm-up: for step times, which may
-    /// count from there on. It changes nothing of what follows the warm-up.
+    /// Number of rows before a first, provisional fit within the warm-up, for step times that count from
+    /// there. It does not affect forecasts after the warm-up.
     pub early: Option<usize>,
-    /// Rows between fits; `None`: never again after the warm-up.
+    /// Rows between fits; `None` for a single fit after the warm-up.
     pub every: Option<usize>,
-    /// Lags of log speed.
+    /// Number of lags of log speed.
     pub lags_y: usize,
-    /// Lags of the drivers, beside their reading at the boundary.
+    /// Number of lags of the drivers, in addition to their reading at the boundary.
     pub lags_u: usize,
-    /// Rows between one lag and the next.
+    /// Rows between consecutive lags.
     pub lag_stride: usize,
-    /// Rows ahead.
+    /// Forecast horizon in rows.
     pub horizon: usize,
     /// Settings of the models.
     pub tuning: Tuning,
 }
 
-/// What a model is set up for.
+/// Input for the construction of a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup<'a> {
     /// Names of the drivers.
     pub drivers: &'a [String],
-    /// Rows of warm-up of each worker.
+    /// Number of warm-up rows of each worker.
     pub warmup_rows: &'a [usize],
-    /// How batch models are fitted.
+    /// Schedule and settings of the fits.
     pub refits: &'a Refits,
 }
 
-/// A batch model of each worker.
+/// Batch models, one per worker.
 pub struct Refitted {
     recipe: Box<dyn Recipe>,
     refits: Refits,
     lags: Lags,
-    /// Which drivers are inputs.
+    /// Whether each driver is an input.
     taken: Vec<bool>,
     workers: Vec<History>,
 }
 
-/// What is known of one worker.
+/// History of one worker.
 #[derive(Default)]
 struct History {
     warmup_rows: usize,
     /// Log speed by row.
     y: Vec<f64>,
-    /// By row: the drivers read after it, and the log batch of the row that is forecast then.
+    /// By row: the drivers read after it, and the logarithm of the batch of the row that is then forecast.
     u: Vec<Vec<Option<f64>>>,
     fitted: Option<Fitted>,
     failure: Option<String>,
@@ -77,7 +77,7 @@ struct Fitted {
     columns: Vec<Column>,
 }
 
-/// A column that says something, and what stands for its missing readings.
+/// A column that is not constant, and the replacement for its missing readings.
 #[derive(Clone, Copy)]
 struct Column {
     at: usize,
@@ -85,13 +85,13 @@ struct Column {
 }
 
 impl Refitted {
-    /// Models that have seen nothing.
+    /// Creates models without history.
     ///
     /// # Errors
-    /// [`FitError::Setting`] where a setting of the recipe is out of range.
+    /// [`FitError::Setting`] if a setting of the recipe is out of range.
     pub fn new(recipe: RecipeName, setup: &Setup<'_>) -> Result<Self, FitError> {
         let refits = *setup.refits;
-        // With inputs counted as of the row before, the reading at the boundary is the first lag.
+        // Inputs are assigned to the previous row, so the reading at the boundary is the first lag.
         let lags = Lags {
             y: refits.lags_y,
             u: refits.lags_u + 1,
@@ -129,14 +129,14 @@ impl JobModel for Refitted {
     fn observe(&mut self, worker: usize, batch: u64, compute_time_s: f64) {
         let history = &mut self.workers[worker];
         history.y.push((batch as f64 / compute_time_s).ln());
-        // The forecast that comes next is that of this row.
+        // The next forecast is the one of this row.
         let next = history.y.len() + self.refits.horizon - 1;
         let is_due =
             |since: usize| since == 0 || self.refits.every.is_some_and(|every| since.is_multiple_of(every));
         if self.refits.early == Some(next) || next.checked_sub(history.warmup_rows).is_some_and(is_due) {
             match history.fit(self.recipe.as_ref(), &self.lags, self.refits.window) {
                 Ok(fitted) => history.fitted = Some(fitted),
-                // Where an earlier fit stands, it goes on.
+                // An earlier fit remains in use.
                 Err(error) => history.failure = Some(error.to_string()),
             }
         }
@@ -162,7 +162,7 @@ impl History {
         Ok(Fitted { model, columns })
     }
 
-    /// Log speed of the row that lies the horizon ahead, in the range of what was seen of late.
+    /// Forecasts log speed one horizon ahead, limited to the range of recent values.
     fn predict(&self, lags: &Lags) -> Option<f64> {
         let fitted = self.fitted.as_ref()?;
         let reach = lags.reach();
@@ -176,7 +176,7 @@ impl History {
     }
 }
 
-/// The columns that differ from row to row.
+/// Returns the columns that are not constant.
 fn columns(u: &[Vec<Option<f64>>]) -> Vec<Column> {
     let width = u.first().map_or(0, Vec::len);
     let column = |at: usize| {
@@ -218,9 +218,9 @@ mod tests {
         }
     }
 
-    /// Speed follows from the driver read right before the iteration, the batch of the iteration, and nothing else:
-    /// log speed = 5 - driver + 0.5 log batch. Once in the middle the reading is missing. All pairs of driver and batch
-    /// come within 20 rows, so that the guard has nothing to do.
+    /// Speed depends only on the driver read just before the iteration and on the batch: log speed = 5 -
+    /// driver + 0.5 log batch. One reading in the middle is missing. All pairs of driver and batch occur
+    /// within 20 rows, so the range limit has no effect.
     fn rows() -> Vec<(Option<f64>, u64, f64)> {
         let row = |k: u64| {
             let load = (k * 3 % 5) as f64 / 5.0;
@@ -239,7 +239,7 @@ mod tests {
             let forecast = model.forecast(0, batch);
             assert_eq!(forecast.is_some(), k >= 40, "row {k}");
             if let Some(forecast) = forecast {
-                // A missing reading counts as the mean of the others, 0.4.
+                // A missing reading is replaced by the mean of the others, 0.4.
                 let (expected, within) = match load {
                     Some(_) => (speed.ln(), 1e-6),
                     None => (4.6 + 0.5 * (batch as f64).ln(), 0.02),
@@ -252,8 +252,8 @@ mod tests {
         assert_eq!(forecasts, 40);
     }
 
-    /// Two rows ahead, speed that repeats with period 2 repeats the latest value, and the first forecast is that of row
-    /// 10, made at the boundary of row 9.
+    /// Two rows ahead, a speed with period 2 equals the latest value. The first forecast is for row 10,
+    /// made at the boundary of row 9.
     #[test]
     fn a_forecast_two_rows_ahead_knows_two_rows_less() {
         let mut model = model(&refits(2), 10);
@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// A driver that has said everything jolts: without the guard the forecast would be off by e^50.
+    /// A jump of a driver on which the fit relied. Without the range limit the forecast would be off by e^50.
     #[test]
     fn forecasts_stay_in_the_recent_range() {
         let mut model = model(&refits(1), 40);
@@ -283,7 +283,8 @@ mod tests {
         assert!((speed / 100.0).ln() <= 0.05 + 1e-9 && speed > 100.0, "{speed}");
     }
 
-    /// After a change of the system a window that holds only the new one is right; one fit for ever is not.
+    /// After a change of the system, a window that holds only new rows gives correct forecasts. A single fit
+    /// does not.
     #[test]
     fn a_window_forgets_and_a_refit_notices() {
         let walk = |refits: &Refits| {
@@ -305,7 +306,7 @@ mod tests {
         assert!(moving < 1e-6 && fixed > 1.0, "{moving} {fixed}");
     }
 
-    /// An early fit is there early, and gone after the warm-up.
+    /// An early fit gives forecasts during the warm-up and is replaced after it.
     #[test]
     fn an_early_fit_changes_nothing_later() {
         let walk = |early: Option<usize>| -> Vec<Option<Prediction>> {

@@ -1,4 +1,5 @@
-//! Rolling origin: a model walks through a job, forecasts each row from what was known before, then sees it.
+//! Rolling origin: a model walks through a job, forecasts each row from earlier rows, then sees the actual
+//! row.
 
 use evenstep_core::forecast::{AdaptiveInterval, COVERAGE};
 
@@ -6,23 +7,24 @@ use super::clock::Clock;
 use super::error::BacktestError;
 use super::job::{Job, Row, Series};
 
-/// Rows that must follow the warm-up: fewer have no spread to compare an error with.
+/// Minimum number of rows after the warm-up. Fewer have no spread to compare an error with.
 pub const TEST_ROWS_MIN: usize = 2;
 
-/// How a job is walked through.
+/// Settings of a walk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Plan {
-    /// Share of each series that is only learned from, in (0, 1).
+    /// Share of each series used only for learning, in (0, 1).
     pub warmup: f64,
-    /// The forecast of row k uses nothing newer than row `k - horizon` and the drivers read right after it; at least 1.
+    /// Forecast horizon: the forecast of row k uses rows up to `k - horizon` and the drivers read right after
+    /// it; at least 1.
     pub horizon: usize,
 }
 
 impl Plan {
-    /// Rows of warm-up of a series.
+    /// Returns the number of warm-up rows of a series.
     ///
     /// # Errors
-    /// [`BacktestError::TooFewRows`] where it, or what follows it, is too short.
+    /// [`BacktestError::TooFewRows`] if the warm-up, or the range after it, is too short.
     pub fn warmup_rows(&self, series: &Series) -> Result<usize, BacktestError> {
         let rows = series.rows.len();
         let warmup = self.warmup_of(rows);
@@ -39,75 +41,77 @@ impl Plan {
         Ok(warmup)
     }
 
-    /// Rows of warm-up of so many.
+    /// Returns the number of warm-up rows in a series of `rows` rows.
     pub fn warmup_of(&self, rows: usize) -> usize {
         (rows as f64 * self.warmup) as usize
     }
 }
 
-/// A forecaster of all workers of a job, as the walk drives it: at each boundary the drivers are read, forecasts are
-/// asked for, and then the row is shown.
+/// Interface of a forecaster of all workers of a job. At each boundary the walk passes the drivers, requests
+/// forecasts, and then passes the actual row.
 pub trait JobModel {
-    /// Drivers read just before the coming iteration.
+    /// Receives the drivers read just before the next iteration.
     fn boundary(&mut self, worker: usize, drivers: &[Option<f64>]);
-    /// The speed expected of a coming iteration with this batch; `None` where too little is known.
+    /// Forecasts the speed of a coming iteration with this batch; `None` without enough data.
     fn forecast(&mut self, worker: usize, batch: u64) -> Option<Prediction>;
-    /// How the iteration went.
+    /// Receives the outcome of the iteration.
     fn observe(&mut self, worker: usize, batch: u64, compute_time_s: f64);
-    /// All workers of the iteration have been shown: for models that learn from them together.
+    /// Learns from all workers of the iteration, after all outcomes were passed.
     fn learn(&mut self) {}
-    /// Whether its forecasts within the warm-up are provisional: made for step times, and no lesson to its interval.
+    /// Whether forecasts within the warm-up are provisional: made for step times, and not used to adapt the
+    /// interval.
     fn is_provisional_in_warmup(&self) -> bool {
         false
     }
-    /// Why a worker has no forecasts.
+    /// Returns the reason why a worker has no forecasts.
     fn failure(&self, _worker: usize) -> Option<String> {
         None
     }
 }
 
-/// What a model says of a row.
+/// Forecast of a row by a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
     /// Samples per second of compute time.
     pub speed: f64,
-    /// The model's own interval, where it has one.
+    /// Prediction interval of the model, if it has one.
     pub interval: Option<(f64, f64)>,
 }
 
-/// What the walk makes of it.
+/// Forecast of a row with its interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// The speed expected.
+    /// Forecast speed in samples per second.
     pub speed: f64,
-    /// Lower end of the interval.
+    /// Lower bound of the interval.
     pub lower: f64,
-    /// Upper end of the interval.
+    /// Upper bound of the interval.
     pub upper: f64,
 }
 
-/// What a model said of one series.
+/// Forecasts of one model on one series.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Track {
-    /// The first row after the warm-up.
+    /// First row after the warm-up.
     pub start: usize,
-    /// Forecasts of all rows, those of the warm-up too; `None` where the model gave none.
+    /// Forecasts of all rows, including the warm-up; `None` for rows without a forecast.
     pub points: Vec<Option<Point>>,
-    /// Time spent on learning, over the whole series.
+    /// Seconds of training over the whole series.
     pub fit_s: f64,
-    /// Mean time of a forecast in microseconds, its drivers taken included.
+    /// Mean time of a forecast in microseconds, including the input of drivers.
     pub predict_us: f64,
-    /// Why there are rows without a forecast.
+    /// Reason why some rows have no forecast.
     pub failure: Option<String>,
 }
 
 impl Track {
-    /// Actual and forecast speed of each row; `None` where a row has no forecast: what is left would flatter.
+    /// Returns actual and forecast speed of each row after the warm-up. `None` if any row has no forecast,
+    /// because the remaining rows would give a biased error.
     pub fn pairs(&self, series: &Series) -> Option<Vec<(f64, f64)>> {
         self.rows(series).map(|(row, point)| Some((row.speed, point?.speed))).collect()
     }
 
-    /// Actual speed, forecast and interval of each row; `None` as for [`Track::pairs`].
+    /// Returns actual speed, forecast and interval of each row. `None` as for [`Track::pairs`].
     pub fn bands(&self, series: &Series) -> Option<Vec<(f64, f64, f64, f64)>> {
         let band = |row: &Row, point: Point| (row.speed, point.speed, point.lower, point.upper);
         self.rows(series).map(|(row, point)| Some(band(row, point?))).collect()
@@ -118,10 +122,10 @@ impl Track {
     }
 }
 
-/// One series on the way.
+/// State of one series during the walk.
 struct Walker {
     start: usize,
-    /// The forecast of each row, warm-up included.
+    /// Forecasts by row, including the warm-up.
     points: Vec<Option<Point>>,
     interval: AdaptiveInterval,
     forecasts: usize,
@@ -130,11 +134,11 @@ struct Walker {
     refused: Option<String>,
 }
 
-/// Walks a model through a job. A model that gives no interval of its own, or one that is meant for one step only, gets
-/// an [`AdaptiveInterval`] over the residuals of its forecasts.
+/// Walks a model through a job. If the model has no interval, or one for a single step only, an
+/// [`AdaptiveInterval`] over the residuals of its forecasts replaces it.
 ///
 /// # Errors
-/// [`BacktestError::TooFewRows`].
+/// [`BacktestError::TooFewRows`] if a series is too short.
 pub fn roll(
     job: &Job,
     model: &mut dyn JobModel,
@@ -154,7 +158,7 @@ pub fn roll(
     };
     let mut walkers = job.series.iter().map(walker).collect::<Result<Vec<Walker>, BacktestError>>()?;
     for tick in job.ticks() {
-        // All workers stand at the boundary before any of them computes.
+        // All workers reach the boundary before any of them computes.
         for &(worker, at) in &tick {
             let rows = &job.series[worker].rows;
             walkers[worker].look_ahead(worker, rows, at, plan.horizon, model, clock);
@@ -185,13 +189,13 @@ impl Walker {
         let began = clock();
         model.boundary(worker, &rows[at].drivers);
         let target = at + horizon - 1;
-        // The batch of the row to come is a decision, not a measurement: it is known.
+        // The batch of the next row is a decision, not a measurement, so it is known.
         let forecast = rows.get(target).and_then(|row| model.forecast(worker, row.batch));
         self.predict_s += clock() - began;
         self.forecasts += 1;
         let Some(forecast) = forecast else { return };
         if !(forecast.speed.is_finite() && forecast.speed > 0.0) {
-            self.refused = Some(format!("row {target} was forecast as {}", forecast.speed));
+            self.refused = Some(format!("row {target} has the invalid forecast {}", forecast.speed));
             return;
         }
         let own = forecast.interval.filter(|_| horizon == 1);
@@ -221,11 +225,11 @@ impl Walker {
     fn end(self, failure: Option<String>) -> Track {
         let counted = &self.points[self.start..];
         let missing = counted.iter().filter(|point| point.is_none()).count();
-        let why = failure.or(self.refused).unwrap_or_else(|| "the model knew too little".into());
+        let why = failure.or(self.refused).unwrap_or_else(|| "the model had too little data".into());
         Track {
             start: self.start,
             failure: (missing > 0)
-                .then(|| format!("no forecast of {missing} of {} rows: {why}", counted.len())),
+                .then(|| format!("no forecast for {missing} of {} rows: {why}", counted.len())),
             points: self.points,
             fit_s: self.fit_s,
             predict_us: 1e6 * self.predict_s / self.forecasts.max(1) as f64,
@@ -242,7 +246,7 @@ mod tests {
     use super::*;
     use crate::backtest::{ModelName, Refits, Setup, Tuning};
 
-    /// All batch models walk the same way: one stands for them.
+    /// Batch models share one implementation of the walk, so one of them is enough.
     const EVERY_KIND: [&str; 6] = ["last", "ma_3", "ema_0.5", "arx", "mix", "ridge"];
 
     fn job(speeds: &[&[f64]]) -> Job {
@@ -282,14 +286,15 @@ mod tests {
     }
 
     fn speeds(track: &Track) -> Vec<Option<f64>> {
-        // To the nearest thousandth: log and back.
+        // Equal to the nearest thousandth, because of the logarithm and back.
         track.points[track.start..]
             .iter()
             .map(|point| Some((point.as_ref()?.speed * 1e3).round() / 1e3))
             .collect()
     }
 
-    /// By hand: the last value of each row, and the EMA(.5) of logs, the geometric mean of level and value.
+    /// By hand: the last value of each row, and the EMA(0.5) of logarithms, the geometric mean of level and
+    /// value.
     #[test]
     fn simple_models_forecast_what_their_formula_says() {
         let job = job(&[&[1.0, 4.0, 16.0, 1.0, 2.0]]);
@@ -311,7 +316,7 @@ mod tests {
         assert_eq!(tracks[1].pairs(&job.series[1]).unwrap()[2].0, 60.0);
     }
 
-    /// A model that answers what it is told to.
+    /// A model with a fixed forecast.
     struct Scripted(f64, Option<(f64, f64)>);
 
     impl JobModel for Scripted {
@@ -341,15 +346,16 @@ mod tests {
                     .failure
                     .as_ref()
                     .unwrap()
-                    .starts_with("no forecast of 5 of 5 rows: row 9 was forecast as")
+                    .starts_with("no forecast for 5 of 5 rows: row 9 has the invalid forecast")
             );
             let job = job(&[&[1.0; 10]]);
             assert_eq!((track.pairs(&job.series[0]), track.bands(&job.series[0])), (None, None));
         }
     }
 
-    /// A model's own interval is kept where it is meant for; else the residuals give one. The clock moves by half a second
-    /// whenever it is read: each row is observed in one, learned in another, and forecast in a third.
+    /// The interval of a model is used if it is valid for the horizon; otherwise the residuals determine it.
+    /// The clock advances by half a second at each reading: a row takes one interval to observe, one to learn
+    /// and one to forecast.
     #[test]
     fn intervals_and_times() {
         let own = scripted(2.0, Some((1.0, 3.0)), 1);
@@ -360,7 +366,7 @@ mod tests {
         assert_eq!(scripted(2.0, Some((1.0, 3.0)), 2).points[5], Some(from_residuals));
     }
 
-    /// Ten residuals of log 2 teach the interval to reach exactly from 1 to 4.
+    /// After ten residuals of log 2, the interval reaches exactly from 1 to 4.
     #[test]
     fn an_interval_learns_from_residuals() {
         let job = job(&[&[1.0; 24]]);
@@ -378,15 +384,17 @@ mod tests {
         let said = warmup(0.5, 3).unwrap_err().to_string();
         assert_eq!(
             said,
-            "4: 4 rows, of which 2 are warm-up: at least 3 rows of warm-up and 2 after it are needed"
+            "4: 4 rows, of which 2 are warm-up; the warm-up needs at least 3 rows, and at least 2 must \
+                follow it"
         );
         assert!(warmup(0.9, 1).is_err() && warmup(0.1, 1).is_err());
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
-        /// No model sees what was not known yet: rows from `changed` on may be anything, forecasts of rows up to
-        /// `changed + horizon - 2` stay as they are, and that of row `changed + horizon - 1` where the drivers do.
+        /// No future information leaks into forecasts. If rows from `changed` on change, forecasts up to row
+        /// `changed + horizon - 2` stay the same. So does the forecast of row `changed + horizon - 1` if the drivers
+        /// stay the same.
         #[test]
         fn the_future_does_not_reach_back(
             speeds in prop::collection::vec(50.0f64..150.0, 60..70), changed in 24usize..50, horizon in 1usize..4,

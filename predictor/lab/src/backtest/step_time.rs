@@ -1,36 +1,36 @@
-//! The metric that matters: how long would the steps have taken, had the allocation believed these forecasts?
+//! Step time of an allocation by the forecasts.
 //!
-//! At each tick the global batch is split by the forecast speeds; each worker then takes its share at the speed that was
-//! recorded, and the step lasts as long as the slowest. The oracle splits by the recorded speeds themselves. A better
-//! error is hardly a faster step: the maximum over workers is ruled by the misses.
+//! At each tick the global batch is split by the forecast speeds. Each worker then computes its share at the
+//! recorded speed, and the step lasts as long as the slowest. The oracle splits by the recorded speeds. A
+//! lower error hardly shortens the step, because the maximum over workers depends on the large residuals.
 
 use evenstep_core::allocate::{Infeasible, Share, allocate};
 use evenstep_core::curve::Curve;
 
-/// Share of the steps that lie at or under the "p95".
+/// Quantile of `p95_over_oracle`.
 const HIGH_QUANTILE: f64 = 0.95;
 
-/// How long a step took, and how long with an oracle.
+/// Duration of a step, and its duration under the oracle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
-    /// With shares that follow the forecasts, in seconds.
+    /// Seconds with shares by the forecasts.
     pub took_s: f64,
-    /// With shares that follow the speeds as they were, in seconds.
+    /// Seconds with shares by the actual speeds.
     pub oracle_s: f64,
 }
 
 impl Step {
-    /// A step whose shares follow `believed` speeds, done at the `actual` ones. All speeds are positive and finite, one for
-    /// each worker.
+    /// Computes a step whose shares follow the `believed` speeds and which runs at the `actual` speeds. All
+    /// speeds are positive and finite, one per worker.
     ///
     /// # Errors
-    /// [`Infeasible`] where there are no workers.
+    /// [`Infeasible`] if there are no workers.
     pub fn of(actual: &[f64], believed: &[f64], global_batch: u64) -> Result<Self, Infeasible> {
         let took_s = step_s(actual, believed, global_batch)?;
         Ok(Self { took_s, oracle_s: step_s(actual, actual, global_batch)? })
     }
 
-    /// One over the other: 1 is perfect.
+    /// Ratio of the step time to the oracle's; 1 is optimal.
     pub fn over_oracle(&self) -> f64 {
         self.took_s / self.oracle_s
     }
@@ -42,17 +42,17 @@ fn step_s(actual: &[f64], believed: &[f64], global_batch: u64) -> Result<f64, In
     Ok(batches.iter().zip(actual).map(|(batch, speed)| *batch as f64 / speed).fold(0.0, f64::max))
 }
 
-/// Step times over the oracle's: 1 is perfect.
+/// Step times divided by the oracle's; 1 is optimal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Regret {
-    /// The mean step time over the oracle's mean; of several jobs the mean over jobs.
+    /// Mean step time divided by the oracle's mean; the mean over jobs if there are several.
     pub mean_over_oracle: f64,
-    /// 95 % of the steps took at most so much of the oracle's time for them.
+    /// 95th percentile over steps of the step time divided by the oracle's.
     pub p95_over_oracle: f64,
 }
 
 impl Regret {
-    /// Of the steps of jobs; `None` where a job has none, or there is none.
+    /// Summarizes the steps of jobs. `None` if there is no job, or a job without steps.
     pub fn of(jobs: &[&[Step]]) -> Option<Self> {
         let total = |steps: &[Step], time: fn(&Step) -> f64| steps.iter().map(time).sum::<f64>();
         let of_job = |steps: &&[Step]| total(steps, |step| step.took_s) / total(steps, |step| step.oracle_s);
@@ -75,8 +75,8 @@ mod tests {
 
     use super::*;
 
-    /// By hand: 90 samples at speeds 10 and 20 take 3 s split 30/60; split evenly, 45/10 = 4.5 s; split the wrong way
-    /// round, 60/10 = 6 s.
+    /// By hand: 90 samples at speeds 10 and 20 take 3 s if split 30/60. An even split takes 45/10 = 4.5 s.
+    /// The reverse split takes 60/10 = 6 s.
     #[test]
     fn the_slowest_rules_the_step() {
         let step = |believed: [f64; 2]| Step::of(&[10.0, 20.0], &believed, 90).unwrap();
@@ -86,7 +86,8 @@ mod tests {
         assert!(Step::of(&[], &[], 90).is_err());
     }
 
-    /// Long steps count for more in a mean, each step alike in the quantile, each job alike over all.
+    /// A mean weights long steps more. The quantile weights steps equally, and the overall result weights
+    /// jobs equally.
     #[test]
     fn means_and_quantiles() {
         let step = |took_s: u32, oracle_s: u32| Step { took_s: took_s.into(), oracle_s: oracle_s.into() };
@@ -100,7 +101,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nobody beats the oracle, and the unit of the forecasts is no matter.
+        /// No split is faster than the oracle, and the unit of the forecasts does not matter.
         #[test]
         fn the_oracle_is_the_best(
             speeds in prop::collection::vec((0.1f64..100.0, 0.1f64..100.0), 1..12), batch in 1u64..2000

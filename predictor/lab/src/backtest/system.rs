@@ -1,4 +1,4 @@
-//! System identification: fitted to one stretch of a system, judged on another.
+//! System identification: a model is fitted to one range of a system's rows and scored on another.
 
 use std::ops::Range;
 
@@ -9,42 +9,45 @@ use super::error::BacktestError;
 use super::metrics::Accuracy;
 use crate::batch::{Lags, Recipe, System};
 
-/// The part of the train range that decides whether current inputs help: the last fifth.
+/// Denominator of the held-out share of the training range (the last fifth), which decides whether current
+/// inputs help.
 const HELD_OUT: usize = 5;
 
-/// What is fitted, and what it is judged on.
+/// Settings of an identification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identification {
-    /// What the model sees.
+    /// Lags of the regressors.
     pub lags: Lags,
-    /// Rows to fit. Their lags lie among them.
+    /// Rows to fit. Their lags lie within the range.
     pub train: Range<usize>,
-    /// Rows to predict. Their first lags may lie before them.
+    /// Rows to predict. The lags of the first ones may lie before the range.
     pub test: Range<usize>,
-    /// The first rows of the test that are predicted, but not counted.
+    /// Number of rows at the start of the test range that are predicted but not counted.
     pub skip: usize,
-    /// Whether predictions feed on the model's own earlier ones, from the start of the test on.
+    /// Whether predictions replace measured values as lags of the target, from the start of the test range
+    /// on.
     pub free_run: bool,
 }
 
-/// How it went.
+/// Result of an identification.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Identified {
-    /// A prediction for each row of the test.
+    /// Prediction of each row of the test range.
     pub predictions: Vec<f64>,
-    /// Errors on the scale of the system, over the rows that count.
+    /// Errors in the unit of the system, over the rows that count.
     pub accuracy: Option<Accuracy>,
-    /// Time of the fit in seconds.
+    /// Duration of the fit in seconds.
     pub fit_s: f64,
     /// Mean time of a prediction in microseconds.
     pub predict_us: f64,
 }
 
 impl Identification {
-    /// Checks the ranges against the rows of a series.
+    /// Checks the ranges against the number of rows of a series.
     ///
     /// # Errors
-    /// [`BacktestError`] where a range passes the end or is too short.
+    /// [`BacktestError::PastEnd`] if a range ends after the last row. [`BacktestError::TooShort`] if a range
+    /// is too short.
     pub fn check(&self, id: &str, rows: usize) -> Result<(), BacktestError> {
         let reach = self.lags.reach();
         for (which, range) in [("train", &self.train), ("test", &self.test)] {
@@ -53,11 +56,11 @@ impl Identification {
                 return Err(BacktestError::PastEnd { id, which, start, end, rows });
             }
             let rule = if which == "train" && range.len() <= reach {
-                format!("it needs more than the {reach} rows that the lags reach back")
+                format!("the lags need more than {reach} rows")
             } else if which == "test" && start < reach {
-                format!("{reach} rows must lie before it, for the lags of its first row")
+                format!("{reach} rows must precede it, for the lags of its first row")
             } else if which == "test" && range.len() < self.skip + 2 {
-                format!("at least 2 rows must remain after the {} that are skipped", self.skip)
+                format!("at least 2 rows must remain after the {} skipped rows", self.skip)
             } else {
                 continue;
             };
@@ -66,10 +69,11 @@ impl Identification {
         Ok(())
     }
 
-    /// Fits, predicts and judges. The ranges must pass [`Identification::check`].
+    /// Fits the model, predicts the test range and computes the errors. The ranges must pass
+    /// [`Identification::check`].
     ///
     /// # Errors
-    /// [`FitError`] where the model cannot be fitted.
+    /// [`FitError`] if the model cannot be fitted.
     pub fn run(
         &self,
         recipe: &dyn Recipe,
@@ -92,9 +96,9 @@ impl Identification {
         })
     }
 
-    /// Whether the inputs of a row itself help to predict it: the same model is fitted with them and without to the first
-    /// part of the train range, and the one that predicts the rest of it better has it. Where neither can be told
-    /// better, inputs reach a row later.
+    /// Returns whether inputs of the row itself improve its prediction. The model is fitted with and without
+    /// them to the first part of the training range, and both fits predict the rest. If neither is better,
+    /// current inputs are not used.
     pub fn current_helps(&self, recipe: &dyn Recipe, system: System<'_>) -> bool {
         let held_out = self.train.end - self.train.len() / HELD_OUT;
         let error = |current: bool| {
@@ -112,13 +116,14 @@ impl Identification {
         inputs > 0 && error(true).is_some_and(|with| error(false).is_none_or(|without| with < without))
     }
 
-    /// What repeats the last value that may be seen: the one before the horizon, or before the test in free run.
+    /// Predictions of the last value: the latest one before the horizon, or before the test range in free
+    /// run.
     pub fn last_value(&self, y: &[f64]) -> Vec<f64> {
         let seen = |row: usize| if self.free_run { self.test.start - 1 } else { row - self.lags.horizon };
         self.test.clone().map(|row| y[seen(row)]).collect()
     }
 
-    /// Errors of predictions over the rows that count; `None` where one is not finite.
+    /// Computes errors over the rows that count; `None` if a prediction is not finite.
     pub fn judge(&self, y: &[f64], predictions: &[f64]) -> Option<Accuracy> {
         let pairs = y[self.test.clone()].iter().copied().zip(predictions.iter().copied());
         Accuracy::of(&pairs.skip(self.skip).collect::<Vec<_>>())
@@ -158,7 +163,8 @@ mod tests {
         assert!(done.accuracy.unwrap().rmse < 1e-9, "{done:?}");
     }
 
-    /// A jolt of the measured output in the test: one step ahead the next prediction follows it, in free run none does.
+    /// A disturbance of the measured output in the test range. One step ahead the next prediction follows it;
+    /// in free run none does.
     #[test]
     fn free_run_sees_nothing_of_the_test() {
         let (quiet, u) = system(300);
@@ -173,7 +179,7 @@ mod tests {
         assert!((next(false) - quiet[201] - 0.8).abs() < 1e-9);
     }
 
-    /// What the test holds does not reach the fit, and the rows before the train range do not either.
+    /// The test range does not affect the fit. Rows before the training range do not affect it either.
     #[test]
     fn only_the_train_range_is_fitted() {
         let (mut y, u) = system(100);
@@ -186,7 +192,7 @@ mod tests {
         assert!(done.accuracy.unwrap().rmse < 1e-9, "{done:?}");
     }
 
-    /// An input that acts at once is found to, one that acts a row later as well.
+    /// Detects both an input that acts immediately and one that acts a row later.
     #[test]
     fn finds_when_inputs_act() {
         let (y, later) = system(300);
@@ -214,11 +220,11 @@ mod tests {
         let said = |train, test, skip| {
             Identification { skip, ..task(train, test, false) }.check("s", 100).unwrap_err().to_string()
         };
-        assert_eq!(said(0..101, 50..60, 0), "s: the train range 0..101 ends past the 100 rows there are");
-        assert_eq!(said(0..10, 100..100, 0), "s: the test range 100..100 ends past the 100 rows there are");
-        assert!(said(5..6, 50..60, 0).contains("more than the 1 rows"));
-        assert!(said(5..9, 0..60, 0).contains("1 rows must lie before it"));
-        assert!(said(5..9, 50..60, 9).contains("after the 9 that are skipped"));
+        assert_eq!(said(0..101, 50..60, 0), "s: the train range 0..101 ends after the last of 100 rows");
+        assert_eq!(said(0..10, 100..100, 0), "s: the test range 100..100 ends after the last of 100 rows");
+        assert!(said(5..6, 50..60, 0).contains("need more than 1 rows"));
+        assert!(said(5..9, 0..60, 0).contains("1 rows must precede it"));
+        assert!(said(5..9, 50..60, 9).contains("after the 9 skipped rows"));
         assert_eq!(Identification { skip: 8, ..task(0..2, 1..100, true) }.check("s", 100), Ok(()));
     }
 }

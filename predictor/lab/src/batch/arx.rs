@@ -1,4 +1,4 @@
-//! ARX: a linear model of lagged outputs and inputs, by (ridge) least squares.
+//! ARX: a linear model of lagged outputs and inputs, fitted by (ridge) least squares.
 
 use evenstep_core::forecast::fit::{Dataset, FitError, Regression, check, setting};
 use evenstep_core::forecast::scaling::Scaling;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::triangle::Triangle;
 
-/// The recipe of an ARX model.
+/// Recipe of an ARX model.
 ///
-/// Minimises `sum (y - x b - c)^2 + ridge |b|^2` with every regressor in its own standard deviations; the intercept `c`
-/// goes free. Constant and collinear columns get the coefficient 0.
+/// Minimizes `sum (y - x b - c)^2 + ridge |b|^2` with every regressor in units of its standard deviation. The
+/// intercept `c` is not penalized. Constant and collinear columns get the coefficient 0.
 ///
 /// | setting | default | meaning | range |
 /// |---|---|---|---|
@@ -23,19 +23,19 @@ pub struct Arx {
 }
 
 impl Default for Arx {
-    /// Practically plain least squares: just enough ridge to settle columns that nearly coincide.
+    /// Nearly ordinary least squares, with a ridge just large enough for columns that are almost collinear.
     fn default() -> Self {
         Self { ridge: 1e-6 }
     }
 }
 
 impl Arx {
-    /// With this much ridge.
+    /// Creates a recipe with this ridge.
     ///
     /// # Errors
     /// [`FitError::Setting`] unless `ridge` is finite and at least 0.
     pub fn new(ridge: f64) -> Result<Self, FitError> {
-        setting("ridge", ridge, "0 or more, and finite", ridge >= 0.0 && ridge.is_finite())?;
+        setting("ridge", ridge, "finite and at least 0", ridge >= 0.0 && ridge.is_finite())?;
         Ok(Self { ridge })
     }
 }
@@ -44,7 +44,7 @@ impl Arx {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FittedArx {
     scaling: Scaling,
-    /// `b`, per standard deviation of each regressor, in standard deviations of the target.
+    /// `b`: coefficients in standard deviations of the target per standard deviation of the regressor.
     coefficients: Vec<f64>,
 }
 

@@ -1,23 +1,25 @@
 //! Forward selection of regressors by their error reduction ratio (FROLS; Billings, Chen and Korenberg, 1989).
 //!
-//! Each round picks the candidate that, orthogonalised against those picked before, explains the largest share of
-//! the target's squares: its error reduction ratio `(w'y)^2 / (w'w y'y)`. The candidates are the columns of a triangular
-//! factor instead of the table itself: lengths and angles are the same, and no row is seen twice.
+//! Each round selects the candidate with the largest error reduction ratio `(w'y)^2 / (w'w y'y)`. This is the
+//! share of the target's squares that it explains after orthogonalization against the selected candidates.
+//! The candidates are columns of a triangular factor instead of the table. The factor has the same lengths
+//! and angles, so rows are read only once.
 
 use super::triangle::Triangle;
 
-/// A candidate of which the picked ones leave less than this share of its squares is a combination of them.
+/// A candidate is collinear if orthogonalization against the selected ones leaves less than this share of its
+/// squares.
 const COLLINEAR_SHARE: f64 = 1e-18;
 
-/// A target explained to this share of its squares is explained to rounding: what is left says nothing.
+/// The target is fully explained if less than this share of its squares remains. The rest is rounding error.
 const ROUNDING_SHARE: f64 = 1e-24;
 
-/// What weighs the fit of a model against the number of its terms; lower is better.
+/// Information criterion, which balances the fit of a model against its number of terms; lower is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Criterion {
-    /// Akaike's: `n ln(SSE / n) + 2 p`.
+    /// Akaike criterion: `n ln(SSE / n) + 2 p`.
     Aic,
-    /// The Bayesian (Schwarz's): `n ln(SSE / n) + p ln n`.
+    /// Bayesian (Schwarz) criterion: `n ln(SSE / n) + p ln n`.
     Bic,
 }
 
@@ -32,8 +34,9 @@ impl Criterion {
     }
 }
 
-/// The columns picked from the factor of a table with so many rows, in their order: `most` of them, or fewer where a
-/// further one does not better the criterion, or nothing is left to explain.
+/// Selects columns from the factor of a table with `rows` rows, and returns them in the order of selection.
+/// It selects `most` columns, or fewer if another one does not improve the criterion or the target is fully
+/// explained.
 pub(super) fn select(
     triangle: &Triangle,
     rows: usize,
@@ -54,7 +57,7 @@ pub(super) fn select(
             let squares = dot(column, column);
             if squares > COLLINEAR_SHARE * lengths[at] {
                 let explained = dot(column, &target).powi(2) / squares;
-                // Ties go to the earlier candidate: the lower degree.
+                // Of equal candidates the earlier one wins, which has the lower degree.
                 if winner.is_none_or(|(_, most)| explained > most) {
                     winner = Some((at, explained));
                 }
@@ -82,7 +85,7 @@ pub(super) fn select(
     picked
 }
 
-/// Takes away from `vector` what lies along `direction`.
+/// Removes the component of `vector` along `direction`.
 fn remove(vector: &mut [f64], direction: &[f64]) {
     let share = dot(vector, direction) / dot(direction, direction);
     for (value, along) in vector.iter_mut().zip(direction) {
@@ -98,8 +101,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Columns of length 1, 2 and 3 along the axes; targets (3, 2, 1): the errors they reduce are 9, 4 and 1, whatever
-    /// their lengths. The fourth column repeats the first.
+    /// Columns of length 1, 2 and 3 along the axes, and targets (3, 2, 1). They reduce the error by 9, 4 and
+    /// 1, whatever their lengths. The fourth column repeats the first.
     fn axes() -> Triangle {
         let mut triangle = Triangle::new(4, 0.0);
         for mut row in [[1.0, 0.0, 0.0, 1.0, 3.0], [0.0, 2.0, 0.0, 0.0, 2.0], [0.0, 0.0, 3.0, 0.0, 1.0]] {
@@ -114,14 +117,14 @@ mod tests {
         assert_eq!(select(&axes(), 3, 9, None), [0, 1, 2]);
     }
 
-    /// With 3 rows: AIC 3 ln(5/3) + 2 = 3.53 after one term, 3 ln(1/3) + 4 = .70 after two, then an exact fit. BIC
-    /// prices a term at ln 3 only.
+    /// With 3 rows, AIC is 3 ln(5/3) + 2 = 3.53 after one term and 3 ln(1/3) + 4 = 0.70 after two; a third
+    /// term fits exactly. BIC penalizes a term by only ln 3.
     #[test]
     fn stops_where_a_term_costs_more_than_it_explains() {
         assert_eq!(select(&axes(), 3, 9, Some(Criterion::Bic)), [0, 1, 2]);
         let mut noisy = axes();
         noisy.absorb(&mut [0.0, 0.0, 0.0, 0.0, 6.0]);
-        // SSE 41, 37, 36 with 4 rows: 4 ln(37/41) = -.41 is no gain at a price of 2.
+        // SSE is 41, 37, 36 with 4 rows: a gain of 4 ln(37/41) = -0.41 is less than the penalty of 2.
         assert_eq!(select(&noisy, 4, 9, Some(Criterion::Aic)), [0]);
     }
 }

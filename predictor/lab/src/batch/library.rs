@@ -1,4 +1,5 @@
-//! Linear models through linfa: the ecosystem's own least squares, ridge and elastic net beside ours.
+//! Linear models of linfa: least squares, ridge regression and elastic net, for comparison with the models of
+//! this crate.
 
 use evenstep_core::forecast::fit::{Dataset, FitError, Regression, check, setting};
 use evenstep_core::forecast::scaling::Scaling;
@@ -10,21 +11,22 @@ use linfa_linear::LinearRegression;
 use ndarray::{Array1, Array2};
 use serde::{Deserialize, Serialize};
 
-/// Sweeps over the coefficients after which the elastic net stops, converged or not.
+/// Maximum number of sweeps over the coefficients in the elastic net.
 const SWEEPS_MAX: u32 = 1_000;
 
-/// The elastic net has converged when no coefficient moves by more, in standard deviations.
+/// Convergence tolerance of the elastic net: largest change of a coefficient per sweep, in standard
+/// deviations.
 const SWEEP_TOLERANCE: f64 = 1e-8;
 
 /// Ordinary least squares by linfa-linear: `sum (y - x b - c)^2`.
 ///
-/// Needs columns that are linearly independent: near-singular tables are an error or give wild coefficients. For those
-/// take [`Ridge`] or [`Arx`](super::Arx).
+/// The columns must be linearly independent. Nearly singular tables give an error or very large coefficients;
+/// use [`Ridge`] or [`Arx`](super::Arx) for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ols;
 
-/// Ridge regression by linfa-linear: `sum (y - x b - c)^2 + ridge |b|^2` with every regressor in its own standard
-/// deviations.
+/// Ridge regression by linfa-linear: `sum (y - x b - c)^2 + ridge |b|^2` with every regressor in units of its
+/// standard deviation.
 ///
 /// | setting | default | meaning | range |
 /// |---|---|---|---|
@@ -34,13 +36,14 @@ pub struct Ridge {
     ridge: f64,
 }
 
-/// The elastic net by linfa-elasticnet:
-/// `sum (y - x b - c)^2 / 2n + penalty (l1_ratio |b|_1 + (1 - l1_ratio) |b|^2 / 2)`, everything in standard deviations.
+/// Elastic net by linfa-elasticnet:
+/// `sum (y - x b - c)^2 / 2n + penalty (l1_ratio |b|_1 + (1 - l1_ratio) |b|^2 / 2)`, with all variables in
+/// units of their standard deviations.
 ///
 /// | setting | default | meaning | range |
 /// |---|---|---|---|
-/// | `penalty` | .001 | weight of both penalties | 0 and up |
-/// | `l1_ratio` | .5 | share of the absolute values in them | 0 to 1 |
+/// | `penalty` | 0.001 | weight of both penalties | at least 0 |
+/// | `l1_ratio` | 0.5 | share of the L1 penalty | 0 to 1 |
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ElasticNet {
     penalty: f64,
@@ -60,29 +63,29 @@ impl Default for ElasticNet {
 }
 
 impl Ridge {
-    /// With this much ridge.
+    /// Creates a recipe with this ridge.
     ///
     /// # Errors
     /// [`FitError::Setting`] unless `ridge` is finite and above 0.
     pub fn new(ridge: f64) -> Result<Self, FitError> {
-        setting("ridge", ridge, "above 0, and finite", ridge > 0.0 && ridge.is_finite())?;
+        setting("ridge", ridge, "finite and above 0", ridge > 0.0 && ridge.is_finite())?;
         Ok(Self { ridge })
     }
 }
 
 impl ElasticNet {
-    /// With this penalty, this share of it on the absolute values.
+    /// Creates a recipe with this penalty and this share of the L1 penalty.
     ///
     /// # Errors
-    /// [`FitError::Setting`] unless `penalty` is finite and at least 0, and `l1_ratio` from 0 to 1.
+    /// [`FitError::Setting`] unless `penalty` is finite and at least 0, and `l1_ratio` is from 0 to 1.
     pub fn new(penalty: f64, l1_ratio: f64) -> Result<Self, FitError> {
-        setting("penalty", penalty, "0 or more, and finite", penalty >= 0.0 && penalty.is_finite())?;
+        setting("penalty", penalty, "finite and at least 0", penalty >= 0.0 && penalty.is_finite())?;
         setting("l1_ratio", l1_ratio, "from 0 to 1", (0.0..=1.0).contains(&l1_ratio))?;
         Ok(Self { penalty, l1_ratio })
     }
 }
 
-/// A linear model that linfa fitted.
+/// A linear model fitted by linfa.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FittedLinear {
     scaling: Scaling,
@@ -91,7 +94,8 @@ pub struct FittedLinear {
 }
 
 impl FittedLinear {
-    /// Checks the dataset and fits what `solve` makes of it in standard deviations: coefficients and intercept.
+    /// Checks the dataset, and fits a model with `solve`. `solve` gets regressors and targets in standard
+    /// deviations and returns coefficients and intercept.
     fn by(
         dataset: &Dataset,
         solve: impl FnOnce(Array2<f64>, Array1<f64>) -> Result<(Array1<f64>, f64), String>,
@@ -131,8 +135,9 @@ impl Fit<Array2<f64>, Array1<f64>, FitError> for Ridge {
 
     fn fit(&self, dataset: &Dataset) -> Result<FittedLinear, FitError> {
         FittedLinear::by(dataset, |mut regressors, mut targets| {
-            // linfa-linear knows no ridge. As many rows more as there are columns, sqrt(ridge) I against targets of 0,
-            // have the same minimum; and regressors and targets have mean 0, so that no intercept is needed.
+            // linfa-linear does not implement ridge regression. Additional rows sqrt(ridge) I with targets of
+            // 0, one per column, give the same minimum. Regressors and targets have mean 0, so no intercept
+            // is needed.
             let width = regressors.ncols();
             let rows = Array2::from_diag_elem(width, self.ridge.sqrt());
             let shape = |error: ndarray::ShapeError| error.to_string();

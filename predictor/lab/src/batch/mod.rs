@@ -1,11 +1,11 @@
-//! Batch models: fitted once to a range of history, then asked for one value at a time. Only backtests use them; the product's own batch
-//! model is [`Narx`](evenstep_core::forecast::narx::Narx).
+//! Batch models, which are fitted once to a range of rows and then predict one value at a time. Only
+//! backtests use them. The batch model of the service is [`Narx`](evenstep_core::forecast::narx::Narx).
 //!
-//! A recipe (an unfitted model) turns regressors and targets into a
-//! [`Regression`](evenstep_core::forecast::fit::Regression); only that can predict.
+//! A recipe (an unfitted model) fits a [`Regression`](evenstep_core::forecast::fit::Regression) to regressors
+//! and targets. The regression then predicts.
 //!
 //! - `recipe`: the trait of recipes
-//! - `regressors`: lagged values of a system, one step ahead and free run
+//! - `regressors`: lagged values of a system, with predictions one step ahead and in free run
 //! - `triangle`: least squares by rotations
 //! - `arx`: linear models
 //! - `library`: linear models of linfa

@@ -1,20 +1,21 @@
-//! All products of regressors up to a degree.
+//! Monomials of regressors up to a degree.
 
-/// Every monomial of `width` regressors up to a degree: the constant first, then by degree.
+/// All monomials of `width` regressors up to a degree: first the constant, then in order of degree.
 #[derive(Debug, Clone)]
 pub(super) struct Monomials {
-    /// Each monomial as the one that it extends and the regressor by which it does; none for the constant.
+    /// Each monomial as the index of the monomial that it extends and the additional regressor; `None` for
+    /// the constant.
     steps: Vec<Option<(usize, usize)>>,
 }
 
 impl Monomials {
-    /// Those of `width` regressors up to `degree`; none where they would be more than `most`.
+    /// Creates the monomials of `width` regressors up to `degree`; `None` if there are more than `most`.
     pub fn up_to(degree: usize, width: usize, most: usize) -> Option<Self> {
         let mut steps = vec![None];
         let mut level = 0..1;
         for _ in 0..degree {
             for parent in level.clone() {
-                // Factors never descend, so that each product comes once.
+                // Factors are in ascending order, so that each product occurs once.
                 let first = steps[parent].map_or(0, |(_, factor)| factor);
                 steps.extend((first..width).map(|factor| Some((parent, factor))));
                 if steps.len() > most {
@@ -26,19 +27,19 @@ impl Monomials {
         Some(Self { steps })
     }
 
-    /// How many there are.
+    /// Number of monomials.
     pub fn count(&self) -> usize {
         self.steps.len()
     }
 
-    /// Appends their values at one row of regressors to `values`, which must be empty.
+    /// Appends the values of the monomials at one row of regressors to `values`, which must be empty.
     pub fn values(&self, regressors: &[f64], values: &mut Vec<f64>) {
         for step in &self.steps {
             values.push(step.map_or(1.0, |(parent, factor)| values[parent] * regressors[factor]));
         }
     }
 
-    /// The regressors whose product monomial `at` is, in ascending order.
+    /// Returns the regressors in monomial `at`, in ascending order.
     pub fn factors(&self, at: usize) -> Vec<usize> {
         let mut factors: Vec<usize> =
             std::iter::successors(self.steps[at], |(parent, _)| self.steps[*parent])
@@ -63,7 +64,7 @@ mod tests {
         assert_eq!(values, [1.0, 2.0, 5.0, 4.0, 10.0, 25.0]);
     }
 
-    /// (width + degree) over degree.
+    /// The binomial coefficient (width + degree) over degree.
     #[test]
     fn counted_and_bounded() {
         assert_eq!(Monomials::up_to(6, 4, 1000).map(|all| all.count()), Some(210));

@@ -1,4 +1,4 @@
-//! Polynomial NARX: a linear model of products of the regressors.
+//! Polynomial NARX: a linear model of monomials of the regressors.
 
 use evenstep_core::forecast::fit::{Dataset, FitError, Regression, check, setting};
 use evenstep_core::forecast::scaling::Scaling;
@@ -11,55 +11,56 @@ use super::frols::{Criterion, select};
 use super::monomials::Monomials;
 use super::triangle::Triangle;
 
-/// Highest degree.
+/// Maximum degree.
 pub const DEGREE_MAX: usize = 9;
 
-/// Most monomials that a model can choose from.
+/// Maximum number of monomials from which a model selects.
 pub const CANDIDATES_MAX: usize = 1000;
 
-/// Rows per candidate from which [`Terms::Automatic`] keeps them all.
+/// Minimum number of rows per candidate for which [`Terms::Automatic`] keeps all candidates.
 const ROWS_PER_CANDIDATE: usize = 100;
 
-/// Most terms that [`Terms::Automatic`] picks.
+/// Maximum number of terms that [`Terms::Automatic`] selects.
 const PICKED_MAX: usize = 15;
 
-/// Ridge of [`Terms::Automatic`]: plain least squares, but for products that nearly coincide.
+/// Ridge of [`Terms::Automatic`]: nearly ordinary least squares, except for monomials that are almost
+/// collinear.
 const RIDGE: f64 = 1e-9;
 
-/// A coefficient under this, everything scaled to within -1 and 1, is rounding: a later term explains all that its term
-/// was picked for.
+/// A smaller coefficient is rounding error, with all variables scaled to within -1 and 1. Later terms then
+/// explain the whole effect of the term.
 const NEGLIGIBLE: f64 = 1e-12;
 
-/// Which of the monomials a model keeps; of these, what gets a coefficient of 0 is dropped.
+/// Selection of the monomials. Selected monomials with a coefficient of 0 are dropped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Terms {
-    /// All of them (ridge 1e-9) where there are at least 100 rows for each: then none can be fitted to noise. Otherwise
-    /// those picked by AIC, 15 at most.
+    /// All monomials (ridge 1e-9) if there are at least 100 rows for each, so that none can be fitted to
+    /// noise. Otherwise up to 15 monomials, selected by AIC.
     Automatic,
-    /// All of them, by least squares with this ridge (0 and up), everything scaled to within -1 and 1.
+    /// All monomials, by least squares with this ridge (at least 0). Variables are scaled to within -1 and 1.
     All {
         /// Weight of the squared coefficients.
         ridge: f64,
     },
-    /// Those picked by error reduction ratio until a further one does not better the criterion.
+    /// Monomials selected by error reduction ratio until another one does not improve the criterion.
     Picked {
-        /// What decides.
+        /// The criterion.
         criterion: Criterion,
-        /// How many at most; at least 1.
+        /// Maximum number of terms; at least 1.
         most: usize,
     },
-    /// So many (at least 1), picked by error reduction ratio.
+    /// This number of monomials (at least 1), selected by error reduction ratio.
     Count(usize),
 }
 
-/// The recipe of a polynomial NARX model.
+/// Recipe of a polynomial NARX model.
 ///
-/// Minimises `sum (y - sum_m c_m prod x)^2` over the coefficients of monomials of the regressors.
+/// Minimizes `sum (y - sum_m c_m prod x)^2` over the coefficients of monomials of the regressors.
 ///
 /// | setting | default | meaning | range |
 /// |---|---|---|---|
 /// | `degree` | | highest degree of a monomial | 1 to 9, with at most 1000 monomials |
-/// | `terms` | [`Terms::Automatic`] | which of them are kept | |
+/// | `terms` | [`Terms::Automatic`] | selection of the monomials | |
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Polynomial {
     degree: usize,
@@ -67,27 +68,27 @@ pub struct Polynomial {
 }
 
 impl Polynomial {
-    /// Of this degree.
+    /// Creates a recipe of this degree.
     ///
     /// # Errors
-    /// [`FitError::Setting`] for a degree out of range.
+    /// [`FitError::Setting`] if the degree is out of range.
     pub fn new(degree: usize) -> Result<Self, FitError> {
         setting("degree", degree as f64, "from 1 to 9", (1..=DEGREE_MAX).contains(&degree))?;
         Ok(Self { degree, terms: Terms::Automatic })
     }
 
-    /// The same, with another rule for its terms.
+    /// Returns the same recipe with another selection of terms.
     ///
     /// # Errors
-    /// [`FitError::Setting`] for a rule that no model can keep.
+    /// [`FitError::Setting`] if the ridge or the number of terms is out of range.
     pub fn with_terms(self, terms: Terms) -> Result<Self, FitError> {
         match terms {
             Terms::Automatic => {}
             Terms::All { ridge } => {
-                setting("ridge", ridge, "0 or more, and finite", ridge >= 0.0 && ridge.is_finite())?;
+                setting("ridge", ridge, "finite and at least 0", ridge >= 0.0 && ridge.is_finite())?;
             }
             Terms::Picked { most, .. } | Terms::Count(most) => {
-                setting("terms", most as f64, "1 or more", most >= 1)?;
+                setting("terms", most as f64, "at least 1", most >= 1)?;
             }
         }
         Ok(Self { terms, ..self })
@@ -101,7 +102,7 @@ pub struct FittedPolynomial {
     terms: Vec<Term>,
 }
 
-/// One term: its coefficient times the product of its factors, all scaled.
+/// A term: its coefficient times the product of its factors, in scaled units.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Term {
     factors: Vec<usize>,
@@ -109,7 +110,7 @@ struct Term {
 }
 
 impl FittedPolynomial {
-    /// Its terms in the order in which they were picked: the regressors whose product each is, and the coefficient in
+    /// Returns the terms in the order of selection: the regressors of each monomial, and the coefficient in
     /// the units of the data.
     pub fn terms(&self) -> impl Iterator<Item = (&[usize], f64)> {
         self.terms.iter().map(|term| {

@@ -1,16 +1,16 @@
-//! A recipe: an unfitted model, behind a trait object.
+//! Recipes: unfitted models behind a trait object.
 
 use evenstep_core::forecast::fit::{FitError, Regression};
 use linfa::DatasetBase;
 use linfa::traits::Fit;
 use ndarray::{Array1, Array2};
 
-/// A recipe for a [`Regression`].
+/// A recipe that fits a [`Regression`].
 pub trait Recipe: Send + Sync {
     /// Fits `targets[k]` to row `k` of `regressors`.
     ///
     /// # Errors
-    /// [`FitError`] where there is nothing to fit, or no solution.
+    /// [`FitError`] if the table is too small, or the fit has no solution.
     fn fit_rows(
         &self,
         regressors: &Array2<f64>,
@@ -18,7 +18,7 @@ pub trait Recipe: Send + Sync {
     ) -> Result<Box<dyn Regression>, FitError>;
 }
 
-/// Whatever fits as linfa's models do, to something that predicts row by row, is a recipe.
+/// Every linfa model whose fit predicts row by row is a recipe.
 impl<R> Recipe for R
 where
     R: Fit<Array2<f64>, Array1<f64>, FitError, Object: Regression + 'static> + Send + Sync,

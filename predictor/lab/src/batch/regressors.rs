@@ -1,48 +1,50 @@
-//! Lagged regressors of a system, and the two ways to run a fitted model over it: one step ahead, and free.
+//! Lagged regressors of a system, and predictions of a fitted model one step ahead and in free run.
 
 use std::ops::Range;
 
 use evenstep_core::forecast::fit::Regression;
 use ndarray::{Array1, Array2};
 
-/// Which past values a model sees.
+/// Past values that are regressors of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lags {
-    /// Lags of the output: `y[k-1] .. y[k-y]`.
+    /// Number of lags of the output: `y[k-1] .. y[k-y]`.
     pub y: usize,
-    /// Lags of each input: `u[k-1] .. u[k-u]`.
+    /// Number of lags of each input: `u[k-1] .. u[k-u]`.
     pub u: usize,
     /// Whether the inputs of row `k` itself are known when `y[k]` is predicted.
     pub current: bool,
-    /// Rows between one lag and the next; 1 unless the system is sampled far finer than it moves.
+    /// Rows between consecutive lags; 1 unless the sampling is much faster than the dynamics of the system.
     pub stride: usize,
-    /// Rows ahead: `y[k]` is predicted from what was known `horizon` rows before; 1 is one step ahead.
+    /// Forecast horizon in rows: `y[k]` is predicted from values up to row `k - horizon`; 1 is one step
+    /// ahead.
     pub horizon: usize,
 }
 
-/// An output and its inputs, row by row.
+/// Output and inputs of a system, row by row.
 #[derive(Debug, Clone, Copy)]
 pub struct System<'a> {
     /// The output by row.
     pub y: &'a [f64],
-    /// The inputs by row; as many rows as `y`, each as long as the others (empty where there are no inputs).
+    /// Inputs by row, in as many rows as `y` and all of the same length (0 without inputs).
     pub u: &'a [Vec<f64>],
 }
 
 impl Lags {
-    /// Rows before the first one that has all its lags.
+    /// Number of rows before the first row with all its lags.
     pub fn reach(&self) -> usize {
         let lag = |count: usize| if count == 0 { 0 } else { self.horizon + (count - 1) * self.stride };
         lag(self.y).max(lag(self.u))
     }
 
-    /// Regressors per row, with `inputs` inputs.
+    /// Number of regressors per row, with `inputs` inputs.
     pub fn width(&self, inputs: usize) -> usize {
         self.y + inputs * (self.u + usize::from(self.current))
     }
 
-    /// The regressors of row `k`, at or past [`Lags::reach`]: lags of the output (the nearest first), then for each input
-    /// its current value, where known, and its lags. `y` may be shorter than the inputs: it is what is known of the output.
+    /// Returns the regressors of row `k`, which must be at least [`Lags::reach`]: first the lags of the
+    /// output, the most recent first. Then follow, for each input, its current value (if `current`) and its
+    /// lags. `y` may be shorter than the inputs and contains the known outputs.
     pub fn row(&self, y: &[f64], u: &[Vec<f64>], k: usize) -> Vec<f64> {
         let inputs = u.first().map_or(0, Vec::len);
         let at = |k: usize, input: usize| u[k][input];
@@ -58,7 +60,7 @@ impl Lags {
         row
     }
 
-    /// Regressors and targets of the rows in `range` that have all their lags.
+    /// Returns regressors and targets of the rows in `range` that have all their lags.
     pub fn table(&self, system: System<'_>, range: Range<usize>) -> (Array2<f64>, Array1<f64>) {
         let rows = range.start.max(self.reach())..range.end.min(system.y.len());
         let width = self.width(system.u.first().map_or(0, Vec::len));
@@ -69,13 +71,13 @@ impl Lags {
         (table, rows.map(|k| system.y[k]).collect())
     }
 
-    /// Predictions of the rows in `range`, each from measured values.
+    /// Predicts the rows in `range`, each from measured values.
     pub fn one_step(&self, model: &dyn Regression, system: System<'_>, range: Range<usize>) -> Vec<f64> {
         range.map(|k| model.predict_row(&self.row(system.y, system.u, k))).collect()
     }
 
-    /// Predictions of the rows in `range`, each from the model's own earlier predictions; what lies before the range
-    /// is measured.
+    /// Predicts the rows in `range`, each from the model's own earlier predictions. Values before the range
+    /// are measured.
     pub fn free_run(&self, model: &dyn Regression, system: System<'_>, range: Range<usize>) -> Vec<f64> {
         let mut y = system.y[..range.start].to_vec();
         for k in range.clone() {
@@ -103,7 +105,7 @@ mod tests {
         assert_eq!((table.shape(), targets.to_vec()), ([4, 6].as_slice(), vec![2.0, 3.0, 4.0, 5.0]));
     }
 
-    /// The sum of the two before, by itself: Fibonacci.
+    /// The sum of the two previous values: the Fibonacci sequence.
     #[derive(Debug)]
     struct Sum;
 

@@ -1,32 +1,32 @@
 //! Least squares by orthogonal rotations, row by row.
 //!
-//! Each row is rotated (Givens) into the triangular factor `R` of the table seen so far, `[X | y] = Q [R | q]`. The
-//! normal equations, which square the condition number, are never formed; and whatever the number of rows, only the
-//! triangle is kept. Since rotations keep lengths and angles, everything that a selection of columns needs to know
-//! of the table, it can ask of the triangle.
+//! Each row is rotated (Givens) into the triangular factor `R` of the table so far, `[X | y] = Q [R | q]`.
+//! This avoids the normal equations, which square the condition number. Only the triangle is stored, whatever
+//! the number of rows. Rotations preserve lengths and angles, so the triangle suffices for a selection of
+//! columns.
 
-/// A column of which the columns before it leave less than this share is a combination of them.
+/// A column is a linear combination of the earlier columns if they leave less than this share of it.
 const RANK_TOLERANCE: f64 = 1e-10;
 
-/// The triangular factor of a table with targets.
+/// Triangular factor of a table with targets.
 #[derive(Debug, Clone)]
 pub(super) struct Triangle {
     width: usize,
     /// `width` rows of `width + 1`: the upper triangle `R`, and `q` as the last column.
     rows: Vec<f64>,
-    /// Squares of the targets that no combination of the columns explains.
+    /// Sum of squares of the targets that the columns do not explain.
     residual: f64,
 }
 
 impl Triangle {
-    /// Of an empty table. `ridge` adds `ridge * |coefficients|^2` to the objective.
+    /// Creates the factor of an empty table. `ridge` adds `ridge * |coefficients|^2` to the objective.
     pub fn new(width: usize, ridge: f64) -> Self {
         let mut rows = vec![0.0; width * (width + 1)];
         rows.iter_mut().step_by(width + 2).for_each(|diagonal| *diagonal = ridge.sqrt());
         Self { width, rows, residual: 0.0 }
     }
 
-    /// Takes a row: its `width` values and then its target. What it holds afterwards has no meaning.
+    /// Adds a row: its `width` values and then its target. The contents of `row` are undefined afterwards.
     pub fn absorb(&mut self, row: &mut [f64]) {
         let stride = self.width + 1;
         for k in 0..self.width {
@@ -43,7 +43,7 @@ impl Triangle {
         self.residual += row[self.width].powi(2);
     }
 
-    /// The factor of a table with only these columns, in this order.
+    /// Returns the factor of a table with only these columns, in this order.
     pub fn only(&self, columns: &[usize]) -> Self {
         let mut chosen = Self::new(columns.len(), 0.0);
         let mut row = Vec::with_capacity(columns.len() + 1);
@@ -56,7 +56,8 @@ impl Triangle {
         chosen
     }
 
-    /// Coefficients of least squares. A column that is a combination of those before it gets 0.
+    /// Returns the coefficients of least squares. A column that is a linear combination of earlier columns
+    /// gets 0.
     pub fn solve(&self) -> Vec<f64> {
         let mut coefficients = vec![0.0; self.width];
         for k in (0..self.width).rev() {
@@ -69,18 +70,19 @@ impl Triangle {
         coefficients
     }
 
-    /// Row `k` of `[R | q]`; its first `k` values are 0.
+    /// Returns row `k` of `[R | q]`; its first `k` values are 0.
     pub fn row(&self, k: usize) -> &[f64] {
         let stride = self.width + 1;
         &self.rows[k * stride..(k + 1) * stride]
     }
 
-    /// How many columns the table has.
+    /// Number of columns of the table.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Squares of the targets that all columns together leave unexplained (ridge included).
+    /// Returns the sum of squares of the targets that all columns together do not explain, including the
+    /// ridge term.
     pub fn residual(&self) -> f64 {
         self.residual
     }
@@ -97,7 +99,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// At the solution the residuals are orthogonal to every column, and their squares are the residual.
+        /// At the solution the residuals are orthogonal to every column, and the sum of their squares is
+        /// `residual`.
         #[test]
         fn residuals_are_orthogonal(table in prop::collection::vec(prop::array::uniform4(-1.0..1.0f64), 3..30)) {
             let mut triangle = Triangle::new(3, 0.0);
@@ -117,7 +120,7 @@ mod tests {
         }
     }
 
-    /// y = 2 a, with b = 3 a and c = 0 in the table as well.
+    /// y = 2 a, with the additional columns b = 3 a and c = 0.
     #[test]
     fn combinations_and_zeros_are_harmless() {
         let mut triangle = Triangle::new(3, 0.0);

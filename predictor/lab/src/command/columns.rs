@@ -1,4 +1,4 @@
-//! Which column of a table is what, as flags.
+//! Flags that assign roles to the columns of a table.
 
 use std::path::PathBuf;
 
@@ -6,35 +6,37 @@ use clap::Args;
 
 use crate::trace::columns::{Choice, Driver, Drivers, Truth};
 
-/// Flags for columns.
+/// Column flags.
 #[derive(Debug, Args)]
 pub struct ColumnFlags {
-    /// What is forecast: samples per second, or any quantity
+    /// Column to forecast: samples per second, or any other quantity
     #[arg(long, value_name = "COLUMN", default_value = "speed", help_heading = "Columns")]
     pub target: String,
-    /// The table holds times: what is forecast is the batch over this column
+    /// Column with times; the forecast quantity is the batch divided by it
     #[arg(long, value_name = "COLUMN", conflicts_with = "target", help_heading = "Columns")]
     pub target_time: Option<String>,
-    /// Samples of the iteration [default: batch, where there is such a column, else 1 sample]
+    /// Column with the samples per iteration [default: batch, if the column exists, otherwise 1 sample]
     #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
     pub batch: Option<String>,
-    /// When a row came [default: t_start, where there is such a column, else the row's number]
+    /// Column with the time of each row [default: t_start, if the column exists, otherwise the row number]
     #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
     pub time: Option<String>,
-    /// The worker that a row belongs to, in a table of several [default: worker, where there is such a column]
+    /// Column with the worker of each row, in a table of several workers [default: worker, if the column
+    /// exists]
     #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
     pub id: Option<String>,
-    /// Inputs known before the row: COLUMN or sign(COLUMN); empty for none [default: every other column, except iter,
-    /// iter_ms, speed, truth_* and those without a name]
+    /// Columns known before the row, as COLUMN or sign(COLUMN); empty for none [default: all other columns,
+    /// except iter, iter_ms, speed, truth_* and unnamed ones]
     #[arg(long, value_name = "COLUMN,..", value_delimiter = ',', help_heading = "Columns")]
     pub drivers: Option<Vec<String>>,
 }
 
 impl ColumnFlags {
-    /// Which column is what. `speeds`: what is read are speeds of workers, whose drivers are all columns unless said.
+    /// Returns the roles of the columns. With `speeds`, the table holds speeds of workers, and all columns
+    /// are drivers by default.
     ///
     /// # Errors
-    /// Where a column that nobody could have known is to be an input.
+    /// [`Truth`] if a `truth_*` column would be an input.
     pub fn choice(&self, speeds: bool) -> Result<Choice, Truth> {
         let named = |names: &[String]| {
             let names = names.iter().filter(|name| !name.is_empty());
@@ -63,7 +65,7 @@ impl ColumnFlags {
 /// Checks that no trace is given twice.
 ///
 /// # Errors
-/// Where one is, in words.
+/// A message that names the trace given twice.
 pub fn check_traces(traces: &[PathBuf]) -> Result<(), String> {
     match traces.iter().enumerate().find(|(at, path)| traces[..*at].contains(path)) {
         Some((_, path)) => Err(format!("--trace {}: given twice", path.display())),

@@ -1,4 +1,4 @@
-//! The commands `backtest` and `simulate`: flags, text, JSON, CSV and pages.
+//! The commands `backtest` and `simulate`: flags, and output as text, JSON, CSV and HTML.
 
 pub mod columns;
 
@@ -8,7 +8,7 @@ pub mod simulate;
 
 use crate::trace::table::ROWS_MAX;
 
-/// The largest number of rows that a flag accepts: no table has more.
+/// Largest number of rows that a flag accepts, equal to the maximum of a table.
 pub const COUNT_MAX: u64 = ROWS_MAX as u64;
-/// The largest global batch, in samples.
+/// Largest global batch in samples.
 pub const GLOBAL_BATCH_MAX: u64 = 1 << 40;

@@ -1,4 +1,4 @@
-//! Is it worth it? evenstep against leaving things alone and against dropping the slow worker.
+//! The recommendation: use evenstep, keep an even split, or remove the slowest worker.
 
 use std::fmt;
 
@@ -7,22 +7,23 @@ use evenstep_report::text::seconds;
 use super::summary::mean;
 use super::walk::Run;
 
-/// Nothing is worth doing for less than this share of the step: it would be lost in what a simulation leaves out.
+/// Smallest share of the step that a recommendation must save. Smaller savings are within what a simulation
+/// leaves out.
 const WORTH_IT: f64 = 0.01;
 
-/// What to do.
+/// The recommendation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// Let evenstep share out the batch.
+    /// Split the global batch with evenstep.
     UseEvenstep,
-    /// Share it out evenly, as without evenstep.
+    /// Split it evenly, as in training without evenstep.
     LeaveAlone,
-    /// Do without the slowest worker, and share it out evenly among the others.
+    /// Remove the slowest worker, and split the batch evenly over the others.
     DropSlowest,
 }
 
 impl Advice {
-    /// Its name.
+    /// Name in the JSON output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::UseEvenstep => "use_evenstep",
@@ -32,22 +33,23 @@ impl Advice {
     }
 }
 
-/// The three ways side by side.
+/// Comparison of the three options.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// What to do.
+    /// The recommendation.
     pub advice: Advice,
     /// Mean step under evenstep, in seconds.
     pub evenstep_s: f64,
     /// Mean step under an even split, in seconds.
     pub even_s: f64,
-    /// The worker that was slowest in the warm-up, and the mean step of an even split without it, in seconds; `None` where
-    /// no worker is slower than the others.
+    /// The worker that was slowest in the warm-up, and the mean step of an even split without it, in seconds.
+    /// `None` if no worker is slower than the others.
     pub without_slowest: Option<(String, f64)>,
 }
 
 impl Verdict {
-    /// The simplest way that none beats by one percent: leaving alone before evenstep, evenstep before giving up a worker.
+    /// Selects the simplest option that no other beats by 1 %. An even split is simpler than evenstep, and
+    /// evenstep is simpler than removing a worker.
     pub fn of(evenstep: &Run, even: &Run, without: Option<(String, &Run)>) -> Self {
         let (evenstep_s, even_s) = (mean(&evenstep.took_s), mean(&even.took_s));
         let without_slowest = without.map(|(worker, run)| (worker, mean(&run.took_s)));
@@ -69,15 +71,19 @@ impl fmt::Display for Verdict {
         let saves = |time_s: f64| 100.0 * (1.0 - time_s / self.even_s);
         let ours = saves(self.evenstep_s);
         match (self.advice, &self.without_slowest) {
-            (Advice::UseEvenstep, _) => write!(f, "Worth it: evenstep saves {ours:.1} % of the step")?,
+            (Advice::UseEvenstep, _) => write!(f, "Use evenstep: it saves {ours:.1} % of the step")?,
             (Advice::DropSlowest, Some((worker, without_s))) => {
-                write!(f, "Drop {worker}: that saves {:.1} % of the step", saves(*without_s))?;
+                write!(
+                    f,
+                    "Remove {worker}: an even split without it saves {:.1} % of the step",
+                    saves(*without_s)
+                )?;
             }
-            _ if ours > 0.0 => write!(f, "Leave it alone: evenstep would save {ours:.1} % of the step")?,
-            _ => write!(f, "Leave it alone: evenstep would add {:.1} % to the step", -ours)?,
+            _ if ours > 0.0 => write!(f, "Keep the even split: evenstep would save {ours:.1} % of the step")?,
+            _ => write!(f, "Keep the even split: evenstep would add {:.1} % to the step", -ours)?,
         }
         let (evenstep, even) = (seconds(self.evenstep_s), seconds(self.even_s));
-        write!(f, " (mean step {evenstep} with evenstep, {even} left alone")?;
+        write!(f, " (mean step {evenstep} with evenstep, {even} with an even split")?;
         if let Some((worker, without_s)) = &self.without_slowest {
             write!(f, ", {} without {worker}", seconds(*without_s))?;
         }

@@ -1,4 +1,4 @@
-//! The policies without a forecaster.
+//! Policies without a forecaster.
 
 use evenstep_core::allocate::{Share, allocate, even};
 use evenstep_core::curve::Curve;
@@ -10,15 +10,16 @@ use super::policy::{Policy, Report, Shares};
 use super::settings::Settings;
 use super::world::{Worker, World};
 
-/// Speeds that are believed in.
+/// Speeds that a policy uses as estimates.
 pub(super) trait Believed {
-    /// Of a worker; `None` while there is nothing to believe.
+    /// Estimated speed of a worker, or `None` without an estimate.
     fn speed(&self, iteration: usize, worker: usize) -> Option<f64>;
 
     fn learn(&mut self, worker: usize, seen: &Observation);
 }
 
-/// Splits by believed speeds: proportionally, rounded to the shortest step. Evenly where one has none.
+/// Splits the batch in proportion to the estimated speeds, with the rounding of the shortest step. The split
+/// is even if a worker has no estimate.
 pub(super) struct Split<B> {
     pub settings: Settings,
     pub believed: B,
@@ -64,12 +65,13 @@ impl Believed for Nothing {
     fn learn(&mut self, _worker: usize, _seen: &Observation) {}
 }
 
-/// Speeds over the whole warm-up: samples over time. A worker that joins later has a warm-up of its own, as long.
+/// Mean speeds over the warm-up: samples divided by time. A worker that joins later has its own warm-up of
+/// the same length.
 pub(super) struct Warmup {
     warmup: usize,
-    /// By worker: samples, seconds.
+    /// Samples and seconds by worker.
     totals: Vec<(f64, f64)>,
-    /// By worker: iterations that are in them.
+    /// Number of counted iterations by worker.
     iterations: Vec<usize>,
 }
 
@@ -94,7 +96,7 @@ impl Believed for Warmup {
     }
 }
 
-/// Moving averages of speeds; with a factor of 1 the last value.
+/// Moving averages of the speeds. A factor of 1 gives the last value.
 pub(super) struct Averages {
     alpha: f64,
     averages: Vec<Option<Ema>>,
@@ -119,7 +121,7 @@ impl Believed for Averages {
     }
 }
 
-/// Knows what each worker will do.
+/// The policy that knows the actual speeds.
 pub(super) struct Oracle<'a> {
     pub settings: Settings,
     pub world: &'a World,
@@ -137,7 +139,7 @@ impl Policy for Oracle<'_> {
     fn learn(&mut self, _reports: &[Report<'_>]) {}
 }
 
-/// Leaves the slowest of the warm-up out, from its end on.
+/// An even split that leaves out the slowest worker after the warm-up.
 pub(super) struct WithoutSlowest {
     pub settings: Settings,
     pub slowest: Option<usize>,
@@ -157,7 +159,8 @@ impl Policy for WithoutSlowest {
     fn learn(&mut self, _reports: &[Report<'_>]) {}
 }
 
-/// Who takes longest for an even share over the warm-up, the first of several; `None` where it is all alike, or one is alone.
+/// Returns the worker with the longest time for an even share over the warm-up; of equal ones the first.
+/// `None` if all workers are equal or there is only one.
 pub fn slowest(world: &World, settings: &Settings) -> Option<usize> {
     let batch = (settings.global_batch / world.workers.len().max(1) as u64).max(1);
     let mean_s = |worker: &Worker| {

@@ -1,4 +1,4 @@
-//! A world from a description: groups of workers, with noise and slow-downs drawn by a seed.
+//! A world from a description: groups of workers, with random noise and slow-downs.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -7,65 +7,67 @@ use serde::Deserialize;
 use super::error::{CELLS_MAX, SimulateError};
 use super::world::{Form, Worker, World};
 
-/// A described cluster.
+/// Description of a cluster.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterSpec {
-    /// Groups of workers that are alike.
+    /// Groups of equal workers.
     #[serde(rename = "group")]
     pub groups: Vec<Group>,
 }
 
-/// Workers that are alike.
+/// A group of equal workers.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// What they are called, with a number behind it.
+    /// Name of the group. Workers are named by it and a number.
     pub name: String,
-    /// How many there are; at least 1.
+    /// Number of workers; at least 1.
     pub count: usize,
-    /// Samples per second, beyond the fixed cost and the saturation; positive.
+    /// Samples per second, without the fixed time and above the saturation; positive.
     pub speed: f64,
-    /// Seconds that any batch takes; not negative. Default 0.
+    /// Seconds per batch of any size; not negative. Default 0.
     #[serde(default)]
     pub fixed_s: f64,
-    /// Batches under so many samples take no less time. Default 0.
+    /// Batch in samples below which a smaller batch takes no less time. Default 0.
     #[serde(default)]
     pub saturation: u64,
-    /// Standard deviation of the log of the speed, drawn anew for each iteration; 0 to 2. Default 0.
+    /// Standard deviation of the logarithm of the speed, drawn independently for each iteration; 0 to 2.
+    /// Default 0.
     #[serde(default)]
     pub noise: f64,
-    /// Times in which a worker is slower, each worker for itself.
+    /// Periods of lower speed, independent for each worker.
     #[serde(default)]
     pub slow_downs: Option<SlowDowns>,
-    /// The first iteration that they take part in. Default 0.
+    /// First iteration as members. Default 0.
     #[serde(default)]
     pub joins: usize,
-    /// The first that they take no part in any more. Default: they stay.
+    /// First iteration after they leave. Default: they stay.
     #[serde(default)]
     pub leaves: Option<usize>,
 }
 
-/// Slow-downs that come and go.
+/// Random slow-downs.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlowDowns {
-    /// Share of time that a worker is slow; 0 to 1.
+    /// Share of iterations in which a worker is slow; 0 to 1.
     pub share: f64,
-    /// How many times as long its batches take then; positive.
+    /// Factor on the time of its batches while it is slow; positive.
     pub factor: f64,
-    /// Iterations that a slow-down lasts on average; at least 1.
+    /// Mean duration of a slow-down in iterations; at least 1.
     pub mean_iterations: f64,
 }
 
-/// Largest standard deviation of the log of the speed.
+/// Maximum standard deviation of the logarithm of the speed.
 const NOISE_MAX: f64 = 2.0;
 
 impl ClusterSpec {
-    /// The world that this seed draws. Each worker has a stream of its own: others that come or go do not change it.
+    /// Draws the world. Each worker has its own random stream, so other workers do not change it.
     ///
     /// # Errors
-    /// [`SimulateError`] where a number is out of its range, or there are too many workers and iterations.
+    /// [`SimulateError::Range`] if a number is out of its range. [`SimulateError::TooLarge`] if there are too
+    /// many workers and iterations.
     pub fn world(&self, iterations: usize, seed: u64) -> Result<World, SimulateError> {
         self.groups.iter().try_for_each(Group::check)?;
         let count = self.groups.iter().fold(0usize, |sum, group| sum.saturating_add(group.count));
@@ -105,11 +107,11 @@ impl Group {
             "fixed_s",
             self.fixed_s,
             self.fixed_s >= 0.0 && self.fixed_s.is_finite(),
-            "finite and not negative",
+            "finite and at least 0",
         )?;
         rule("noise", self.noise, (0.0..=NOISE_MAX).contains(&self.noise), "0 to 2")?;
         if let Some(leaves) = self.leaves {
-            rule("leaves", leaves as f64, leaves > self.joins, "after the iteration they join in")?;
+            rule("leaves", leaves as f64, leaves > self.joins, "greater than joins")?;
         }
         let Some(slow) = self.slow_downs else { return Ok(()) };
         rule("slow_downs.share", slow.share, (0.0..=1.0).contains(&slow.share), "0 to 1")?;
@@ -121,7 +123,7 @@ impl Group {
             "slow_downs.mean_iterations",
             mean,
             rest >= 1.0,
-            "long enough for the times between to last 1 iteration",
+            "long enough that the time between slow-downs is at least 1 iteration",
         )
     }
 
@@ -144,13 +146,13 @@ impl Group {
 }
 
 impl SlowDowns {
-    /// Iterations between two slow-downs on average.
+    /// Mean number of iterations between two slow-downs.
     fn rest_iterations(&self) -> f64 {
         if self.share > 0.0 { self.mean_iterations * (1.0 / self.share - 1.0) } else { f64::INFINITY }
     }
 }
 
-/// A standard normal number (Box and Muller 1958).
+/// Draws a standard normal number (Box and Muller 1958).
 fn normal(rng: &mut ChaCha8Rng) -> f64 {
     let (radius, angle): (f64, f64) = (rng.random(), rng.random());
     (-2.0 * (1.0 - radius).ln()).sqrt() * (std::f64::consts::TAU * angle).cos()

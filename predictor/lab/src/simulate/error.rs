@@ -1,82 +1,88 @@
-//! Why a simulation cannot be run.
+//! Errors of a simulation.
 
 use evenstep_core::allocate::Infeasible;
 use evenstep_core::plan::Unplannable;
 
-/// The largest number of workers times iterations that can be simulated.
+/// Maximum of workers times iterations in a simulation.
 pub const CELLS_MAX: usize = 20_000_000;
 
-/// Why a simulation cannot be run.
+/// Reasons why a simulation cannot run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SimulateError {
-    /// A number out of its range.
-    #[error("{what} {value}: it must be {range}")]
+    /// A number is out of its range.
+    #[error("{what} {value}: must be {range}")]
     Range {
-        /// What it is.
+        /// Name of the quantity.
         what: String,
         /// Its value.
         value: f64,
-        /// What it must be.
+        /// Its range.
         range: &'static str,
     },
-    /// Fewer samples than workers.
-    #[error("global batch {global_batch}: {workers} workers take at least {quantum} samples each")]
+    /// The global batch has too few samples for the workers.
+    #[error(
+        "global batch {global_batch}: too small for {workers} workers with at least {quantum} samples \
+        each; raise --global-batch"
+    )]
     TooFewSamples {
-        /// Samples of an iteration.
+        /// Samples per iteration.
         global_batch: u64,
-        /// Workers that take part.
+        /// Workers that are members.
         workers: usize,
-        /// The least that each takes.
+        /// Minimum samples per worker.
         quantum: u64,
     },
-    /// A global batch that is no multiple of the quantum.
-    #[error("global batch {global_batch}: it must be a multiple of the quantum {quantum}")]
+    /// The global batch is not a multiple of the quantum.
+    #[error("global batch {global_batch}: must be a multiple of the quantum {quantum}")]
     NoMultiple {
-        /// Samples of an iteration.
+        /// Samples per iteration.
         global_batch: u64,
-        /// What every share is a multiple of.
+        /// The quantum in samples.
         quantum: u64,
     },
-    /// An iteration in which nobody takes part.
-    #[error("iteration {iteration}: no worker takes part")]
+    /// An iteration has no members.
+    #[error("iteration {iteration}: no worker is a member")]
     Nobody {
-        /// Which.
+        /// Number of the iteration.
         iteration: usize,
     },
-    /// Too little to judge by.
+    /// The run is too short for statistics.
     #[error(
-        "{iterations} iterations, of which {warmup} are warm-up: at least 1 must be warm-up and 1 must come after it"
+        "{iterations} iterations, of which {warmup} are warm-up; at least 1 must be warm-up and at least \
+            1 must follow it"
     )]
     TooFewIterations {
-        /// Iterations there are.
+        /// Number of iterations.
         iterations: usize,
-        /// How many of them are warm-up.
+        /// Number of warm-up iterations.
         warmup: usize,
     },
-    /// More than fits into memory.
-    #[error("{workers} workers and {iterations} iterations: at most {max} together may be simulated", max = CELLS_MAX)]
+    /// The simulation is too large for memory.
+    #[error("{workers} workers times {iterations} iterations exceeds the maximum of {max}; lower \
+        --workers or --iterations", max = CELLS_MAX)]
     TooLarge {
-        /// Workers.
+        /// Number of workers.
         workers: usize,
-        /// Iterations.
+        /// Number of iterations.
         iterations: usize,
     },
-    /// More workers are to be made of traces than there are shifts, or fewer than traces.
-    #[error("{workers} workers of {traces} traces of {iterations} iterations: {rule}")]
+    /// The requested number of workers exceeds the number of possible time shifts, or is below the number of
+    /// traces.
+    #[error("{workers} workers from {traces} traces of {iterations} iterations: {rule}")]
     Workers {
-        /// Workers asked for.
+        /// Requested number of workers.
         workers: usize,
-        /// Traces there are.
+        /// Number of traces.
         traces: usize,
-        /// Iterations of each.
+        /// Iterations of each trace.
         iterations: usize,
-        /// What must be.
+        /// The rule.
         rule: &'static str,
     },
-    /// A share that cannot be.
+    /// The allocation is infeasible.
     #[error(transparent)]
     Infeasible(#[from] Infeasible),
-    /// A plan that cannot be.
+    /// No plan is possible.
     #[error(transparent)]
     Unplannable(#[from] Unplannable),
 }

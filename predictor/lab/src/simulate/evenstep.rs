@@ -1,4 +1,4 @@
-//! The service's own way: its forecasts, curves, networks and plans.
+//! The policy of the service: its forecasts, curves, networks and plans.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use super::policy::{Policy, Report, Shares};
 use super::settings::Settings;
 use super::world::{BARRIER_WAIT, World};
 
-/// Fits networks, in the order given; where one cannot be fitted there is none.
+/// Fits networks and returns them in the order given, with `None` for a failed fit.
 pub type Fitter<'a> = &'a (dyn Fn(&[Training]) -> Vec<Option<FittedExpert>> + Sync);
 
 /// Fits one network, as the service does.
@@ -35,21 +35,21 @@ pub(super) struct Evenstep<'a> {
     fitter: Fitter<'a>,
 }
 
-/// What is kept of a worker beside its forecasts.
+/// State of a worker, without its forecasts.
 #[derive(Clone, Default)]
 struct Known {
     reported: bool,
     curve: CurveLearner,
-    /// The most samples of an iteration.
+    /// Largest batch of an iteration in samples.
     largest: u64,
-    /// What chunks cost it.
+    /// Cost of chunks for the worker.
     chunks: ChunkCost,
     fitted_at: u64,
-    /// The latest reports, for the next fit of a network.
+    /// Most recent reports, for the next fit of a network.
     reports: VecDeque<Kept>,
 }
 
-/// A report, for the next fit of a network.
+/// A report stored for the next fit of a network.
 #[derive(Clone)]
 struct Kept {
     parts: Parts,
@@ -111,7 +111,7 @@ impl<'a> Evenstep<'a> {
         hedge(batches, &shares, &costs, scenarios, &terms)
     }
 
-    /// What is known just before the next iteration: the drivers, and how long the worker waited.
+    /// Returns the readings known just before the next iteration: the drivers and the barrier wait.
     fn readings(&self, report: &Report<'_>) -> Vec<Option<f64>> {
         let mut readings = report.drivers.to_vec();
         readings.resize(self.drivers.len() - 1, None);
@@ -119,7 +119,7 @@ impl<'a> Evenstep<'a> {
         readings
     }
 
-    /// Keeps reports for the networks, and fits those that are due.
+    /// Stores reports for the networks, and runs the fits that are due.
     fn refit(&mut self, reports: &[Report<'_>]) {
         for report in reports {
             let readings = self.readings(report);
@@ -151,7 +151,7 @@ impl<'a> Evenstep<'a> {
 }
 
 impl Known {
-    /// What a network learns from, by the curve as it is known now.
+    /// Builds the training data of a network with the current curve.
     fn training(&self, drivers: &DriverSet) -> Training {
         let mut training = Training::new(drivers);
         for kept in &self.reports {
@@ -185,7 +185,8 @@ impl Policy for Evenstep<'_> {
         Ok(hedged.map_or(Shares::Given(plan.batches), Shares::Hedged))
     }
 
-    /// As in the service, the first report of a worker is left out: a first iteration allocates, compiles and warms caches.
+    /// Ignores the first report of a worker, as the service does: a first iteration allocates, compiles and
+    /// warms caches.
     fn learn(&mut self, reports: &[Report<'_>]) {
         let mut outcomes = Vec::with_capacity(reports.len());
         let mut news = Vec::with_capacity(reports.len());

@@ -1,19 +1,19 @@
-//! Simulation: how long would steps have taken under each way of sharing out the global batch?
+//! Simulation of step times under allocation policies.
 //!
-//! A [`World`] says what each worker's batch would take in each iteration, as it was recorded or as a cluster is described
-//! ([`ClusterSpec`]); it does not react to what is done in it. A [`PolicyName`] shares out the batch knowing what it could
-//! have known. [`walk()`] lets a policy live through a world.
+//! A [`World`] gives the time of each worker's batch in each iteration, from recorded traces or from a
+//! description ([`ClusterSpec`]). It does not react to the policy. A [`PolicyName`] splits the global batch
+//! with the information available before the iteration. [`walk()`] runs a policy through a world.
 //!
-//! - [`error`]: why a simulation cannot be run
-//! - [`world`]: workers, their conditions, and how their time grows with the batch
-//! - [`cluster`]: a world from a description, drawn by a seed
-//! - [`settings`]: the policies by name, and the settings of a simulation
-//! - [`policy`]: what a policy is
-//! - [`baselines`]: the policies without a forecaster
-//! - [`evenstep`]: the service's own policy
-//! - [`walk`](mod@walk): iteration by iteration
+//! - [`error`]: errors of a simulation
+//! - [`world`]: workers, their conditions, and their time as a function of the batch
+//! - [`cluster`]: a world drawn at random from a description
+//! - [`settings`]: names of the policies, and settings of a simulation
+//! - [`policy`]: interface of a policy
+//! - [`baselines`]: policies without a forecaster
+//! - [`evenstep`]: the policy of the service
+//! - [`walk`](mod@walk): the loop over iterations
 //! - [`summary`]: statistics of a run
-//! - [`advice`]: whether evenstep is worth it
+//! - [`advice`]: the recommendation
 
 pub mod error;
 

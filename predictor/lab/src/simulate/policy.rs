@@ -1,38 +1,38 @@
-//! What a policy is: it shares out the global batch, and learns from reports.
+//! The interface of a policy: it splits the global batch and learns from reports.
 
 use evenstep_core::hedge::learner::Parts;
 use evenstep_core::hedge::{Hedged, Took};
 
 use super::error::SimulateError;
 
-/// How an iteration went for one worker.
+/// Report of one worker on one iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Report<'a> {
-    /// Which.
+    /// Index of the worker.
     pub worker: usize,
-    /// Samples it computed, those of the tail among them.
+    /// Samples computed, including samples of the shared tail.
     pub batch: u64,
-    /// Seconds they took.
+    /// Compute time in seconds.
     pub compute_time_s: f64,
-    /// What it did of the tail.
+    /// Part of the shared tail that the worker claimed.
     pub tail: Took,
-    /// Seconds it waited for the last worker.
+    /// Seconds of barrier wait for the slowest worker.
     pub barrier_wait_s: f64,
-    /// Drivers read at the end; empty where there are none.
+    /// Drivers read at the end of the iteration; may be empty.
     pub drivers: &'a [Option<f64>],
 }
 
-/// How the global batch is shared out.
+/// A split of the global batch.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Shares {
-    /// Everything is given; by rank of those who take part.
+    /// Samples of each member, in rank order. Nothing is claimed.
     Given(Vec<u64>),
-    /// Bases are given, the rest is claimed.
+    /// A hedged step: base batches are fixed, the rest is claimed.
     Hedged(Hedged),
 }
 
 impl Shares {
-    /// What each is given before any claim.
+    /// Samples of each member before any claim.
     pub fn given(&self) -> &[u64] {
         match self {
             Self::Given(batches) => batches,
@@ -42,24 +42,24 @@ impl Shares {
 }
 
 impl Report<'_> {
-    /// Base and tail apart.
+    /// Base batches and shared tail.
     pub fn parts(&self) -> Parts {
         let tail = self.tail;
         let base_s = self.compute_time_s - tail.compute_s;
         Parts { base: self.batch - tail.samples, base_s, tail }
     }
 
-    /// Seconds until it was at the barrier.
+    /// Seconds until the worker reaches the barrier.
     pub fn busy_s(&self) -> f64 {
         self.compute_time_s + self.tail.claim_s
     }
 }
 
-/// Shares out the global batch, and learns from how it went.
+/// A policy: splits the global batch, and learns from the reports.
 pub(super) trait Policy {
-    /// The shares of those who take part, in their order.
+    /// Returns the shares of the members `present`, in their order.
     fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Shares, SimulateError>;
 
-    /// Takes the reports of an iteration.
+    /// Processes the reports of an iteration.
     fn learn(&mut self, reports: &[Report<'_>]);
 }

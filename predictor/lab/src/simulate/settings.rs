@@ -1,4 +1,4 @@
-//! The policies by name, and the settings of a simulation.
+//! Names of the policies, and settings of a simulation.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,29 +8,29 @@ use evenstep_core::hedge::ClaimCost;
 use evenstep_core::plan::Objective;
 use serde::{Serialize, Serializer};
 
-/// Ways of sharing out the global batch.
+/// Policies that split the global batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PolicyName {
-    /// Equal shares, always: what training without evenstep does.
+    /// Equal shares, as in training without evenstep.
     Even,
-    /// Proportional to the speeds of the warm-up, for ever.
+    /// Proportional to the speeds of the warm-up.
     StaticProportional,
-    /// Proportional to the speeds of the iteration before.
+    /// Proportional to the speeds of the previous iteration.
     LastValue,
     /// Proportional to an exponential moving average of the speeds.
     Ema,
-    /// The service's own forecasts and plans, without a tail: everything is given.
+    /// Forecasts and plans of the service without a shared tail.
     Base,
-    /// The service's own forecasts and plans, hedged: what cannot be foreseen is shared.
+    /// Forecasts and plans of the service with hedged steps.
     Evenstep,
-    /// The shortest possible step: it knows what each worker will do.
+    /// The shortest possible step, with knowledge of the actual speeds.
     Oracle,
-    /// Equal shares, but none for the worker that was slowest in the warm-up.
+    /// Equal shares for all but the worker that was slowest in the warm-up.
     WithoutSlowest,
 }
 
 impl PolicyName {
-    /// Those that can be asked for; [`PolicyName::WithoutSlowest`] is only there for the advice.
+    /// Policies that users can select. [`PolicyName::WithoutSlowest`] exists only for the recommendation.
     pub const ALL: [Self; 7] = [
         Self::Even,
         Self::StaticProportional,
@@ -41,7 +41,7 @@ impl PolicyName {
         Self::Oracle,
     ];
 
-    /// Its name.
+    /// Name of the policy on the command line and in the JSON output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Even => "even",
@@ -68,9 +68,9 @@ impl fmt::Display for PolicyName {
     }
 }
 
-/// No policy is called so.
+/// No policy has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no policy {name:?}; there are {}", PolicyName::ALL.map(PolicyName::as_str).join(", "))]
+#[error("no policy {name:?}; the policies are {}", PolicyName::ALL.map(PolicyName::as_str).join(", "))]
 pub struct UnknownPolicy {
     name: String,
 }
@@ -84,32 +84,34 @@ impl FromStr for PolicyName {
     }
 }
 
-/// What a simulation is run with.
+/// Settings of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Samples of an iteration.
+    /// Samples per iteration.
     pub global_batch: u64,
-    /// Every share is a multiple of this, and at least this.
+    /// Quantum in samples: every share is a multiple of it and at least as large.
     pub quantum: u64,
-    /// Iterations that do not count.
+    /// Number of warm-up iterations, which do not count.
     pub warmup: usize,
-    /// Factor of [`PolicyName::Ema`], in (0, 1].
+    /// Smoothing factor of [`PolicyName::Ema`], in (0, 1].
     pub ema: f64,
-    /// Evenstep holds its shares while new ones would shorten the expected step by less than this share.
+    /// Hysteresis: evenstep keeps its shares if new ones would shorten the expected step by less than this
+    /// share.
     pub min_gain: f64,
-    /// What its plans minimise.
+    /// Objective of evenstep's plans.
     pub objective: Objective,
-    /// What the weights of evenstep's mix are trained on.
+    /// Loss that evenstep's mix minimizes.
     pub loss: Loss,
-    /// Whether evenstep fits networks on the way, as the service does beside its requests: most of the time of a simulation.
+    /// Whether evenstep fits networks during the run, as the service does in the background. The fits take
+    /// most of the time of a simulation.
     pub networks: bool,
-    /// What a claim from the tail costs.
+    /// Cost of a claim from the shared tail.
     pub claim: ClaimCost,
-    /// No chunk of a tail is smaller; a multiple of the quantum.
+    /// Minimum chunk in samples; a multiple of the quantum.
     pub min_chunk: u64,
-    /// The most workers that claim from one counter.
+    /// Maximum number of workers per claim counter.
     pub pool_max: usize,
-    /// Whether shares are asked for one iteration ahead, before the outcome of the one before is known; else at the
-    /// boundary.
+    /// Whether shares are requested one iteration ahead, before the outcome of the previous iteration is
+    /// known. Otherwise they are requested at the boundary.
     pub ahead: bool,
 }

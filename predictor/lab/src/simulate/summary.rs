@@ -1,38 +1,38 @@
-//! What came out of a run, in numbers.
+//! Statistics of a run.
 
 use serde::Serialize;
 
 use super::settings::PolicyName;
 use super::walk::Run;
 
-/// Share of the steps that lie at or under the "p95".
+/// Quantile of `p95_step_time_s`.
 const HIGH_QUANTILE: f64 = 0.95;
 
-/// A run in numbers, over the iterations that count.
+/// Statistics of a run over the iterations that count.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
-    /// Which policy.
+    /// The policy.
     pub policy: PolicyName,
-    /// Mean time of a step in seconds.
+    /// Mean step time in seconds.
     pub mean_step_time_s: f64,
-    /// 95 % of the steps took at most so long.
+    /// 95th percentile of the step time in seconds.
     pub p95_step_time_s: f64,
-    /// The mean step of an even split over this one's.
+    /// Mean step of the even split divided by the mean step of this policy.
     pub speedup: f64,
-    /// The mean step over the oracle's, less 1.
+    /// Mean step divided by the oracle's mean step, minus 1.
     pub regret: f64,
-    /// Iterations in which any share changed.
+    /// Number of iterations in which any share changed.
     pub changes: usize,
-    /// Seconds that a worker waited in a step for the slowest, on average.
+    /// Mean seconds per step that a worker waited for the slowest.
     pub barrier_wait_s: f64,
-    /// Seconds that a worker spent on claims in a step, on average.
+    /// Mean seconds per step that a worker spent on claims.
     pub claim_s: f64,
-    /// Chunks claimed in a step, on average.
+    /// Mean number of chunks claimed per step.
     pub chunks: f64,
 }
 
 impl Summary {
-    /// Of a run, beside those of an even split and of the oracle over the same iterations.
+    /// Summarizes `run`. The even split and the oracle must cover the same iterations.
     pub fn of(run: &Run, even: &Run, oracle: &Run) -> Self {
         let mut sorted = run.took_s.clone();
         sorted.sort_by(f64::total_cmp);
@@ -52,7 +52,7 @@ impl Summary {
     }
 }
 
-/// The mean, of at least one.
+/// Mean of at least one value.
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }

@@ -29,7 +29,7 @@ fn settings(global_batch: u64, warmup: usize) -> Settings {
     }
 }
 
-/// Workers that were recorded at these speeds, with batches of one sample.
+/// Workers with these recorded speeds and batches of one sample.
 fn recorded(speeds: &[&[f64]]) -> World {
     let rows = |speeds: &[f64]| {
         let row = |(at, speed): (usize, &f64)| Row {
@@ -54,7 +54,7 @@ fn near(ours: f64, golden: f64) -> bool {
     (ours - golden).abs() < 1e-12
 }
 
-/// By hand: 30 samples, speeds 10 and 10 in the warm-up, then 10 and 20, then 20 and 10.
+/// By hand: 30 samples. Speeds are 10 and 10 in the warm-up, then 10 and 20, then 20 and 10.
 #[test]
 fn golden_two_workers() {
     let world = recorded(&[&[10.0, 10.0, 10.0, 20.0], &[10.0, 10.0, 20.0, 10.0]]);
@@ -64,7 +64,7 @@ fn golden_two_workers() {
         // 15 / 15 twice.
         (PolicyName::Even, [1.5, 1.5], [0.375, 0.375], 0),
         (PolicyName::StaticProportional, [1.5, 1.5], [0.375, 0.375], 0),
-        // 15 / 15, then 10 / 20, the wrong way round.
+        // 15 / 15, then 10 / 20, which is the wrong order.
         (PolicyName::LastValue, [1.5, 2.0], [0.375, 0.75], 1),
         // 15 / 15, then 12 / 18 for speeds 10 and 15.
         (PolicyName::Ema, [1.5, 1.8], [0.375, 0.6], 1),
@@ -84,7 +84,8 @@ fn golden_two_workers() {
     assert_eq!(slowest(&world, &settings), None);
 }
 
-/// One iteration ahead nobody knows the outcome of the iteration before: at the third, the speeds of the first are the last.
+/// One iteration ahead, the outcome of the previous iteration is unknown. At the third iteration, the latest
+/// known speeds come from the first.
 #[test]
 fn asked_ahead_the_last_value_is_one_older() {
     let world = recorded(&[&[10.0, 20.0, 10.0, 10.0], &[10.0, 10.0, 20.0, 10.0]]);
@@ -94,7 +95,7 @@ fn asked_ahead_the_last_value_is_one_older() {
     assert_eq!(ahead.shares, [[15, 15], [20, 10]]);
 }
 
-/// Half of the time at the usual batch of 8 is fixed, and 4 samples cost as much as one.
+/// Half of the time at the median batch of 8 is fixed, and 4 samples cost as much as one.
 #[test]
 fn recorded_workers_may_have_a_curve() {
     let row = |tick, batch: u64, speed| Row { tick, batch, speed, drivers: Vec::new() };
@@ -103,9 +104,9 @@ fn recorded_workers_may_have_a_curve() {
     let world = World::recorded(&job, RecordedForm { fixed_share: 0.5, saturation: 4 });
     let worker = &world.workers[0];
     let time_s = |iteration: usize, batch| worker.form.curve(worker.slowdown[iteration]).time(batch);
-    // What was recorded comes back: 8 samples at 4 a second.
+    // The recorded time is reproduced: 8 samples at 4 per second.
     assert!(near(time_s(0, 8), 2.0) && near(time_s(1, 8), 1.0) && near(time_s(2, 16), 2.0));
-    // 2 s are 1 s fixed and 1/8 s for a sample.
+    // Of 2 s, 1 s is fixed; a sample takes 1/8 s.
     assert!(near(time_s(0, 16), 3.0) && near(time_s(0, 4), 1.5) && near(time_s(0, 1), 1.5));
 }
 
@@ -128,7 +129,7 @@ fn copies_are_shifted_around() {
     assert_eq!(world.clone().cut(2).workers[0].slowdown, world.workers[0].slowdown[..2]);
 }
 
-/// Evenly without the slowest takes 15 / 2; by speed, 30 samples at 1 + 4 a second take 6 s.
+/// An even split without the slowest takes 15 / 2 s. Split by speed, 30 samples at 1 + 4 per second take 6 s.
 #[test]
 fn the_verdict_names_the_simplest_that_is_good() {
     let slow: &[f64] = &[1.0; 60];
@@ -147,7 +148,7 @@ fn the_verdict_names_the_simplest_that_is_good() {
     assert_eq!(worth.without_slowest, Some(("1".into(), 7.5)));
     let equal = verdict(&[fast, fast], &settings(30, 20));
     assert_eq!((equal.advice, equal.without_slowest), (Advice::LeaveAlone, None));
-    // Where each takes ten at once, the slow one can only be dropped.
+    // If each worker takes ten samples at once, only removing the slow one helps.
     let drop = verdict(&[fast, fast, slow], &Settings { quantum: 10, ..settings(30, 20) });
     assert_eq!(drop.advice, Advice::DropSlowest);
     assert_eq!(drop.without_slowest, Some(("2".into(), 5.0)));
@@ -157,7 +158,7 @@ fn cluster(text: &str) -> ClusterSpec {
     serde_json::from_str(text).unwrap()
 }
 
-/// A worker that is away gets nothing, and one that is late joins in.
+/// A worker that is not a member gets no samples. A worker that joins late gets samples from then on.
 #[test]
 fn who_is_away_gets_nothing() {
     let spec = cluster(
@@ -174,10 +175,10 @@ fn who_is_away_gets_nothing() {
     }
     let gone = cluster(r#"{"group":[{"name":"g","count":1,"speed":1.0,"leaves":5}]}"#).world(9, 1).unwrap();
     let said = walk(&gone, PolicyName::Even, &settings(30, 2), &no_networks).unwrap_err().to_string();
-    assert_eq!(said, "iteration 5: no worker takes part");
+    assert_eq!(said, "iteration 5: no worker is a member");
 }
 
-/// Slow for the share of time and as long as described; and the same whoever else is there.
+/// Slow-downs have the described share and duration, and do not depend on the other workers.
 #[test]
 fn slow_downs_are_as_described() {
     const ITERATIONS: usize = 40_000;
@@ -202,28 +203,32 @@ fn slow_downs_are_as_described() {
 fn what_cannot_be_is_named() {
     let said = |text: &str| cluster(text).world(10, 1).unwrap_err().to_string();
     let group = |rest: &str| format!(r#"{{"group":[{{"name":"g","count":2,"speed":10.0{rest}}}]}}"#);
-    assert_eq!(said(&group(r#","noise":3.0"#)), "g: noise 3: it must be 0 to 2");
+    assert_eq!(said(&group(r#","noise":3.0"#)), "g: noise 3: must be 0 to 2");
     assert!(said(&group(r#","fixed_s":-1.0"#)).contains("g: fixed_s -1"));
-    assert!(said(&group(r#","joins":5,"leaves":5"#)).contains("g: leaves 5: it must be after"));
+    assert!(said(&group(r#","joins":5,"leaves":5"#)).contains("g: leaves 5: must be greater"));
     let slow = |share, factor, mean| {
         group(&format!(r#","slow_downs":{{"share":{share},"factor":{factor},"mean_iterations":{mean}}}"#))
     };
     assert!(said(&slow("1.5", "2.0", "10.0")).contains("slow_downs.share 1.5"));
     assert!(said(&slow("0.5", "0.0", "10.0")).contains("slow_downs.factor 0"));
     assert!(said(&slow("0.9", "2.0", "2.0")).contains("long enough"));
-    assert!(said(r#"{"group":[{"name":"g","count":9000000,"speed":1.0}]}"#).contains("at most"));
+    assert!(said(r#"{"group":[{"name":"g","count":9000000,"speed":1.0}]}"#).contains("exceeds the maximum"));
     assert!(serde_json::from_str::<ClusterSpec>(&group(r#","nois":1.0"#)).is_err());
 
     let world = recorded(&[&[1.0; 10], &[1.0; 10]]);
     let said =
         |settings: Settings| walk(&world, PolicyName::Even, &settings, &no_networks).unwrap_err().to_string();
-    assert_eq!(said(settings(1, 4)), "global batch 1: 2 workers take at least 1 samples each");
+    assert_eq!(
+        said(settings(1, 4)),
+        "global batch 1: too small for 2 workers with at least 1 samples \
+        each; raise --global-batch"
+    );
     assert!(said(settings(30, 0)).contains("10 iterations, of which 0 are warm-up"));
     assert!(said(settings(30, 10)).contains("of which 10 are warm-up"));
     assert!(said(Settings { quantum: 7, ..settings(30, 4) }).contains("multiple of the quantum 7"));
 }
 
-/// The service's networks are fitted where they are due, and change what comes after.
+/// The networks of the service are fitted when due, and change later iterations.
 #[test]
 fn networks_take_part() {
     let speeds = |seed: u32| -> Vec<f64> {
@@ -241,7 +246,7 @@ fn networks_take_part() {
     assert_eq!(walk(&world, PolicyName::Evenstep, &networks, &fit).unwrap(), with);
 }
 
-/// A first iteration compiles and warms caches: however long it takes, the service does not learn from it.
+/// A first iteration compiles and warms caches. The service does not learn from it, however long it takes.
 #[test]
 fn a_slow_first_iteration_is_forgotten() {
     let speeds =
@@ -267,7 +272,8 @@ fn world_of(speeds: &[Vec<f64>]) -> World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// No step is shorter than the oracle's, whatever the curve; no sample is lost; who is slowest does not wait.
+    /// No step is shorter than the oracle's, whatever the curve. No sample is lost, and the slowest worker
+    /// does not wait.
     #[test]
     fn nobody_beats_the_oracle(
         speeds in speeds(), more in 0u64..100, fixed_s in 0.0f64..2.0, saturation in 0u64..20, quantum in 1u64..4
@@ -284,7 +290,7 @@ proptest! {
                 prop_assert!(*took_s >= oracle.took_s[at] * (1.0 - 1e-12), "{}", policy);
                 prop_assert_eq!(run.shares[at].iter().sum::<u64>(), settings.global_batch);
                 prop_assert!(run.shares[at].iter().all(|share| share % quantum == 0 && *share > 0));
-                // A tail costs claims, and a pass for each chunk.
+                // A shared tail costs claims, and one pass per chunk.
                 if run.chunks[at] > 0 {
                     continue;
                 }
@@ -299,7 +305,7 @@ proptest! {
         }
     }
 
-    /// Workers that are always alike: every policy takes the same time, and changes nothing.
+    /// With workers that are always equal, every policy takes the same time and never changes its shares.
     #[test]
     fn equal_workers_are_all_the_same(speeds in prop::collection::vec(1.0f64..50.0, 20..60), workers in 1usize..6) {
         let world = world_of(&vec![speeds; workers]);
@@ -311,7 +317,8 @@ proptest! {
         }
     }
 
-    /// The order of the workers does not matter; but to our own plans, whose search under uncertainty goes by rank.
+    /// The order of the workers does not matter, except for evenstep's plans: their search under uncertainty
+    /// depends on ranks.
     #[test]
     fn permuted_workers_get_permuted_shares(speeds in speeds(), by in 1usize..4) {
         let settings = settings(12 * speeds.len() as u64, 6);
@@ -330,7 +337,7 @@ proptest! {
         }
     }
 
-    /// Whoever is no oracle knows nothing of what is to come.
+    /// No policy except the oracle depends on the future.
     #[test]
     fn the_future_does_not_reach_back(speeds in speeds(), changed in 7usize..12, ahead: bool) {
         let settings = Settings { ahead, ..settings(60, 6) };

@@ -1,4 +1,5 @@
-//! Iteration by iteration: shares are made, done, and reported.
+//! The loop over iterations: a policy splits the batch, the workers compute, and the policy gets their
+//! reports.
 
 use evenstep_core::hedge::{ClaimCost, Hand, Took, play};
 
@@ -9,31 +10,31 @@ use super::policy::{Policy, Report, Shares};
 use super::settings::{PolicyName, Settings};
 use super::world::World;
 
-/// What a policy did, over the iterations that count.
+/// Record of a policy over the iterations that count.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// Which.
+    /// The policy.
     pub policy: PolicyName,
-    /// Seconds of each step: those of the slowest worker.
+    /// Seconds per step, equal to the time of the slowest worker.
     pub took_s: Vec<f64>,
-    /// Seconds that workers waited in each step for the slowest, on average over those who took part.
+    /// Mean seconds per step that members waited for the slowest.
     pub wait_s: Vec<f64>,
-    /// Seconds that workers spent on claims in each step, on average over those who took part.
+    /// Mean seconds per step that members spent on claims.
     pub claim_s: Vec<f64>,
-    /// Claims of each step that brought a chunk.
+    /// Number of successful claims per step.
     pub chunks: Vec<u64>,
-    /// Samples given before any claim, by iteration, then worker; 0 where it took no part.
+    /// Samples assigned before any claim, by iteration, then worker; 0 for workers that are not members.
     pub given: Vec<Vec<u64>>,
-    /// Samples computed by iteration, then worker; 0 where it took no part.
+    /// Samples computed, by iteration, then worker; 0 for workers that are not members.
     pub shares: Vec<Vec<u64>>,
-    /// Iterations whose shares, before any claim, were not those of the iteration before.
+    /// Number of iterations whose shares before any claim differ from the previous iteration.
     pub changes: usize,
 }
 
-/// Lets a policy live through a world. Networks are fitted by `fitter`, which may do several at once.
+/// Runs a policy through a world. `fitter` fits the networks, possibly several in parallel.
 ///
 /// # Errors
-/// [`SimulateError`] where the world and the settings do not go together.
+/// [`SimulateError`] if the settings do not fit the world.
 pub fn walk(
     world: &World,
     policy: PolicyName,
@@ -83,7 +84,7 @@ pub fn walk(
     Ok(run)
 }
 
-/// A policy that has seen nothing.
+/// Creates a policy without history.
 fn build<'a>(
     name: PolicyName,
     world: &'a World,
@@ -119,7 +120,7 @@ fn by_worker(world: &World, present: &[usize], batches: impl Iterator<Item = u64
     shares
 }
 
-/// What the workers report of an iteration.
+/// Returns the reports of the workers on an iteration.
 fn step<'a>(
     world: &'a World,
     iteration: usize,
@@ -141,7 +142,7 @@ fn step<'a>(
             compute_time_s: time_s(rank, *batch),
             tail: Took::default(),
             barrier_wait_s: 0.0,
-            // Read at the end of this iteration: what is known just before the next.
+            // Drivers read at the end of this iteration are known just before the next.
             drivers: world.workers[*worker].drivers.get(iteration + 1).map_or(&[], Vec::as_slice),
         })
         .collect();

@@ -1,4 +1,4 @@
-//! Workers, their conditions, and how their time grows with the batch.
+//! Workers, their conditions, and their time as a function of the batch.
 
 use std::ops::Range;
 
@@ -9,63 +9,63 @@ use rand_chacha::ChaCha8Rng;
 use super::error::SimulateError;
 use crate::backtest::Job;
 
-/// What a simulated worker's wait is called, as a driver: it follows from the policy, so a recorded one counts for nothing.
+/// Name of the barrier wait as a driver. It depends on the policy, so recorded values are not used.
 pub(super) const BARRIER_WAIT: &str = "barrier_wait_s";
 
-/// What each worker's batch would take in each iteration. It does not react to what is done in it.
+/// The time of each worker's batch in each iteration. It does not depend on the policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct World {
     /// Names of the drivers, without the barrier wait.
     pub drivers: Vec<String>,
     /// The workers, in rank order.
     pub workers: Vec<Worker>,
-    /// Iterations there are.
+    /// Number of iterations.
     pub iterations: usize,
 }
 
-/// One worker: a batch of `x` takes `slowdown[k] * form(x)` seconds in iteration `k`.
+/// A worker. A batch of `x` samples takes `slowdown[k] * form(x)` seconds in iteration `k`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Worker {
-    /// Its name.
+    /// Name of the worker.
     pub id: String,
-    /// How its time grows with the batch.
+    /// Its time as a function of the batch.
     pub form: Form,
-    /// How slow it is, by iteration; positive and finite.
+    /// Factor on its time in each iteration; positive and finite.
     pub slowdown: Vec<f64>,
-    /// Drivers known just before each iteration, in the order of [`World::drivers`]; empty where there are none.
+    /// Drivers known just before each iteration, in the order of [`World::drivers`]; may be empty.
     pub drivers: Vec<Vec<Option<f64>>>,
-    /// Iterations in which it takes part.
+    /// Iterations in which it is a member.
     pub present: Range<usize>,
 }
 
-/// Time against batch: `fixed_s + per_sample_s * max(x, saturation)`.
+/// Time as a function of the batch: `fixed_s + per_sample_s * max(x, saturation)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Form {
-    /// What any batch costs, in seconds; finite, not negative.
+    /// Seconds per batch of any size; finite, not negative.
     pub fixed_s: f64,
-    /// What a sample costs, in seconds; finite, positive.
+    /// Seconds per sample; finite, positive.
     pub per_sample_s: f64,
-    /// Smaller batches take no less time than one of so many samples.
+    /// Batch in samples below which a smaller batch takes no less time.
     pub saturation: u64,
 }
 
 impl Form {
-    /// A second for a sample: the form of a worker that is as fast at any batch.
+    /// One second per sample: a worker whose speed does not depend on the batch.
     pub const PROPORTIONAL: Self = Self { fixed_s: 0.0, per_sample_s: 1.0, saturation: 0 };
 
-    /// The curve of a worker of this form that is so slow.
+    /// Returns the curve of a worker of this form with a factor on its time.
     pub fn curve(&self, slowdown: f64) -> Curve {
         let flat_s = self.fixed_s + self.per_sample_s * self.saturation as f64;
         Curve::saturating(flat_s * slowdown, self.saturation, self.per_sample_s * slowdown)
     }
 }
 
-/// What is known of how recorded workers' time grows with the batch: without it, they would be as fast at any batch.
+/// Assumption on the curves of recorded workers. By default their speed does not depend on the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RecordedForm {
-    /// The part of the time at the usual (median) batch that any batch takes, in [0, 1).
+    /// Part of the time at the median batch that does not depend on the batch, in [0, 1).
     pub fixed_share: f64,
-    /// Smaller batches take no less time than one of so many samples.
+    /// Batch in samples below which a smaller batch takes no less time.
     pub saturation: u64,
 }
 
@@ -80,7 +80,7 @@ impl RecordedForm {
 }
 
 impl World {
-    /// The workers that were recorded, row by row, cut to the shortest.
+    /// Builds a world from recorded workers, row by row, up to the end of the shortest series.
     pub fn recorded(job: &Job, recorded: RecordedForm) -> Self {
         let iterations = job.series.iter().map(|series| series.rows.len()).min().unwrap_or(0);
         let kept: Vec<usize> = (0..job.drivers.len()).filter(|at| job.drivers[*at] != BARRIER_WAIT).collect();
@@ -105,19 +105,20 @@ impl World {
         }
     }
 
-    /// So many workers: those there are, and copies of them, one after the other, each shifted around by a number of
-    /// iterations that the seed draws.
+    /// Extends the world to `workers` workers. New ones are copies of the recorded workers, each
+    /// shifted cyclically by a random number of iterations.
     ///
     /// # Errors
-    /// [`SimulateError::Workers`] where fewer are asked for than there are.
+    /// [`SimulateError::Workers`] if `workers` is below the number of recorded workers, or a copy cannot be
+    /// shifted.
     pub fn with_workers(mut self, workers: usize, seed: u64) -> Result<Self, SimulateError> {
         let traces = self.workers.len();
         let refuse = |rule| SimulateError::Workers { workers, traces, iterations: self.iterations, rule };
         if workers < traces || traces == 0 {
-            return Err(refuse("there must be at least as many workers as traces"));
+            return Err(refuse("at least as many workers as traces are required"));
         }
         if workers > traces && self.iterations < 2 {
-            return Err(refuse("a shift needs at least 2 iterations"));
+            return Err(refuse("a copy is shifted in time, which requires at least 2 iterations"));
         }
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         for copy in traces..workers {
@@ -131,7 +132,7 @@ impl World {
         Ok(self)
     }
 
-    /// At most so many iterations, the first.
+    /// Limits the world to its first iterations.
     #[must_use]
     pub fn cut(mut self, iterations: usize) -> Self {
         self.iterations = self.iterations.min(iterations);
@@ -144,7 +145,7 @@ impl World {
         self
     }
 
-    /// Who takes part in an iteration, in rank order.
+    /// Members in an iteration, in rank order.
     pub fn present(&self, iteration: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.workers.len()).filter(move |at| self.workers[*at].present.contains(&iteration))
     }

@@ -1,74 +1,77 @@
-//! Which column of a table is what, and the series that follow.
+//! Roles of the columns of a table, and the resulting series.
 
 use std::collections::BTreeMap;
 
 use super::table::{Table, TableError};
 use crate::backtest::{Job, Row, Series};
 
-/// Columns whose names start so hold what nobody could have known: they are never inputs.
+/// Prefix of columns that hold information not available at forecast time. They are never inputs.
 const TRUTH: &str = "truth_";
-/// Columns that count the iterations or are their outcome: no drivers unless named.
+/// Columns that count iterations or hold their outcome. They are drivers only if named explicitly.
 const NO_DRIVERS: [&str; 3] = ["iter", "iter_ms", "speed"];
-/// The most series of a table.
+/// Maximum number of series in a table.
 pub const SERIES_MAX: usize = 10_000;
 
-/// Which column is what, as it was asked for. What is `None` has its default.
+/// Requested roles of the columns. `None` means the default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// The column to forecast.
+    /// Column to forecast.
     pub target: String,
-    /// The column that holds times instead: what is forecast is batch over time.
+    /// Column with times. If set, the forecast quantity is the batch divided by the time.
     pub target_time: Option<String>,
-    /// Batches. Default: `batch`, where there is one; 1 where there is none.
+    /// Column with batches. Default: `batch` if the column exists, otherwise every batch is 1.
     pub batch: Option<String>,
-    /// When rows came. Default: `t_start`, where there is one, else the row's number.
+    /// Column with the time of each row. Default: `t_start` if the column exists, otherwise the row number.
     pub time: Option<String>,
-    /// Which series a row belongs to. Default, of speeds: `worker`, where there is one.
+    /// Column with the series of each row. Default for speeds: `worker` if the column exists.
     pub id: Option<String>,
-    /// Drivers.
+    /// Driver columns.
     pub drivers: Drivers,
-    /// Whether targets are speeds of a worker: positive, of batches, with readings that may be missing. Else they are a
-    /// system's output: any number, with inputs that are all there.
+    /// Whether the targets are speeds of workers: positive, with batches and with drivers that may be
+    /// missing. Otherwise they are the output of a system: any number, and no input may be missing.
     pub speeds: bool,
 }
 
-/// Which columns are drivers.
+/// Driver columns of a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Drivers {
-    /// Every column that has no other part, except those that count iterations or are their outcome,
-    /// and those that hold what nobody could have known.
+    /// Every column without another role, except `truth_*` columns and those that count iterations or hold
+    /// their outcome.
     #[default]
     Others,
-    /// These.
+    /// The listed columns.
     Named(Vec<Driver>),
 }
 
 impl Drivers {
-    /// Whether there are none, whatever the table.
+    /// Whether there are no drivers, whatever the table.
     pub fn is_none(&self) -> bool {
         matches!(self, Self::Named(drivers) if drivers.is_empty())
     }
 }
 
-/// A column, or the sign of one.
+/// A column, or the sign of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Driver {
-    /// As it was written.
+    /// The text as given on the command line.
     pub written: String,
     column: String,
     sign: bool,
 }
 
-/// A name that cannot be an input.
+/// The name of a column that cannot be an input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} holds what nobody could have known: a column named {TRUTH}* cannot be an input")]
+#[error(
+    "column {0:?} cannot be an input: columns named {TRUTH}* hold information not available at \
+    forecast time"
+)]
 pub struct Truth(String);
 
 impl Driver {
-    /// `COLUMN` or `sign(COLUMN)`.
+    /// Parses `COLUMN` or `sign(COLUMN)`.
     ///
     /// # Errors
-    /// Where it names what nobody could have known.
+    /// [`Truth`] for a `truth_*` column.
     pub fn new(written: &str) -> Result<Self, Truth> {
         let inner = written.strip_prefix("sign(").and_then(|rest| rest.strip_suffix(')'));
         let column = inner.unwrap_or(written).trim().to_owned();
@@ -86,33 +89,33 @@ impl Driver {
 /// One series of a table, row by row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Readings {
-    /// The series; empty where the table holds only one.
+    /// Id of the series; empty if the table holds only one.
     pub id: String,
-    /// The iteration of each row; empty where rows are counted.
+    /// Iteration of each row; empty if rows are numbered consecutively.
     pub ticks: Vec<u64>,
-    /// When each row came, as it was written; the row's number where the table does not say.
+    /// Time of each row as written in the table; the row number if there is no time column.
     pub at: Vec<String>,
-    /// What is forecast.
+    /// Values to forecast.
     pub target: Vec<f64>,
-    /// Samples.
+    /// Samples per row.
     pub batch: Vec<u64>,
-    /// Drivers; `None` where a reading is missing.
+    /// Drivers by row; `None` for a missing reading.
     pub drivers: Vec<Vec<Option<f64>>>,
 }
 
-/// A table's series.
+/// All series of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
-    /// The file, as it was given.
+    /// The file, as given on the command line.
     pub trace: String,
     /// Names of the drivers.
     pub drivers: Vec<String>,
-    /// In the order of their first rows.
+    /// The series, in the order of their first rows.
     pub series: Vec<Readings>,
 }
 
 impl Trace {
-    /// Its series as a job.
+    /// Returns the series as a job.
     pub fn job(&self) -> Job {
         let series = |readings: &Readings| {
             let row = |at: usize| Row {
@@ -132,10 +135,10 @@ impl Trace {
 }
 
 impl Choice {
-    /// Takes a table apart.
+    /// Splits a table into series.
     ///
     /// # Errors
-    /// Where a column is not there, or a cell breaks its rule.
+    /// [`TableError`] if a column does not exist or a cell has an invalid value.
     pub fn apply(&self, table: &Table) -> Result<Trace, TableError> {
         let parts = Parts::find(self, table)?;
         let mut places: BTreeMap<&str, usize> = BTreeMap::new();
@@ -143,7 +146,7 @@ impl Choice {
         for row in 0..table.len() {
             let id = parts.id.map_or("", |column| table.text(row, column));
             if let (Some(column), true) = (parts.id, id.is_empty()) {
-                return Err(table.breaks(row, column, "is missing: each row needs an id"));
+                return Err(table.breaks(row, column, "is missing; each row needs an id"));
             }
             let place = *places.entry(id).or_insert(series.len());
             if place == series.len() {
@@ -160,7 +163,7 @@ impl Choice {
     }
 }
 
-/// Where each column is.
+/// Indices of the columns by role.
 struct Parts {
     target: usize,
     target_is_time: bool,
@@ -200,7 +203,7 @@ impl Parts {
                 .collect(),
         };
         if let Some((driver, _)) = drivers.iter().find(|(_, at)| *at == target) {
-            let rule = format!("{:?} is what is forecast: it cannot be a driver", driver.written);
+            let rule = format!("{:?} is the forecast column and cannot be a driver", driver.written);
             return Err(TableError::Whole { trace: table.trace.clone(), rule });
         }
         Ok(Self {
@@ -222,14 +225,14 @@ impl Parts {
         }
         let target = if self.target_is_time { batch as f64 / measured } else { measured };
         if !target.is_finite() || (speeds && target <= 0.0) {
-            return Err(table.breaks(row, self.target, "makes no speed that could be computed with"));
+            return Err(table.breaks(row, self.target, "gives a speed that is not a positive finite number"));
         }
         if let Some(column) = self.time {
             let seconds = |text: &str| text.parse::<f64>().ok();
             let (now, before) =
                 (seconds(table.text(row, column)), series.at.last().and_then(|at| seconds(at)));
             if now.zip(before).is_some_and(|(now, before)| now < before) {
-                let rule = "lies before the row above: rows must be in order of time";
+                let rule = "is earlier than the row above; rows must be in order of time";
                 return Err(table.breaks(row, column, rule));
             }
         }
@@ -241,7 +244,7 @@ impl Parts {
                 if speeds { table.number(row, *column) } else { table.measured(row, *column).map(Some) };
             let hint = |error| match error {
                 TableError::Cell { trace, line, column, value, rule } if !self.drivers_named => {
-                    let rule = format!("{rule} (--drivers chooses the drivers, --time the column of times)");
+                    let rule = format!("{rule} (--drivers selects the drivers, --time the time column)");
                     TableError::Cell { trace, line, column, value, rule }
                 }
                 error => error,
@@ -256,7 +259,7 @@ impl Parts {
     }
 }
 
-/// The most samples of a batch: every such number is exact in floating point.
+/// Maximum samples of a batch. Every integer up to it is exact in floating point.
 const BATCH_MAX: f64 = 9_007_199_254_740_992.0;
 
 fn whole(table: &Table, row: usize, column: usize) -> Result<u64, TableError> {
@@ -264,6 +267,6 @@ fn whole(table: &Table, row: usize, column: usize) -> Result<u64, TableError> {
     if batch.fract() == 0.0 && (1.0..=BATCH_MAX).contains(&batch) {
         Ok(batch as u64)
     } else {
-        Err(table.breaks(row, column, "is no number of samples: a whole number from 1 on is needed"))
+        Err(table.breaks(row, column, "is not a number of samples; it must be a whole number of at least 1"))
     }
 }

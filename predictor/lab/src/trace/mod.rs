@@ -1,7 +1,7 @@
-//! Traces: what was recorded of workers.
+//! Recorded traces of workers.
 //!
 //! - [`table`]: tables in files
-//! - [`columns`]: which column is what, and the series that follow
+//! - [`columns`]: roles of columns and the resulting series
 //! - [`stored`]: the reports of a job in a store
 
 pub mod table;
@@ -15,20 +15,20 @@ use std::path::{Path, PathBuf};
 use columns::{Choice, Trace};
 use table::Table;
 
-/// Reads tables and takes them apart.
+/// Reads tables and splits them into series.
 ///
 /// # Errors
-/// Where one cannot be read, or breaks a rule, or has no rows.
+/// If a table cannot be read, is invalid or has no rows.
 pub fn read_all(paths: &[PathBuf], choice: &Choice) -> anyhow::Result<Vec<Trace>> {
     let read = |path: &PathBuf| Ok(choice.apply(&Table::read(path)?)?);
     let traces: Vec<Trace> = paths.iter().map(read).collect::<anyhow::Result<_>>()?;
     for trace in &traces {
-        anyhow::ensure!(!trace.series.is_empty(), "{}: there are no rows", trace.trace);
+        anyhow::ensure!(!trace.series.is_empty(), "{}: the table has no rows", trace.trace);
     }
     Ok(traces)
 }
 
-/// A table of one series names it by the file, as long as that tells files apart.
+/// Names the series of single-series tables by the file stem, or by the whole path if stems are not unique.
 pub fn name_series(traces: &mut [Trace]) {
     let stem = |trace: &str| {
         let stem = Path::new(trace).file_stem();

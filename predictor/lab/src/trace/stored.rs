@@ -10,10 +10,10 @@ use evenstep_store::read_reports;
 use super::columns::{Readings, Trace};
 use super::table::ROWS_MAX;
 
-/// Reads the reports of a job and sorts them by worker.
+/// Reads the reports of a job and groups them by worker.
 ///
 /// # Errors
-/// The store cannot be read, or holds no reports or too many reports of the job.
+/// If the store cannot be read, or holds no reports or too many reports of the job.
 pub fn read(address: &str, job_id: &JobId) -> anyhow::Result<Trace> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let reports = runtime
@@ -22,12 +22,12 @@ pub fn read(address: &str, job_id: &JobId) -> anyhow::Result<Trace> {
     anyhow::ensure!(!reports.is_empty(), "store {address}: no reports of job {job_id}");
     anyhow::ensure!(
         reports.len() <= ROWS_MAX,
-        "store {address}: job {job_id} has more than {ROWS_MAX} reports"
+        "store {address}: job {job_id} has more than the maximum of {ROWS_MAX} reports"
     );
     Ok(trace(job_id, &reports))
 }
 
-/// Reports come in order of iterations.
+/// Groups reports by worker. `reports` must be in order of iterations.
 fn trace(job_id: &JobId, reports: &[WorkerReport]) -> Trace {
     let names: BTreeSet<&str> = reports.iter().flat_map(inputs).map(|(name, _)| name).collect();
     let mut workers: BTreeMap<&str, Vec<&WorkerReport>> = BTreeMap::new();
@@ -47,9 +47,9 @@ fn readings(worker: &str, reports: &[&WorkerReport], names: &BTreeSet<&str>) -> 
     let mut before: Option<&WorkerReport> = None;
     for report in reports {
         let speed = report.local_batch as f64 / report.compute_time_s;
-        // A worker that had no samples has no speed.
+        // A worker without samples has no speed.
         if speed.is_finite() && speed > 0.0 {
-            // Drivers are read at the end of an iteration: they are what was known just before the next one.
+            // Drivers are read at the end of an iteration, so they are inputs of the next one.
             let fresh = before.filter(|before| before.iteration + 1 == report.iteration);
             let told: BTreeMap<&str, f64> = fresh.into_iter().flat_map(inputs).collect();
             let reading = |name: &&str| told.get(*name).copied().filter(|value| value.is_finite());
@@ -77,8 +77,8 @@ mod tests {
         }
     }
 
-    /// The drivers of an iteration are inputs of the next one only; across a gap nothing is known, and an iteration
-    /// without samples has no speed.
+    /// The drivers of an iteration are inputs of the next one only. After a gap no drivers are known. An
+    /// iteration without samples has no speed.
     #[test]
     fn drivers_belong_to_the_next_iteration() {
         let reports = [

@@ -1,4 +1,4 @@
-//! Tables in files: comma, tab or blank separated, with a header or without.
+//! Tables in files, separated by commas, tabs or blanks, with or without a header.
 
 use std::io::Read;
 use std::path::Path;
@@ -6,64 +6,65 @@ use std::path::Path;
 use csv::{ReaderBuilder, StringRecord, Trim};
 use evenstep_report::output::STANDARD;
 
-/// The largest file, in bytes.
+/// Maximum size of a file in bytes.
 pub const FILE_BYTES_MAX: u64 = 512 * 1024 * 1024;
-/// The most rows of a table.
+/// Maximum number of rows of a table.
 pub const ROWS_MAX: usize = 2_000_000;
-/// The most columns of a table.
+/// Maximum number of columns of a table.
 pub const COLUMNS_MAX: usize = 1_000;
 
-/// What is wrong with a table. Errors name the file as it was given.
+/// Errors of reading a table. Messages name the file as given on the command line.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// It cannot be read at all.
+    /// The file cannot be read.
     #[error("{trace}: {source}")]
     Unreadable {
         /// The file.
         trace: String,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A line is no row.
+    /// A line is not a valid row.
     #[error("{trace}:{line}: {rule}")]
     Line {
         /// The file.
         trace: String,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// What it should be.
+        /// The rule that the line breaks.
         rule: String,
     },
-    /// A cell breaks its rule.
+    /// A cell has an invalid value.
     #[error("{trace}:{line}: column {column:?}: {value:?} {rule}")]
     Cell {
         /// The file.
         trace: String,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// The column's name.
+        /// Name of the column.
         column: String,
-        /// What it holds.
+        /// Text of the cell.
         value: String,
-        /// What it should hold.
+        /// The rule that the cell breaks.
         rule: String,
     },
-    /// The table as a whole.
+    /// The table as a whole is invalid.
     #[error("{trace}: {rule}")]
     Whole {
         /// The file.
         trace: String,
-        /// What it should be.
+        /// The rule that the table breaks.
         rule: String,
     },
 }
 
-/// A table as text.
+/// A table of text cells.
 #[derive(Debug)]
 pub struct Table {
-    /// The file, as it was given.
+    /// The file, as given on the command line.
     pub trace: String,
-    /// Names of the columns; the number of the column, from 0, where there is no header. Empty where a header names none.
+    /// Names of the columns. Without a header they are the column numbers from 0. A header may leave names
+    /// empty.
     pub columns: Vec<String>,
     rows: Vec<(u64, StringRecord)>,
 }
@@ -72,7 +73,7 @@ impl Table {
     /// Reads a file, or standard input for `-`.
     ///
     /// # Errors
-    /// Where it cannot be read, breaks a bound or is no table.
+    /// [`TableError`] if the file cannot be read, exceeds a limit or is not a table.
     pub fn read(path: &Path) -> Result<Self, TableError> {
         let trace = path.display().to_string();
         let unreadable = |source| TableError::Unreadable { trace: trace.clone(), source };
@@ -84,7 +85,7 @@ impl Table {
         let mut bytes = Vec::new();
         source.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
         if bytes.len() as u64 > FILE_BYTES_MAX {
-            let rule = format!("larger than the {FILE_BYTES_MAX} bytes that a table may have");
+            let rule = format!("larger than the maximum of {FILE_BYTES_MAX} bytes");
             return Err(TableError::Whole { trace, rule });
         }
         Self::parse(trace, &bytes)
@@ -104,11 +105,11 @@ impl Table {
             let mut record = record.map_err(|error| not_a_line(&trace, &error))?;
             let line = line_of(bytes, &record);
             if separator == b' ' {
-                // Runs of blanks separate as one does.
+                // Several blanks in a row are one separator.
                 record = record.iter().filter(|cell| !cell.is_empty()).collect();
             }
             if rows.len() > ROWS_MAX || record.len() > COLUMNS_MAX {
-                let rule = format!("a table may have {ROWS_MAX} rows of {COLUMNS_MAX} columns");
+                let rule = format!("exceeds the maximum of {ROWS_MAX} rows and {COLUMNS_MAX} columns");
                 return Err(TableError::Line { trace, line, rule });
             }
             rows.push((line, record));
@@ -121,7 +122,7 @@ impl Table {
             return Err(TableError::Whole { trace, rule: "the table is empty".into() });
         };
         let no_header = first.iter().all(|cell| cell.is_empty() || cell.parse::<f64>().is_ok());
-        // A separator at the end of each line opens a column that is not there.
+        // A separator at the end of every line creates an empty last column. It is dropped.
         let trailing = rows
             .iter()
             .all(|(_, row)| row.len() >= first.len() && row.iter().skip(first.len() - 1).all(str::is_empty));
@@ -134,56 +135,56 @@ impl Table {
         };
         for (line, row) in &rows {
             if row.len() < width || row.iter().skip(width).any(|cell| !cell.is_empty()) {
-                let rule = format!("{} cells, where the first line has {width}", row.len());
+                let rule = format!("{} cells, but the first line has {width}", row.len());
                 return Err(TableError::Line { trace, line: *line, rule });
             }
         }
         let twice =
             columns.iter().enumerate().find(|(at, name)| !name.is_empty() && columns[..*at].contains(name));
         if let Some((_, name)) = twice {
-            let rule = format!("two columns are called {name:?}");
+            let rule = format!("two columns have the name {name:?}");
             return Err(TableError::Whole { trace, rule });
         }
         Ok(Self { trace, columns, rows })
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there are no rows.
+    /// Whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Where a column is.
+    /// Returns the index of the column `name`.
     ///
     /// # Errors
-    /// Where there is none of this name; the error names those there are.
+    /// [`TableError::Whole`] if there is no such column. The message lists the columns.
     pub fn column(&self, name: &str) -> Result<usize, TableError> {
         self.find(name).ok_or_else(|| {
             let there: Vec<&str> =
                 self.columns.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
-            let rule = format!("there is no column {name:?}; there are {}", there.join(", "));
+            let rule = format!("no column {name:?}; the columns are {}", there.join(", "));
             TableError::Whole { trace: self.trace.clone(), rule }
         })
     }
 
-    /// Where a column is, if there is one of this name.
+    /// Returns the index of the column `name`, or `None` if it does not exist.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column == name).filter(|_| !name.is_empty())
     }
 
-    /// A cell's text.
+    /// Text of a cell.
     pub fn text(&self, row: usize, column: usize) -> &str {
         self.rows[row].1.get(column).unwrap_or_default()
     }
 
-    /// A cell's number; `None` where it is empty or NaN: a missing reading.
+    /// Returns the number in a cell, or `None` if the reading is missing (empty or NaN).
     ///
     /// # Errors
-    /// Where it is anything else than a finite number.
+    /// [`TableError::Cell`] if the cell holds anything else than a finite number.
     pub fn number(&self, row: usize, column: usize) -> Result<Option<f64>, TableError> {
         let text = self.text(row, column);
         if text.is_empty() {
@@ -197,16 +198,15 @@ impl Table {
         }
     }
 
-    /// A cell that must hold a number.
+    /// Returns the number in a cell that must not be missing.
     ///
     /// # Errors
-    /// Where it does not.
+    /// [`TableError::Cell`] if the cell does not hold a finite number.
     pub fn measured(&self, row: usize, column: usize) -> Result<f64, TableError> {
-        self.number(row, column)?
-            .ok_or_else(|| self.breaks(row, column, "is missing: a number is needed here"))
+        self.number(row, column)?.ok_or_else(|| self.breaks(row, column, "is missing; a number is required"))
     }
 
-    /// The error of a cell that breaks a rule.
+    /// Returns the error of a cell that breaks `rule`.
     pub fn breaks(&self, row: usize, column: usize, rule: &str) -> TableError {
         TableError::Cell {
             trace: self.trace.clone(),
@@ -218,14 +218,14 @@ impl Table {
     }
 }
 
-/// What separates the first line's cells.
+/// Returns the separator of the cells, determined from the first line.
 fn separator(bytes: &[u8]) -> u8 {
     let first = bytes.split(|byte| matches!(byte, b'\n' | b'\r')).find(|line| !line.trim_ascii().is_empty());
     let first = first.unwrap_or_default();
     [b',', b'\t', b' '].into_iter().find(|separator| first.trim_ascii().contains(separator)).unwrap_or(b',')
 }
 
-/// The line where a record's first cell stands: the reader counts blank lines before it as its own.
+/// Returns the line of a record's first cell. The reader counts preceding blank lines as part of the record.
 fn line_of(bytes: &[u8], record: &StringRecord) -> u64 {
     let Some(position) = record.position() else { return 0 };
     let start = usize::try_from(position.byte()).unwrap_or(usize::MAX).min(bytes.len());
@@ -236,7 +236,7 @@ fn line_of(bytes: &[u8], record: &StringRecord) -> u64 {
 fn not_a_line(trace: &str, error: &csv::Error) -> TableError {
     let line = error.position().map_or(0, csv::Position::line);
     let rule = match error.kind() {
-        csv::ErrorKind::Utf8 { .. } => "the text is not UTF-8".into(),
+        csv::ErrorKind::Utf8 { .. } => "the text is not valid UTF-8".into(),
         _ => error.to_string(),
     };
     TableError::Line { trace: trace.to_owned(), line, rule }
@@ -283,12 +283,12 @@ mod tests {
         let table = parse("a,b\n1,2\n\n\nx,inf\n").unwrap();
         assert_eq!(table.number(1, 0).unwrap_err().to_string(), "t:5: column \"a\": \"x\" is not a number");
         assert_eq!(table.number(1, 1).unwrap_err().to_string(), "t:5: column \"b\": \"inf\" is not finite");
-        assert_eq!(table.column("c").unwrap_err().to_string(), "t: there is no column \"c\"; there are a, b");
+        assert_eq!(table.column("c").unwrap_err().to_string(), "t: no column \"c\"; the columns are a, b");
         assert_eq!(parse("").unwrap_err(), "t: the table is empty");
-        assert_eq!(parse("a,b\n1\n").unwrap_err(), "t:2: 1 cells, where the first line has 2");
-        assert_eq!(parse("a,b\n1,2\n1,2,3\n").unwrap_err(), "t:3: 3 cells, where the first line has 2");
-        assert_eq!(parse("a,a\n1,2\n").unwrap_err(), "t: two columns are called \"a\"");
+        assert_eq!(parse("a,b\n1\n").unwrap_err(), "t:2: 1 cells, but the first line has 2");
+        assert_eq!(parse("a,b\n1,2\n1,2,3\n").unwrap_err(), "t:3: 3 cells, but the first line has 2");
+        assert_eq!(parse("a,a\n1,2\n").unwrap_err(), "t: two columns have the name \"a\"");
         let broken = Table::parse("t".into(), b"a\n1\n\xff\n").unwrap_err().to_string();
-        assert_eq!(broken, "t:3: the text is not UTF-8");
+        assert_eq!(broken, "t:3: the text is not valid UTF-8");
     }
 }

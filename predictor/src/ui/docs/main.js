@@ -53,7 +53,7 @@ async function main() {
   fill(
     content,
     h('h1', {}, api.info.title, ' ', h('span', { class: 'soft' }, api.info.version)),
-    h('p', { class: 'lead' }, api.info.description, ' The description for programs: ', h('a', { href: '../openapi.json' }, 'openapi.json'), '.'),
+    h('p', { class: 'lead' }, api.info.description, ' OpenAPI document: ', h('a', { href: '../openapi.json' }, 'openapi.json'), '.'),
     api.tags.map((/** @type {any} */ { name, description }) =>
       h(
         'section',
@@ -65,4 +65,4 @@ async function main() {
   );
 }
 
-main().catch((error) => fill(content, h('p', { class: 'empty' }, `The API could not be read: ${error.message}. Reload the page to try again.`)));
+main().catch((error) => fill(content, h('p', { class: 'empty' }, `Cannot read the API description: ${error.message}. Reload the page to retry.`)));

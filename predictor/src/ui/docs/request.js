@@ -17,7 +17,7 @@ const SHOWN_MAX = 100_000;
 export function requestForm(api, method, path, operation, body) {
   /** @type {{ name: string, place: string, input: HTMLInputElement }[]} */
   const inputs = (operation.parameters ?? []).map((/** @type {any} */ { name, in: place, required }) => ({ name, place, input: h('input', { type: 'text', required: required || place === 'path', placeholder: place }) }));
-  const token = operation.security?.length ? h('input', { type: 'password', autocomplete: 'off', placeholder: 'only if the service was started with one' }) : null;
+  const token = operation.security?.length ? h('input', { type: 'password', autocomplete: 'off', placeholder: 'only if the service has one' }) : null;
   const text = body ? h('textarea', { spellcheck: 'false' }, JSON.stringify(example(api, body), null, 2)) : null;
   const shown = h('pre', { hidden: true, tabindex: 0, role: 'region', 'aria-label': 'Response' });
   const button = h('button', { type: 'submit', class: 'primary' }, `Send ${method.toUpperCase()}`);
@@ -66,7 +66,7 @@ async function read(response) {
     const reader = response.body.getReader();
     const { value } = await reader.read();
     await reader.cancel();
-    return `${new TextDecoder().decode(value)}\n(the stream goes on)`;
+    return `${new TextDecoder().decode(value)}\n(the stream continues)`;
   }
   const text = await response.text();
   try {

@@ -19,13 +19,13 @@ import { DASHED, DOTTED } from '../palette.js';
  * wide.
  */
 const REDRAW_MS = 1000;
-const NO_STEP = 'No iteration has been reported yet: the chart begins with the first.';
+const NO_STEP = 'No iteration has been reported yet.';
 
 /** Predicted and actual speed. @param {Job} job @returns {Chart} */
 export function speeds(job) {
   return overTime(job, {
     title: 'Speed of each worker: predicted and actual',
-    how: 'Solid: how fast it was. Dashed, with its shade: how fast it was expected to be, and the range that nine of ten iterations should stay within. Where solid leaves the shade, the forecast missed.',
+    how: 'Solid: actual speed. Dashed: predicted speed, with its 90 % interval as a shade. Outside the shade, the forecast error is larger than expected.',
     wide: true,
     format: speed,
     lines(history, worker, mark) {
@@ -54,8 +54,8 @@ export function speeds(job) {
 /** Barrier wait of each worker. @param {Job} job @returns {Chart} */
 export function waits(job) {
   return overTime(job, {
-    title: 'Waiting for the slowest',
-    how: 'How long each worker stood at the barrier with its part done, as a moving mean. Time spent here is lost: the lower, the better.',
+    title: 'Barrier wait',
+    how: 'Time that each worker waits at the barrier for the slowest, as a moving mean. This time is lost: lower is better.',
     format: seconds,
     zero: true,
     lines(history, worker, mark) {
@@ -113,7 +113,7 @@ function overTime(job, what) {
       const place = Math.max(0, at.length - ROWS_MAX) + index;
       return [`${iterations[place]} (${clock(time * 1000)})`, ...shown.map(({ values }) => what.format(values[place] ?? NaN))];
     });
-    return { head: ['Iteration', ...shown.map(({ label }) => label)], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, the newest first.` };
+    return { head: ['Iteration', ...shown.map(({ label }) => label)], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, newest first.` };
   }
   const draw = whileSeen(frame.root, () => {
     const history = job.history();
@@ -146,8 +146,8 @@ function overTime(job, what) {
 
 /** Step time, compared with the predicted time with even shares. @param {Job} job @returns {Chart} */
 export function stepTimes(job) {
-  const title = 'Time of a step';
-  const how = 'Solid: what an iteration took. Dashed: what was expected. Dotted: what it would have taken with even shares, by the same forecasts. The gap below the dotted line is what uneven shares save.';
+  const title = 'Step time';
+  const how = 'Solid: actual. Dashed: predicted. Dotted: predicted with even shares. The gap below the dotted line is the time that uneven shares save.';
   /** @type {[('step_time_s' | 'predicted_step_time_s' | 'even_step_time_s'), string, string, 'solid' | 'dashed' | 'dotted', number[] | undefined][]} */
   const kinds = [
     ['even_step_time_s', 'even shares, expected', '--c1', 'dotted', DOTTED],
@@ -158,7 +158,7 @@ export function stepTimes(job) {
     const { at, iterations, step } = job.history();
     const first = Math.max(0, at.length - ROWS_MAX);
     const rows = at.slice(first).map((_, index) => [`${iterations[first + index]} (${clock(at[first + index] * 1000)})`, ...kinds.map(([name]) => seconds(step[name][first + index]))]);
-    return { head: ['Iteration', ...kinds.map(([, label]) => label)], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, the newest first.` };
+    return { head: ['Iteration', ...kinds.map(([, label]) => label)], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, newest first.` };
   };
   const frame = figure({ title, how, table });
   const legend = (/** @type {number | null} */ index) =>
@@ -179,8 +179,8 @@ const WHOLE_FROM = 0.3;
 
 /** Share of the batch of each worker. @param {Job} job @returns {Chart} */
 export function shares(job) {
-  const title = 'Who computes how much';
-  const how = 'Each colour is one worker’s part of the batch, laid on top of each other. Even shares would be stripes of the same height; a step up or down is a decision.';
+  const title = 'Shares of the batch';
+  const how = 'Each colour is the share of one worker, stacked. Even shares are stripes of the same height; each step up or down is a reallocation.';
   const frame = figure({ title, how, table: () => behind() });
   const shown = () => job.chosen.workers.filter((worker) => job.history().workers.has(worker));
   /** @type {Column[]} */ let parts = [];
@@ -200,7 +200,7 @@ export function shares(job) {
     const { at, iterations, workers } = job.history();
     const first = Math.max(0, at.length - ROWS_MAX);
     const rows = at.slice(first).map((_, index) => [String(iterations[first + index]), ...shown().map((worker) => number(workers.get(worker)?.local_batch[first + index]))]);
-    return { head: ['Iteration', ...shown()], rows: rows.reverse(), note: `Samples given, in the latest ${rows.length} of the iterations shown, the newest first.` };
+    return { head: ['Iteration', ...shown()], rows: rows.reverse(), note: `Samples per worker in the latest ${rows.length} of the iterations shown, newest first.` };
   }
   const draw = whileSeen(frame.root, () => {
     const { at, workers, all: { batch: totals } } = job.history();
@@ -231,12 +231,12 @@ export function shares(job) {
 /** Multiplier of the learning rate. @param {Job} job @returns {Chart & { say: (words: string) => void }} */
 export function rate(job) {
   const title = 'Learning rate';
-  const how = 'What the training’s own learning rate is multiplied by, so that a batch that grows or shrinks trains alike. 1 means: as scheduled.';
+  const how = 'Multiplier of the learning rate that adapts it to the global batch. 1: as scheduled.';
   const table = () => {
     const { at, iterations, step } = job.history();
     const first = Math.max(0, at.length - ROWS_MAX);
     const rows = at.slice(first).map((_, index) => [String(iterations[first + index]), number(step.lr_multiplier[first + index])]);
-    return { head: ['Iteration', 'Multiplier'], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, the newest first.` };
+    return { head: ['Iteration', 'Multiplier'], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, newest first.` };
   };
   const frame = figure({ title, how, table });
   const words = document.createElement('p');
@@ -254,8 +254,8 @@ export function rate(job) {
 
 /** Finish times in the latest iteration. @param {Job} job @returns {Chart} */
 export function finish(job) {
-  const title = 'The latest step: who finished when';
-  const how = 'Bars: how long each worker computed. Ticks: when it was expected to be done. Bars that end together mean that nobody waits; the dotted line is when the slowest would be done with even shares.';
+  const title = 'Finish times in the latest iteration';
+  const how = 'Bars: compute time of each worker. Ticks: expected finish time. If all bars end together, no worker waits. Dotted line: finish time of the slowest worker with even shares.';
   const workers = () => latest(job.history());
   const frame = figure({
     title,

@@ -13,10 +13,10 @@ const KINDS = {
   reallocated: ['Shares changed', '⇄'],
   joined: ['Joined', '+'],
   left: ['Left', '−'],
-  expired: ['Fell silent', '∅'],
+  expired: ['Lease expired', '∅'],
   out_of_memory: ['Out of memory', '!'],
   override: ['Operator', '☝'],
-  changed: ['Wishes changed', '✎'],
+  changed: ['Options changed', '✎'],
   refitted: ['Models fitted', '∿'],
 };
 
@@ -26,8 +26,8 @@ export class DecisionLog {
   #list = h('ol', { class: 'log' });
   #more = h('button', { type: 'button', class: 'small', onclick: () => this.#open() }, 'Show all');
   root = h('section', { class: 'card', 'aria-labelledby': 'log-title' },
-    h('div', { class: 'head' }, h('h2', { id: 'log-title' }, 'What was decided, and why')),
-    h('p', { class: 'how' }, 'The newest first. Iterations that changed nothing are not in it.'),
+    h('div', { class: 'head' }, h('h2', { id: 'log-title' }, 'Decisions and events')),
+    h('p', { class: 'how' }, 'Newest first. Iterations that changed nothing are not listed.'),
     this.#list, this.#more);
 
   /** @param {any[]} entries oldest first */
@@ -51,7 +51,7 @@ export class DecisionLog {
     fill(this.#list, shown.toReversed().map(line));
     this.#more.hidden = this.#entries.length <= SHOWN;
     this.#more.textContent = this.#all ? `Show the latest ${SHOWN}` : `Show all ${plural(this.#entries.length, 'entry', 'entries')}`;
-    if (!shown.length) fill(this.#list, h('li', { class: 'nodata' }, 'Nothing was decided since this predictor has the job.'));
+    if (!shown.length) fill(this.#list, h('li', { class: 'nodata' }, 'No entries since this predictor owns the job.'));
   }
 }
 

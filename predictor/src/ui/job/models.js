@@ -6,13 +6,13 @@ import { badge } from './picker.js';
 
 /** Descriptions of models, by their names. @type {[RegExp, string][]} */
 const WORDS = [
-  [/^last/, 'as fast as in the last iteration'],
+  [/^last/, 'the last value'],
   [/^ema/, 'a moving average'],
-  [/^sma|^mean/, 'an average of the latest'],
-  [/^median/, 'the middle of the latest'],
-  [/job|pool/, 'learned over all workers of the job'],
-  [/^arx/, 'the recent past, and what the machine is doing'],
-  [/narx|network|nonlinear|polynomial/, 'the same, with curved relations'],
+  [/^sma|^mean/, 'an average of the latest values'],
+  [/^median/, 'the median of the latest values'],
+  [/job|pool/, 'learned from all workers of the job'],
+  [/^arx/, 'linear in recent speeds and drivers'],
+  [/narx|network|nonlinear|polynomial/, 'nonlinear in recent speeds and drivers'],
 ];
 
 /** Smallest weight of a listed model, as a mean over the shown workers. */
@@ -21,15 +21,15 @@ const HEARD_FROM = 0.03;
 export function models() {
   const body = h('div', {});
   const root = h('section', { class: 'card', 'aria-labelledby': 'models-title' },
-    h('div', { class: 'head' }, h('h2', { id: 'models-title' }, 'Where the forecasts come from')),
-    h('p', { class: 'how' }, 'Several models forecast each worker, and are weighted by how well they did lately. The longer the bar, the more a model is believed.'),
+    h('div', { class: 'head' }, h('h2', { id: 'models-title' }, 'Models of the forecasts')),
+    h('p', { class: 'how' }, 'Several models forecast each worker. Their weights follow from their recent errors: a longer bar is a larger weight.'),
     body);
   return {
     root,
     /** @param {any} forecast @param {import('./chosen.js').Chosen} chosen */
     draw(forecast, chosen) {
       const workers = forecast.workers.filter((/** @type {any} */ { worker, models: all }) => chosen.mark(worker) && all.length);
-      if (!workers.length) return fill(body, h('p', { class: 'nodata' }, 'No worker that is shown has been measured yet.'));
+      if (!workers.length) return fill(body, h('p', { class: 'nodata' }, 'None of the shown workers has been measured yet.'));
       /** @type {Map<string, number>} */
       const weight = new Map();
       for (const worker of workers) for (const model of worker.models) weight.set(model.model, (weight.get(model.model) ?? 0) + model.weight);
@@ -48,8 +48,8 @@ export function models() {
         h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Weights of the models' }, h('table', { class: 'tight' },
           h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Model'), workers.map((/** @type {any} */ worker) => h('th', { scope: 'col' }, badge(chosen.mark(worker.worker)), ' ', worker.worker)))),
           h('tbody', {}, names.map((name) => h('tr', {}, h('th', { scope: 'row', title: WORDS.find(([pattern]) => pattern.test(name))?.[1] ?? null }, h('code', {}, name)), workers.map((/** @type {any} */ worker) => cell(worker, name))))))),
-        h('p', { class: 'aside' }, order.length > names.length ? `${plural(order.length - names.length, 'more model has', 'more models have')} next to no weight. ` : '', `${plural(forecast.refits.fitted, 'network')} fitted in the background since the service started, in ${seconds(forecast.refits.fit_time_s)}`,
-          forecast.refits.failed ? `; ${number(forecast.refits.failed)} could not be, and the models before them went on.` : '.'));
+        h('p', { class: 'aside' }, order.length > names.length ? `${plural(order.length - names.length, 'more model has', 'more models have')} almost no weight. ` : '', `${plural(forecast.refits.fitted, 'network')} fitted in the background since the service started, in ${seconds(forecast.refits.fit_time_s)}`,
+          forecast.refits.failed ? `; ${number(forecast.refits.failed)} failed, and the previous models remain in use.` : '.'));
     },
   };
 }

@@ -13,15 +13,15 @@ const SEARCH_FROM = 10;
  * @param {() => import('./history.js').History} history
  */
 export function picker(chosen, history) {
-  const chips = h('ul', { class: 'chips', 'aria-label': 'Workers shown one by one' });
+  const chips = h('ul', { class: 'chips', 'aria-label': 'Workers shown individually' });
   const others = h('span', { class: 'soft' });
   const list = h('ul', { class: 'choices' });
   const search = h('input', { type: 'search', placeholder: 'Find a worker', 'aria-label': 'Find a worker', oninput: () => drawList() });
   const summary = h('summary', {}, 'Choose workers');
   const quick = h('div', { class: 'row' },
-    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(telling(history())) }, 'Those with most to see'),
-    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(bySpeed(history()).slice(0, SHOWN_MAX)) }, 'The slowest'),
-    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(bySpeed(history()).reverse().slice(0, SHOWN_MAX)) }, 'The fastest'));
+    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(telling(history())) }, 'Most informative'),
+    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(bySpeed(history()).slice(0, SHOWN_MAX)) }, 'Slowest'),
+    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(bySpeed(history()).reverse().slice(0, SHOWN_MAX)) }, 'Fastest'));
   const details = h('details', { class: 'choose', ontoggle: () => drawList() }, summary, h('div', { class: 'card popup' }, h('p', { class: 'soft' }, `Up to ${SHOWN_MAX} at a time.`), quick, search, list));
   details.addEventListener('keydown', (/** @type {KeyboardEvent} */ event) => {
     if (event.key !== 'Escape' || !details.open) return;

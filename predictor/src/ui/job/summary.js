@@ -7,16 +7,16 @@ import { count, NONE, number, percent, plural, seconds, speed } from '../charts/
 const LATEST = 64;
 
 /** @type {Record<string, string>} */
-const KINDS = { cold_start: 'Getting to know the workers', profiling: 'Measuring the workers', rebalanced: 'Shares changed', held: 'Shares kept' };
+const KINDS = { cold_start: 'Cold start', profiling: 'Profiling', rebalanced: 'Shares changed', held: 'Shares kept' };
 
 /** Name and tooltip of each value. */
 const FIGURES = [
-  ['Time of a step', 'Mean of the latest iterations.'],
-  ['Against even shares', 'How much longer the step is expected to be were every worker given as much as the others.'],
-  ['Throughput', 'Samples of all workers, over the time of a step.'],
-  ['Lost to waiting', 'Share of the workers’ time that they wait for the slowest.'],
-  ['Forecast off by', 'Mean distance of actual from predicted speed.'],
-  ['Iteration', 'The latest that was reported.'],
+  ['Step time', 'Mean of the latest iterations.'],
+  ['Against even shares', 'Predicted step time with even shares, over the predicted step time of the allocation.'],
+  ['Throughput', 'Samples of all workers over the step time.'],
+  ['Barrier wait', 'Share of the workers’ time spent waiting for the slowest.'],
+  ['Forecast error', 'Mean relative distance of actual from predicted speed.'],
+  ['Iteration', 'The latest reported iteration.'],
 ];
 
 /** @param {string} id */
@@ -37,7 +37,7 @@ export function summary(id) {
     replace(view) {
       pill.dataset.state = view.state;
       say(pill, view.state === 'paused' ? 'paused: too few workers' : 'running');
-      const tail = view.hedge?.tail_share >= 0.005 ? `, ${percent(view.hedge.tail_share, 0)} of it left to whoever is free` : '';
+      const tail = view.hedge?.tail_share >= 0.005 ? `, ${percent(view.hedge.tail_share, 0)} of them in the shared tail` : '';
       say(about, `${plural(view.live_workers, 'worker')} share ${plural(view.global_batch, 'sample')} in each iteration${tail}. Generation ${view.generation}.`);
       if (view.last_decision) told(view.last_decision.kind, view.last_decision.reason);
     },
@@ -58,7 +58,7 @@ export function summary(id) {
       const gain = expected && even ? even / expected : null;
       [
         seconds(took),
-        gain == null ? NONE : gain >= 1.005 ? `${number(gain)}× faster` : 'alike',
+        gain == null ? NONE : gain >= 1.005 ? `${number(gain)}× faster` : 'equal',
         took && batch ? speed(batch / took) : NONE,
         percent(waited),
         percent(off),

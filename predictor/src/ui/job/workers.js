@@ -12,18 +12,18 @@ const READ_MS = 300;
 const MISS = 0.1;
 
 /** @type {Record<string, string>} */
-const CAPS = { job: 'asked for by the job', worker: 'said by the worker', operator: 'set by an operator', peak_memory: 'what fits its memory', out_of_memory: 'ran out of memory above' };
+const CAPS = { job: 'set by the job', worker: 'set by the worker', operator: 'set by an operator', peak_memory: 'fits in memory', out_of_memory: 'ran out of memory above' };
 /** @type {Record<string, string>} */
-const SLOW = { thermal_throttling: 'Its GPU is too hot', cpu_contention: 'Others use its cores', loader_wait: 'Its data comes late', memory_pressure: 'Short of memory', unknown: 'Slow, no sensor tells why' };
+const SLOW = { thermal_throttling: 'GPU too hot', cpu_contention: 'Other processes use its cores', loader_wait: 'Waits for data', memory_pressure: 'Short of memory', unknown: 'Slow, cause unknown' };
 /** @type {Record<string, string>} */
-const STATES = { live: 'live', left: 'left', expired: 'fell silent' };
+const STATES = { live: 'live', left: 'left', expired: 'lease expired' };
 
 export class WorkersTable {
   /** @type {any[]} */ #workers = [];
   /** @type {Map<string, any[]>} */ #cells = new Map();
   #body = h('tbody', {});
   #gone = h('input', { type: 'checkbox', onchange: () => this.replace(this.#workers) });
-  #goneLabel = h('label', { class: 'soft' }, this.#gone, ' Show those who departed');
+  #goneLabel = h('label', { class: 'soft' }, this.#gone, ' Show departed workers');
   #empty = h('p', { class: 'nodata' }, 'No worker has joined yet.');
   #act;
   #job;
@@ -33,11 +33,11 @@ export class WorkersTable {
     this.#job = job;
     this.#act = act;
     this.operator = false;
-    const columns = ['Worker', 'Runs on', 'Samples', 'Predicted', 'Actual', 'Off by', 'Waited', 'At most', 'What holds it up'];
+    const columns = ['Worker', 'Runs on', 'Samples', 'Predicted', 'Actual', 'Error', 'Waited', 'Cap', 'Straggler or override'];
     this.#head = h('tr', {}, columns.map((name, index) => h('th', { scope: 'col', class: index > 1 && index < 8 ? 'number' : null }, name)), h('th', { scope: 'col', class: 'action' }, h('span', { class: 'unseen' }, 'Operator')));
     this.root = h('section', { class: 'card', 'aria-labelledby': 'workers-title' },
       h('div', { class: 'head' }, h('h2', { id: 'workers-title' }, 'Workers'), this.#goneLabel),
-      h('p', { class: 'how' }, 'Samples: what each was given in the latest iteration. Off by: how far its actual speed was from the predicted one.'),
+      h('p', { class: 'how' }, 'Samples: local batch in the latest iteration. Error: relative distance of actual from predicted speed.'),
       h('div', { class: 'scroll tall', tabindex: 0, role: 'region', 'aria-label': 'Table of workers' }, h('table', {}, h('thead', {}, this.#head), this.#body)), this.#empty);
     this.draw = whileSeen(this.root, () => this.#figures(), READ_MS);
   }
@@ -70,8 +70,8 @@ export class WorkersTable {
       h('td', { class: 'device', title: worker.device ?? null }, worker.device ?? NONE),
       cells,
       h('td', { class: 'number' }, worker.cap ? [count(worker.cap.max_local_batch), h('span', { class: 'note' }, CAPS[worker.cap.because] ?? worker.cap.because)] : NONE),
-      h('td', { class: 'reason' }, wish && h('span', { class: 'pill operator' }, wish), worker.straggler ? [h('b', {}, SLOW[worker.straggler.reason] ?? worker.straggler.reason), h('span', { class: 'note' }, `${number(worker.straggler.speed_ratio * 100, 2)} % of the speed that it should have, since iteration ${worker.straggler.since_iteration}: ${worker.straggler.detail}`)] : wish ? null : NONE),
-      h('td', { class: 'action', hidden: !this.operator }, worker.state === 'live' && h('button', { type: 'button', class: 'small', 'data-worker': worker.worker, 'aria-label': `Change what ${worker.worker} gets`, onclick: () => this.#act(worker) }, 'Change')));
+      h('td', { class: 'reason' }, wish && h('span', { class: 'pill operator' }, wish), worker.straggler ? [h('b', {}, SLOW[worker.straggler.reason] ?? worker.straggler.reason), h('span', { class: 'note' }, `${number(worker.straggler.speed_ratio * 100, 2)} % of the expected speed since iteration ${worker.straggler.since_iteration}: ${worker.straggler.detail}`)] : wish ? null : NONE),
+      h('td', { class: 'action', hidden: !this.operator }, worker.state === 'live' && h('button', { type: 'button', class: 'small', 'data-worker': worker.worker, 'aria-label': `Change the override of ${worker.worker}`, onclick: () => this.#act(worker) }, 'Change')));
   }
 
   /** Updates the values that change in every iteration. */

@@ -33,7 +33,7 @@ export function jobPage(content, id, signal) {
   /** @type {charts.Job} */
   const job = { history: () => history, chosen, signal, group: `job:${id}` };
   const head = summary(id);
-  const spans = h('select', { 'aria-label': 'How far back', onchange: () => { span = Number(spans.value); void again(); } }, SPANS.map(([value, name]) => h('option', { value, selected: value === SPAN }, `The last ${name}`.replace('last an ', 'last '))));
+  const spans = h('select', { 'aria-label': 'Time span', onchange: () => { span = Number(spans.value); void again(); } }, SPANS.map(([value, name]) => h('option', { value, selected: value === SPAN }, `The last ${name}`.replace('last an ', 'last '))));
   const pick = picker(chosen, () => history);
   const finish = charts.finish(job);
   const rate = charts.rate(job);
@@ -131,8 +131,8 @@ export function jobPage(content, id, signal) {
     quiet();
     const elsewhere = why.status === 307;
     fill(content, h('h1', { tabindex: -1 }, id), h('div', { class: 'card welcome' },
-      h('h2', {}, elsewhere ? 'Another predictor serves this job' : 'This job is not here'),
-      h('p', {}, elsewhere ? 'Its page is there: the list of jobs has the link.' : 'It was deleted, or it never was: nothing is known of it any more.'),
+      h('h2', {}, elsewhere ? 'Another predictor serves this job' : 'Unknown job'),
+      h('p', {}, elsewhere ? 'The list of jobs links to its page on that predictor.' : 'It was deleted, or it never existed.'),
       h('p', {}, h('a', { href: '#/' }, 'All jobs'))));
   }
 
@@ -164,7 +164,7 @@ function ramp(view, optimizer) {
   const { ramp: under } = optimizer;
   if (under && view.next_iteration < under.start_iteration + under.iterations) {
     const done = (view.next_iteration - under.start_iteration) / under.iterations;
-    return `${rule}On a ramp from ×${number(under.from)} to ×${number(under.to)} over ${count(under.iterations)} iterations; ${percent(Math.max(0, done), 0)} of it done.`;
+    return `${rule}Ramp from ×${number(under.from)} to ×${number(under.to)} over ${count(under.iterations)} iterations; ${percent(Math.max(0, done), 0)} complete.`;
   }
-  return `${rule}Steady at ×${number(optimizer.lr_multiplier)}.`;
+  return `${rule}Constant at ×${number(optimizer.lr_multiplier)}.`;
 }

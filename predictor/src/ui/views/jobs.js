@@ -15,7 +15,7 @@ export function jobsPage(content, _name, signal) {
   const list = h('div', { class: 'jobs' });
   fill(content,
     h('h1', { tabindex: -1 }, 'Jobs'),
-    h('p', { class: 'lead' }, 'A job is one training run. Each worker gets as many samples as it can finish by the same moment, so that nobody waits.'),
+    h('p', { class: 'lead' }, 'A job is one training run. Each worker gets the number of samples with which all workers finish at the same time, so that none waits.'),
     figures, list);
   fill(list, h('p', { class: 'loading' }, 'Loading'));
   /** @type {any} */ let view = null;
@@ -23,7 +23,7 @@ export function jobsPage(content, _name, signal) {
     if (!view) return;
     const live = view.jobs.reduce((/** @type {number} */ sum, /** @type {any} */ job) => sum + job.live_workers, 0);
     const rate = view.jobs.reduce((/** @type {number} */ sum, /** @type {any} */ job) => sum + (active(job, view.now_unix_ms) ? (job.samples_per_s ?? 0) : 0), 0);
-    fill(figures, [['Jobs', count(view.jobs.length)], ['Live workers', count(live)], ['Samples per second', rate ? speed(rate) : NONE], ['Nodes heard of today', count(view.nodes.length)]].map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
+    fill(figures, [['Jobs', count(view.jobs.length)], ['Live workers', count(live)], ['Samples per second', rate ? speed(rate) : NONE], ['Nodes in the last day', count(view.nodes.length)]].map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
     if (!view.jobs.length) return fill(list, welcome());
     // Cards keep their order and elements while the list of jobs is unchanged, so that the focus stays; only their
     // values change.
@@ -57,7 +57,7 @@ function card(job) {
   const away = job.url && `${job.url.replace(/\/$/, '')}/${here}`;
   return h('article', { class: 'card job' },
     h('div', { class: 'head' }, h('h2', {}, h('a', { href: away || here }, job.job_id)), h('span', { class: 'pill' })),
-    h('dl', { class: 'facts' }, ['Workers', 'Iteration', 'Time of a step', 'Throughput', 'Waiting', 'Forecast off by'].map((name) => h('div', {}, h('dt', {}, name), h('dd', {})))),
+    h('dl', { class: 'facts' }, ['Workers', 'Iteration', 'Step time', 'Throughput', 'Waiting', 'Forecast error'].map((name) => h('div', {}, h('dt', {}, name), h('dd', {})))),
     h('p', { class: 'why' }));
 }
 
@@ -67,21 +67,21 @@ function update(element, job, now) {
   const pill = /** @type {HTMLElement} */ (head.lastElementChild);
   const state = job.url ? 'elsewhere' : job.state === 'paused' ? 'paused' : active(job, now) ? 'running' : 'still';
   /** @type {Record<string, string>} */
-  const words = { elsewhere: 'on another predictor', paused: 'paused: too few workers', running: 'running', still: job.at_unix_ms == null ? 'not begun' : `quiet, last ${ago(job.at_unix_ms, now)}` };
+  const words = { elsewhere: 'on another predictor', paused: 'paused: too few workers', running: 'running', still: job.at_unix_ms == null ? 'not started' : `quiet, last ${ago(job.at_unix_ms, now)}` };
   pill.dataset.state = state;
   say(pill, words[state]);
   const values = [count(job.live_workers), count(job.iteration), seconds(job.step_time_s), job.samples_per_s == null ? NONE : speed(job.samples_per_s), percent(job.waiting_share), percent(job.error_ratio)];
   values.forEach((value, index) => say(/** @type {Element} */ (facts.children[index].lastElementChild), value));
-  say(why, job.reason ?? (job.url ? `${job.url} serves it: its page is there.` : job.live_workers ? 'No iteration was reported yet.' : 'No worker has joined.'));
+  say(why, job.reason ?? (job.url ? `Served by ${job.url}; follow the link to its page.` : job.live_workers ? 'No iteration has been reported yet.' : 'No worker has joined.'));
 }
 
 function welcome() {
   const origin = location.origin;
   return h('div', { class: 'card welcome' },
     h('h2', {}, 'No job yet'),
-    h('p', {}, 'A job appears here as soon as a training loop creates it. With the trainer that comes along:'),
+    h('p', {}, 'A job appears here as soon as a training loop creates it. To start one with evenstep-trainer:'),
     h('pre', { tabindex: 0 }, `evenstep-trainer launch --workers 4 --server ${origin}`),
-    h('p', {}, 'or from a loop of your own, in any language:'),
+    h('p', {}, 'To create one from your own training loop, in any language:'),
     h('pre', { tabindex: 0 }, `curl -X PUT  ${origin}/v1/jobs/my-job -d '{"global_batch": 512}'\ncurl -X POST ${origin}/v1/jobs/my-job/workers -d '{"worker": "node-a/0"}'`),
     h('p', { class: 'soft' }, plural(0, 'job'), '. ', h('a', { href: 'docs/' }, 'The whole API'), '.'));
 }

@@ -16,17 +16,17 @@ const THEN = 60;
 
 /** @type {What[]} */
 const OF_MACHINE = [
-  { title: 'Processors', how: 'Share of all processors that is busy. Near 100 %, workers on this machine disturb each other.', format: (value) => percent(value, 0), top: 1, lines: [['cpu_busy', 'busy']] },
+  { title: 'Processors', how: 'Share of all processors that is busy. Near 100 %, workers on this machine slow each other down.', format: (value) => percent(value, 0), top: 1, lines: [['cpu_busy', 'busy']] },
   { title: 'Memory', how: 'Share of the memory in use.', format: (value) => percent(value, 0), top: 1, lines: [['memory_used', 'used']] },
-  { title: 'Pressure', how: 'Share of the time in which some task waited: for a processor, for memory, for a disk. Above a few percent, something is short.', format: (value) => percent(value, 1), lines: [['psi_cpu_some', 'for a processor'], ['psi_memory_some', 'for memory'], ['psi_io_some', 'for a disk']] },
-  { title: 'Tasks', how: 'How many tasks want to run at the moment, and how many are stuck waiting for a disk.', format: (value) => number(value), lines: [['procs_running', 'want to run'], ['procs_blocked', 'blocked']] },
+  { title: 'Pressure', how: 'Share of the time in which some task waited for a processor, for memory or for a disk. Above a few percent, this resource is short.', format: (value) => percent(value, 1), lines: [['psi_cpu_some', 'for a processor'], ['psi_memory_some', 'for memory'], ['psi_io_some', 'for a disk']] },
+  { title: 'Tasks', how: 'Number of runnable tasks, and number of tasks that are blocked on a disk.', format: (value) => number(value), lines: [['procs_running', 'runnable'], ['procs_blocked', 'blocked']] },
 ];
 /** @type {What[]} */
 const OF_GPU = [
-  { title: 'busy', how: 'Share of the time in which something ran on it. It does not say how much of it was used.', format: (value) => percent(value, 0), top: 1, lines: [['gpu_busy', 'busy']] },
-  { title: 'clock', how: 'Its clock, in MHz. Where it falls while the GPU is busy, heat or power holds it back.', format: (value) => `${number(value, 4)} MHz`, lines: [['sm_clock_mhz', 'clock']] },
-  { title: 'temperature', how: 'In degrees Celsius.', format: (value) => `${number(value)} °C`, lines: [['gpu_temperature_celsius', 'temperature']] },
-  { title: 'power', how: 'What it draws, in watts.', format: (value) => `${number(value)} W`, lines: [['gpu_power_w', 'power']] },
+  { title: 'busy', how: 'Share of the time in which any kernel ran. It does not show which part of the GPU was used.', format: (value) => percent(value, 0), top: 1, lines: [['gpu_busy', 'busy']] },
+  { title: 'clock', how: 'Clock of the GPU, in MHz. If it falls while the GPU is busy, heat or power limits it.', format: (value) => `${number(value, 4)} MHz`, lines: [['sm_clock_mhz', 'clock']] },
+  { title: 'temperature', how: 'Temperature in degrees Celsius.', format: (value) => `${number(value)} °C`, lines: [['gpu_temperature_celsius', 'temperature']] },
+  { title: 'power', how: 'Power in watts.', format: (value) => `${number(value)} W`, lines: [['gpu_power_w', 'power']] },
 ];
 const DASHES = [undefined, [7, 4], [2, 3]];
 const KINDS = /** @type {const} */ (['solid', 'dashed', 'dotted']);
@@ -51,14 +51,14 @@ export function nodePage(content, node, signal) {
       table: () => ({
         head: ['Time', ...what.lines.map(([, label]) => label)],
         rows: samples.at.slice(-ROWS_MAX).map((at, index) => [clock(at * 1000), ...what.lines.map(([name]) => what.format(column(name).slice(-ROWS_MAX)[index] ?? NaN))]).reverse(),
-        note: 'The latest samples, the newest first.',
+        note: 'The latest samples, newest first.',
       }),
     });
     const legend = (/** @type {number | null} */ index) => frame.legend(what.lines.map(([name, label], place) => ({ label, colour: COLOURS[place], line: KINDS[place], value: what.format(column(name)[index ?? samples.at.length - 1] ?? NaN) })));
     const lines = new LineChart(frame.plot, { name: title, format: what.format, zero: what.top != null, top: () => what.top, group: `node:${node}`, onPoint: legend }, signal);
     drawn.push(() => {
       const known = what.lines.some(([name]) => column(name).some((value) => value != null));
-      frame.nothing(known ? null : 'This machine has no such reading.');
+      frame.nothing(known ? null : 'This machine does not have this reading.');
       if (!known) return;
       legend(null);
       lines.show(what.lines.map(([, label], place) => ({ label, colour: COLOURS[place], dash: DASHES[place], width: 1.75 })), [], samples.at, what.lines.map(([name]) => column(name)));
@@ -72,7 +72,7 @@ export function nodePage(content, node, signal) {
     known = samples.at.length;
     const latest = view.samples.at(-1);
     if (!latest) {
-      say(about, 'No sample of this node is kept: no agent has sent any, or they are too old.');
+      say(about, 'No samples of this node: its agent has not sent any, or retention has deleted them.');
       return;
     }
     if (!charted.size) OF_MACHINE.forEach((what) => grid.append(chart(what, '', '')));
@@ -83,9 +83,9 @@ export function nodePage(content, node, signal) {
       charted.add(key);
     }
     const held = (latest.gpus ?? []).flatMap((/** @type {any} */ gpu) => (gpu.throttle_reasons ?? []).map((/** @type {string} */ reason) => `GPU ${gpu.index}: ${reason.replaceAll('_', ' ')}`));
-    say(about, `${plural(samples.at.length, 'sample')} since ${clock(samples.at[0] * 1000)}.${latest.synthetic ? ' These readings are made up (the demo source).' : ''}${held.length ? ` Clocks are lowered: ${held.join('; ')}.` : ''}`);
+    say(about, `${plural(samples.at.length, 'sample')} since ${clock(samples.at[0] * 1000)}.${latest.synthetic ? ' These readings are synthetic (demo source).' : ''}${held.length ? ` Reduced clocks: ${held.join('; ')}.` : ''}`);
     const gaps = Object.entries(latest.missing ?? {});
-    fill(missing, gaps.length > 0 && h('section', { class: 'card' }, h('h2', {}, 'What could not be read'), h('p', { class: 'how' }, 'A missing reading is left out, never taken as zero.'), h('ul', {}, gaps.map(([name, why]) => h('li', {}, h('code', {}, name), `: ${why}`)))));
+    fill(missing, gaps.length > 0 && h('section', { class: 'card' }, h('h2', {}, 'Missing readings'), h('p', { class: 'how' }, 'A missing reading is omitted and never counted as zero.'), h('ul', {}, gaps.map(([name, why]) => h('li', {}, h('code', {}, name), `: ${why}`)))));
     for (const draw of drawn) draw();
   }, signal, (error) => say(about, error.message));
 }

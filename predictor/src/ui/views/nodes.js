@@ -12,7 +12,7 @@ export const SILENT_MS = 30_000;
 /** @type {import('../main.js').View} */
 export function nodesPage(content, _name, signal) {
   const list = h('div', { class: 'jobs' }, h('p', { class: 'loading' }, 'Loading'));
-  fill(content, h('h1', { tabindex: -1 }, 'Nodes'), h('p', { class: 'lead' }, 'Machines that an agent measures. What it reads there helps to forecast how fast workers will be.'), list);
+  fill(content, h('h1', { tabindex: -1 }, 'Nodes'), h('p', { class: 'lead' }, 'Machines measured by an agent. Its readings improve the forecasts of worker speeds.'), list);
   poll('v1/nodes', EVERY_MS, ({ nodes }) => {
     // Keep the focus.
     const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.getAttribute('href');
@@ -28,13 +28,13 @@ function card({ node, latest, samples }) {
   const { readings, gpus = [] } = latest;
   return h('article', { class: 'card job' },
     h('div', { class: 'head' }, h('h2', {}, h('a', { href: `#/nodes/${encodeURIComponent(node)}` }, node)),
-      h('span', { class: 'pill', 'data-state': silent ? 'still' : 'running' }, silent ? `silent, last ${ago(latest.at_unix_ms, now)}` : 'measured'), latest.synthetic && h('span', { class: 'pill' }, 'made-up readings')),
+      h('span', { class: 'pill', 'data-state': silent ? 'still' : 'running' }, silent ? `silent, last ${ago(latest.at_unix_ms, now)}` : 'measured'), latest.synthetic && h('span', { class: 'pill' }, 'synthetic readings')),
     h('dl', { class: 'gauges' },
       gauge('Processors busy', readings.cpu_busy),
       gauge('Memory used', readings.memory_used),
       gauge('Waiting for a processor', readings.psi_cpu_some),
       gpus.map((/** @type {any} */ gpu) => gauge(`GPU ${gpu.index} busy`, gpu.readings?.gpu_busy))),
-    h('p', { class: 'why' }, `${count(samples)} samples kept.`));
+    h('p', { class: 'why' }, `${count(samples)} samples stored.`));
 }
 
 /** @param {string} name @param {number | undefined} share */
@@ -47,6 +47,6 @@ function gauge(name, share) {
 function none() {
   return h('div', { class: 'card welcome' },
     h('h2', {}, 'No node yet'),
-    h('p', {}, 'Start an agent on each machine that trains: it measures, and sends here.'),
+    h('p', {}, 'Start an agent on each machine that trains. It measures the machine and sends samples to this predictor.'),
     h('pre', { tabindex: 0 }, `evenstep-agent --server ${location.origin}`));
 }

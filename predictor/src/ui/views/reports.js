@@ -12,7 +12,7 @@ const FILE_MAX = 64 * 1024 * 1024;
 export function reportsPage(content, name, signal) {
   quiet();
   if (name) {
-    return fill(content, h('p', { class: 'crumbs' }, h('a', { href: '#/reports' }, 'Reports'), ' /'), h('div', { class: 'head' }, h('h1', { tabindex: -1 }, name), h('a', { href: `reports/${encodeURIComponent(name)}`, target: '_blank', rel: 'noopener' }, 'Open alone')),
+    return fill(content, h('p', { class: 'crumbs' }, h('a', { href: '#/reports' }, 'Reports'), ' /'), h('div', { class: 'head' }, h('h1', { tabindex: -1 }, name), h('a', { href: `reports/${encodeURIComponent(name)}`, target: '_blank', rel: 'noopener' }, 'Open in a new tab')),
       h('iframe', { class: 'report', title: `Report ${name}`, sandbox: 'allow-scripts', src: `reports/${encodeURIComponent(name)}` }));
   }
   const list = h('div', { class: 'stack' }, h('p', { class: 'loading' }, 'Loading'));
@@ -20,15 +20,15 @@ export function reportsPage(content, name, signal) {
   const error = h('p', { class: 'error', role: 'alert' });
   const input = h('input', { type: 'file', accept: '.html,text/html', id: 'report-file', onchange: () => void open(input.files?.[0]) });
   fill(content, h('h1', { tabindex: -1 }, 'Reports'),
-    h('p', { class: 'lead' }, 'Backtests say how good forecasts would have been on recorded runs; simulations, whether evenstep is worth it on a cluster. Both write a page.'),
+    h('p', { class: 'lead' }, 'HTML reports of backtest, simulate and training runs. A backtest measures forecast errors on recorded runs; a simulation compares policies on a cluster.'),
     list,
-    h('section', { class: 'card' }, h('div', { class: 'head' }, h('h2', {}, h('label', { for: 'report-file' }, 'Open a report file'))), h('p', { class: 'how' }, 'From this computer. It is shown here and sent nowhere.'), input, error), shown);
+    h('section', { class: 'card' }, h('div', { class: 'head' }, h('h2', {}, h('label', { for: 'report-file' }, 'Open a report file'))), h('p', { class: 'how' }, 'A file on this computer. It is displayed here and not sent anywhere.'), input, error), shown);
 
   /** @param {File | undefined} file */
   async function open(file) {
     fill(error);
     if (!file) return;
-    if (file.size > FILE_MAX) return fill(error, `${file.name} has ${bytes(file.size)}; at most ${bytes(FILE_MAX)} can be shown.`);
+    if (file.size > FILE_MAX) return fill(error, `${file.name} has ${bytes(file.size)}, above the limit of ${bytes(FILE_MAX)}; open the file directly.`);
     const text = await file.text();
     // The viewer is a sandboxed page whose policy allows the report's inline styles. It receives the text by message
     // after it is loaded.
@@ -57,6 +57,6 @@ function table(reports) {
 
 function unset() {
   return h('div', { class: 'card welcome' }, h('h2', {}, 'No folder of reports'),
-    h('p', {}, 'Start the service with one, and what backtests and simulations write there is listed here:'),
+    h('p', {}, 'Start the service with a folder to list the reports that backtests and simulations write into it:'),
     h('pre', { tabindex: 0 }, 'evenstep-predictor serve --reports reports\nevenstep-predictor backtest --job my-job --report reports/backtest.html'));
 }

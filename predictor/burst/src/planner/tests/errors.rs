@@ -1,4 +1,4 @@
-//! What is wrong, and where.
+//! Errors for invalid and infeasible problems.
 
 use super::*;
 
@@ -69,7 +69,7 @@ fn what_is_missing_is_named() {
     assert_eq!(error(no_one), BurstError::MissingOneGpu { layer: "A".into() });
 }
 
-/// Four layers where each of the last two reads each of the first two.
+/// Four layers; each of the last two reads both of the first two.
 #[test]
 fn branches_that_cross() {
     let cross = |p: &mut Problem| {
@@ -100,7 +100,7 @@ fn infeasible_says_why() {
     assert_eq!(error(|p| p.counts = Some(vec![2, 4])), expected.into());
 }
 
-/// B on four GPUs would fit, but costs three times as much; on one it is legal, and does not fit.
+/// Layer B fits on four GPUs but costs three times as much. On one GPU it satisfies the limit but does not fit.
 #[test]
 fn limit_and_cap_together() {
     let both = |p: &mut Problem| {
@@ -110,7 +110,7 @@ fn limit_and_cap_together() {
     assert_eq!(error(both), Infeasible::LimitAndMemory { limit: 1.0, cap_bytes: 100 }.into());
 }
 
-/// Two layers that nothing joins: each fits on one GPU or on two, both together do not.
+/// Two unconnected layers. Each fits on one GPU or on four, but both together need 180 bytes.
 #[test]
 fn parts_that_nothing_joins() {
     let part = |name: &str| Layer {

@@ -1,8 +1,8 @@
-//! What each limit buys.
+//! The front over amplification limits.
 
 use super::*;
 
-/// B is 3.0 on four GPUs, 5.5 * 2 / 6 on two; C is 1.5 on four, 1.25 on two.
+/// The amplification of B is 3.0 on four GPUs and 5.5 * 2 / 6 on two; that of C is 1.5 on four and 1.25 on two.
 #[test]
 fn golden() {
     let front = front(&toy(7.0), 20).unwrap();
@@ -13,7 +13,7 @@ fn golden() {
     assert!(front.complete);
 }
 
-/// With fewer plans than there are points some are left out, the ends are not, and it says so.
+/// With fewer plans than points, the front omits some inner points, keeps both ends and is marked incomplete.
 #[test]
 fn few_plans() {
     for plans in 2..5 {
@@ -25,7 +25,7 @@ fn few_plans() {
     assert_eq!(super::front(&toy(1.0), 0).unwrap(), Front { points: Vec::new(), complete: false });
 }
 
-/// Without a count of 1 tight limits have no plan: the front ends where the last one is.
+/// Without a count of 1, tight limits have no plan, and the front ends at the last feasible limit.
 #[test]
 fn it_ends_where_plans_end() {
     let problem = Problem { counts: Some(vec![2, 4]), ..toy(1.0) };

@@ -9,12 +9,12 @@ mod toy;
 mod vgg16;
 mod vgg16_table;
 
-/// GPUs by layer.
+/// Returns the GPU count of each layer.
 fn gpus(plan: &Plan) -> Vec<usize> {
     plan.layers.iter().map(|layer| layer.gpus).collect()
 }
 
-/// Three layers on up to four GPUs, 0.5 us for each change of the count.
+/// Returns three layers on up to four GPUs, with 0.5 us for each change of the count.
 fn toy(amplification: f64) -> Problem {
     let changes = || {
         let pairs = [1, 2, 4].into_iter().flat_map(|from| [1, 2, 4].map(|to| (from, to)));

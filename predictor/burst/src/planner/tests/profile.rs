@@ -1,8 +1,8 @@
-//! Costs that are made from profiles.
+//! Costs computed from profiles.
 
 use super::*;
 
-/// Outputs of VGG-16's first block: 64 * 224 * 224 values of a sample.
+/// Outputs of VGG-16's first block: 64 * 224 * 224 values per sample.
 const OUTPUTS: f64 = 3_211_264.0;
 
 fn network(all_reduce: AllReduce) -> Option<Network> {
@@ -16,7 +16,7 @@ fn layer(name: &str, inputs: &[usize], compute_us: &[(u64, f64)]) -> Layer {
     Layer { inputs, cost, outputs: Some(OUTPUTS), ..Layer::table(name, None, BTreeMap::new()) }
 }
 
-/// The transfers are those in the artifact's table, which is of a network with these figures.
+/// The transfers equal those in the artifact's table, which was computed for this network.
 #[test]
 fn transfers_are_the_artifacts() {
     let golden = [
@@ -45,7 +45,7 @@ fn transfers_are_the_artifacts() {
     }
 }
 
-/// By hand: 26.6 million parameters are 400 us on the way.
+/// By hand: 26.6 million parameters take 400 us to send.
 #[test]
 fn gradient_sums() {
     for (all_reduce, sync_us) in [(AllReduce::Ring, 600.0 + 240.0), (AllReduce::Tree, 800.0 + 160.0)] {
@@ -58,7 +58,8 @@ fn gradient_sums() {
     }
 }
 
-/// 12 samples on speeds 3, 2, 1 are 6, 4 and 2: each takes 2 us. On the fastest two they are 8 (7.2 rounded up) and 5.
+/// 12 samples on speeds 3, 2, 1 are split into 6, 4 and 2, and each GPU takes 2 us. On the two fastest the batches are 8 (7.2
+/// rounded up) and 5.
 #[test]
 fn unequal_gpus() {
     let profile = || layer("conv", &[], &[(1, 1.0), (100, 100.0)]);
@@ -73,20 +74,20 @@ fn unequal_gpus() {
     let two = plan(&Problem { counts: Some(vec![2]), ..problem.clone() }).unwrap();
     assert!((two.iteration_us - 8.0 / 3.0).abs() < 1e-6, "{two:?}");
     assert_eq!(two.idle_us, [two.iteration_us, 0.0, 0.0], "the slowest has nothing to do");
-    // A table is of speed 1: 6 us on two of them is 12 GPU-us, on speeds 3 and 2 it takes 12 / 5.
+    // Tables are for speed 1: 6 us on two GPUs are 12 GPU-us, which take 12 / 5 us on speeds 3 and 2.
     let table = Layer::table("conv", None, [(2, 6.0)].into());
     let plan = plan(&Problem { layers: vec![table], ..problem }).unwrap();
     assert!((plan.iteration_us - 2.4).abs() < 1e-6);
 }
 
-/// More GPUs than samples: a layer is not spread over GPUs that would have none.
+/// More GPUs than samples: a layer never runs on a GPU without samples.
 #[test]
 fn few_samples() {
     let problem = Problem::new(vec![layer("conv", &[], &[(1, 1.0), (3, 30.0)])], 8, 3);
     assert_eq!(gpus(&plan(&problem).unwrap()), [2]);
 }
 
-/// Each layer holds 10 bytes a sample and 4 parameters of 5 bytes; it is slower on two GPUs, but on one nothing else fits.
+/// Each layer needs 10 bytes per sample and 4 parameters of 5 bytes. It is slower on two GPUs, but on one GPU only one layer fits.
 #[test]
 fn a_memory_cap() {
     let heavy = |name: &str, inputs: &[usize]| Layer {
@@ -98,7 +99,7 @@ fn a_memory_cap() {
     let memory = |bytes_per_gpu| Some(Memory { bytes_per_gpu, bytes_per_parameter: 5.0 });
     let base = Problem { network: network(AllReduce::Ring), ..Problem::new(layers, 2, 8) };
     let under = |bytes| plan(&Problem { memory: memory(bytes), ..base.clone() });
-    // On one GPU 80 + 20 bytes for a layer, on two 40 + 20.
+    // A layer needs 80 + 20 bytes on one GPU, 40 + 20 on two.
     assert_eq!(gpus(&under(200).unwrap()), [1, 1]);
     assert_eq!(under(200).unwrap().memory_bytes, 200);
     assert_eq!(gpus(&under(199).unwrap()).iter().sum::<usize>(), 4, "changing costs more than both on two");

@@ -1,8 +1,8 @@
-//! The toy table: small enough to follow by hand.
+//! Plans of a toy table, small enough to check by hand.
 
 use super::*;
 
-/// Every plan at every limit, as a search over all 27 choices finds them.
+/// The plans at all limits, from an exhaustive search over all 27 choices.
 #[test]
 fn golden() {
     let table = [
@@ -20,7 +20,7 @@ fn golden() {
     }
 }
 
-/// By hand: A runs 2 us on four GPUs, B 0.5 + 6 on one, C 0.5 + 1 on four.
+/// By hand: A takes 2 us on four GPUs, B 0.5 + 6 us on one, C 0.5 + 1 us on four.
 #[test]
 fn a_timeline() {
     let plan = plan(&toy(1.5)).unwrap();
@@ -40,7 +40,7 @@ fn a_timeline() {
     assert!(plan.exact);
 }
 
-/// A layer that takes 1 us on any count: the least GPU time wins. One that takes none: the fewest GPUs.
+/// Ties in time are broken by GPU time (a layer of 1 us at any count), then by the number of GPUs (a layer of 0 us).
 #[test]
 fn ties() {
     for us in [1.0, 0.0] {
@@ -49,7 +49,7 @@ fn ties() {
     }
 }
 
-/// C is short: it costs 4 us on one GPU, and is free below 5.
+/// Layer C is short: it takes 4 us on one GPU and is exempt below 5.
 #[test]
 fn exemption() {
     let mut problem = toy(1.0);
@@ -59,7 +59,7 @@ fn exemption() {
     assert_eq!(gpus(&plan(&problem).unwrap()), [4, 1, 1], "4 is not below 4");
 }
 
-/// A ratio that is the limit but for rounding: 0.1 * 3 / 0.3, and 0.49 * 2 / 0.7, which is 1.4.
+/// Ratios that equal the limit except for rounding: 0.1 * 3 / 0.3 = 1 and 0.49 * 2 / 0.7 = 1.4.
 #[test]
 fn a_limit_can_be_met_exactly() {
     for (amplification, gpus, one_us, us) in [(1.0, 3, 0.3, 0.1), (1.4, 2, 0.7, 0.49)] {
@@ -70,7 +70,8 @@ fn a_limit_can_be_met_exactly() {
     }
 }
 
-/// A join pays for both transfers, and both count: 1 + 1 + 1 us on two GPUs are twice the 3 us on one, one transfer fewer is not.
+/// A join pays for both transfers, and both count towards the limit: 1 + 1 + 1 us on two GPUs are twice the 3 us on one GPU. With
+/// only one transfer the ratio would be lower.
 #[test]
 fn all_transfers_into_a_join_count() {
     let change = BTreeMap::from([((1, 2), 1.0), ((2, 1), 9.0)]);

@@ -1,10 +1,10 @@
-//! The tables of DeepPool's public artifact for VGG-16 on 8 GPUs, 32 samples, and plans that a search over all choices found in
-//! them. Tests of the command read them too.
+//! The tables of DeepPool's public artifact for VGG-16 on 8 GPUs with 32 samples, and the plans of an exhaustive search over
+//! them. The tests of the command also use them.
 
-/// Changes of the GPU count, as edges are listed.
+/// Changes of the GPU count, in the order of the edge costs.
 pub const CHANGES: [(usize, usize); 6] = [(1, 2), (1, 4), (1, 8), (2, 4), (2, 8), (4, 8)];
 
-/// By layer, in us: cost on 1, 2, 4 and 8 GPUs; its edge from the layer before for [`CHANGES`], the same there and back.
+/// By layer, in us: cost on 1, 2, 4 and 8 GPUs; cost of the edge from the previous layer for [`CHANGES`], equal in both directions.
 pub const TABLE: [(&str, [f64; 4], [f64; 6]); 37] = [
     ("conv2d", [1088.01, 554.01, 288.01, 153.01], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
     (
@@ -113,7 +113,7 @@ pub const TABLE: [(&str, [f64; 4], [f64; 6]); 37] = [
     ("linear", [24.0, 83.609, 83.609, 83.609], [81.971, 82.957, 83.449, 80.986, 81.478, 80.493]),
 ];
 
-/// Limit (none: infinite), iteration and GPU time in us, and runs of layers with so many GPUs.
+/// Limit (infinite: none), iteration time and GPU time in us, and run lengths of GPU counts over the layers.
 pub type Golden = (f64, f64, f64, &'static [(usize, usize)]);
 
 pub const PLANS: [Golden; 7] = [

@@ -146,22 +146,31 @@ fn what_was_asked_stays_and_what_is_wrong_is_named() {
     assert!(Controller::new(Rule::Legw { warmup_epochs: 1.0, dataset_samples: 0 }, 1).is_err());
 }
 
-/// Discarded iterations have no effect, as if they had never been requested.
-#[test]
-fn voided_iterations_can_be_asked_for_again() {
-    let mut ours = controller(DYNAMIC);
-    ours.instruct(0, 100).unwrap();
-    let before = ours.clone();
-    for iteration in 1..8 {
-        ours.instruct(iteration, 400).unwrap();
+/// Requests every iteration of a history, and returns the number of iterations.
+fn request_all(controller: &mut Controller, history: &[(u64, u64)], norms: bool) -> u64 {
+    let mut iteration = 0;
+    for &(run, batch) in history {
+        for _ in 0..run {
+            let upcoming = controller.preview(iteration, batch).unwrap();
+            controller.accept(upcoming);
+            if norms {
+                controller.gradients(iteration, &some_norms(iteration)).unwrap();
+            }
+            iteration += 1;
+        }
     }
-    ours.void_from(1).unwrap();
-    assert_eq!(ours, before);
-    for iteration in 1..=REMEMBERED_MAX as u64 {
-        ours.instruct(iteration, 100).unwrap();
+    iteration
+}
+
+/// The part of a history before an iteration.
+fn before(history: &[(u64, u64)], iteration: u64) -> Vec<(u64, u64)> {
+    let mut left = iteration;
+    let mut part = Vec::new();
+    for &(run, batch) in history {
+        part.push((run.min(left), batch));
+        left -= run.min(left);
     }
-    assert_eq!(ours.void_from(1), Err(LearningRateError::Forgotten { iteration: 1 }));
-    assert_eq!(ours.void_from(2), Ok(()));
+    part
 }
 
 /// Batches over iterations: (iterations since the previous change, batch).
@@ -290,5 +299,68 @@ proptest! {
             let expected = alone.ramp.map_or(alone.lr_multiplier, |ramp| ramp.multiplier(iteration));
             prop_assert_eq!(multiplier(&mut ours, iteration, batch), expected);
         }
+    }
+
+    /// A job that returns to an earlier iteration, however far back, continues as if the later ones had not been requested.
+    #[test]
+    fn a_rollback_is_exact_at_any_distance(
+        rule in rules(),
+        history in prop::collection::vec((1u64..400, prop::sample::select(vec![50u64, 100, 400])), 1..40),
+        at in 0.0f64..1.0,
+    ) {
+        prop_assume!(rule != Rule::AdaScale);
+        let mut ours = controller(rule);
+        let iterations = request_all(&mut ours, &history, false);
+        let returned_to = (iterations as f64 * at) as u64;
+        let mut direct = controller(rule);
+        request_all(&mut direct, &before(&history, returned_to), false);
+        for batch in [50, 100, 200] {
+            let upcoming = ours.preview(returned_to, batch).unwrap();
+            let expected = direct.preview(returned_to, batch).unwrap();
+            prop_assert_eq!(upcoming.instruction(), expected.instruction());
+        }
+        prop_assert!(ours.given.len() <= REMEMBERED_MAX);
+    }
+
+    /// More changes than can be remembered, and AdaScale, where each iteration is a change: every iteration can be returned to.
+    #[test]
+    fn every_rule_returns_to_any_iteration(rule in rules(), changes in 200u64..600, at in 0.0f64..1.0) {
+        let mut ours = controller(rule);
+        let history: Vec<(u64, u64)> = (0..changes).map(|change| (2, 100 + 100 * (change % 3))).collect();
+        let iterations = request_all(&mut ours, &history, rule == Rule::AdaScale);
+        prop_assert_eq!(ours.given.len(), REMEMBERED_MAX);
+        let returned_to = (iterations as f64 * at) as u64;
+        let upcoming = ours.preview(returned_to, 200).unwrap();
+        let gains = upcoming.instruction().lr_multiplier;
+        prop_assert!((0.0..=4.0).contains(&gains), "{gains}");
+        // The remembered iterations are denser near the newest: the gap before any is a small part of its age.
+        let newest = ours.given.back().unwrap().iteration;
+        let widest = ours.given.iter().zip(ours.given.iter().skip(1))
+            .map(|(a, b)| (b.iteration - a.iteration) as f64 / (newest + 1 - a.iteration) as f64)
+            .fold(0.0, |widest: f64, gap| widest.max(if gap < 1.0 { gap } else { 0.0 }));
+        prop_assert!(widest <= 0.67, "{widest}");
+        ours.accept(upcoming);
+        prop_assert_eq!(ours.given.back().unwrap().iteration, returned_to);
+    }
+
+    /// An instruction that does not change the state may be left out: a restored controller gives the same ones.
+    #[test]
+    fn a_state_without_its_unchanging_instructions_gives_the_same(rule in rules(), history in history()) {
+        prop_assume!(rule != Rule::AdaScale);
+        let (mut ours, mut stored) = (controller(rule), controller(rule));
+        let mut iteration = 0;
+        for (run, batch) in history {
+            for _ in 0..run {
+                let upcoming = ours.preview(iteration, batch).unwrap();
+                let restored = stored.preview(iteration, batch).unwrap();
+                prop_assert_eq!(restored.instruction(), upcoming.instruction());
+                ours.accept(upcoming);
+                if upcoming.changes_state() {
+                    stored = ours.clone();
+                }
+                iteration += 1;
+            }
+        }
+        prop_assert!(stored.given.len() <= ours.given.len());
     }
 }

@@ -1,4 +1,4 @@
-//! What a backtest is asked for.
+//! Command line of `backtest`.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::trace::columns::{Choice, Truth};
 /// Flags of `backtest`.
 #[derive(Debug, ClapArgs)]
 #[command(
-    about = "Judge forecasters on recorded traces: error, interval, and the step time they would have given",
+    about = "Evaluate forecasters on recorded traces: error, prediction interval and resulting step time",
     long_about = LONG_ABOUT,
     after_long_help = EXAMPLES,
     group = ArgGroup::new("source").args(["trace", "job"]).required(true),
@@ -31,25 +31,25 @@ use crate::trace::columns::{Choice, Truth};
     mut_arg("drivers", |drivers| drivers.help(help::DRIVERS)),
 )]
 pub struct Args {
-    /// Tables to read: comma, tab or blank separated; without a header, columns are called by number from 0; - is
-    /// standard input
-    #[arg(long, num_args = 1.., value_name = "FILE", help_heading = "What was recorded")]
+    /// Trace tables, separated by commas, tabs or blanks; - reads standard input; without a header, columns
+    /// are numbered from 0
+    #[arg(long, num_args = 1.., value_name = "FILE", help_heading = "Traces")]
     pub trace: Vec<PathBuf>,
-    /// A job whose reports the store holds
-    #[arg(long, value_name = "ID", help_heading = "What was recorded")]
+    /// Job whose reports are read from the store
+    #[arg(long, value_name = "ID", help_heading = "Traces")]
     pub job: Option<JobId>,
-    /// The store of that job; it is only read
+    /// Store of the job, opened read-only
     #[arg(
         long,
         env = "EVENSTEP_STORE",
         hide_env_values = true,
         value_name = "URL",
         default_value = "sqlite://evenstep.db",
-        help_heading = "What was recorded"
+        help_heading = "Traces"
     )]
     pub store: String,
 
-    /// Which column is what.
+    /// Column flags.
     #[command(flatten)]
     pub columns: ColumnFlags,
 
@@ -63,35 +63,37 @@ pub struct Args {
         help_heading = "Models"
     )]
     pub models: Vec<ModelName>,
-    /// Rows between what is known and what is forecast: the forecast of row k is the one made at row k - N
+    /// Forecast horizon in rows: the forecast of row k is made at row k - N
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(1, COUNT_MAX), help_heading = "Models")]
     pub horizon: u64,
-    /// Lags of the target that batch models see
+    /// Number of target lags in batch models
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(0, LAGS_MAX), help_heading = "Models")]
     pub lags_y: u64,
-    /// Lags of each driver that batch models see (beside the reading before the row, in a rolling backtest)
+    /// Number of lags of each driver in batch models, in addition to the reading before the row in a rolling
+    /// backtest
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(0, LAGS_MAX), help_heading = "Models")]
     pub lags_u: u64,
-    /// Rows between one lag and the next
+    /// Rows between consecutive lags
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(1, COUNT_MAX), help_heading = "Models")]
     pub lag_stride: u64,
     /// Degree of polynomials
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(1, DEGREE_MAX as u64), help_heading = "Models")]
     pub degree: u64,
-    /// Terms of polynomials: auto (all where rows abound, else picked, 15 at most), all, or how many are picked
+    /// Polynomial terms: auto (all if there are enough rows, otherwise up to 15 selected), all, or a number
+    /// of terms to select
     #[arg(long, value_name = "TERMS", default_value = "auto", value_parser = terms, help_heading = "Models")]
     pub terms: Terms,
-    /// Seed of what models draw at random
+    /// Random seed of the models
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Models")]
     pub seed: u64,
 
-    /// Share of each series that is only learned from
+    /// Share of each series used only for learning
     #[arg(long, value_name = "SHARE", default_value_t = 0.4, value_parser = share, conflicts_with = "identification", help_heading = "Rolling origin")]
     pub warmup: f64,
-    /// The latest rows that a fit of a batch model sees [default: all that came before]
+    /// Number of most recent rows in each fit of a batch model [default: all earlier rows]
     #[arg(long, value_name = "ROWS", value_parser = between(2, COUNT_MAX), conflicts_with = "identification", help_heading = "Rolling origin")]
     pub window: Option<u64>,
-    /// Rows between fits of batch models; 0: only after the warm-up
+    /// Rows between fits of batch models; 0 fits only once, after the warm-up
     #[arg(
         long,
         value_name = "ROWS",
@@ -100,21 +102,21 @@ pub struct Args {
         help_heading = "Rolling origin"
     )]
     pub refit: u64,
-    /// Samples that a step splits over the workers, for its time [default: 64 for each worker]
+    /// Samples per step over all workers, for the step time [default: 64 per worker]
     #[arg(long, value_name = "SAMPLES", value_parser = between(1, GLOBAL_BATCH_MAX), conflicts_with = "identification", help_heading = "Rolling origin")]
     pub global_batch: Option<u64>,
 
-    /// Rows to fit, from 0, end open [default: those before --test]
+    /// Rows to fit, numbered from 0, end exclusive [default: the rows before --test]
     #[arg(long, value_name = "A..B", value_parser = rows, conflicts_with_all = ["job", "target_time"], help_heading = "System identification")]
     pub train: Option<Rows>,
-    /// Rows to predict, from 0, end open [default: those after --train]
+    /// Rows to predict, numbered from 0, end exclusive [default: the rows after --train]
     #[arg(long, value_name = "C..D", value_parser = rows, conflicts_with_all = ["job", "target_time"], help_heading = "System identification")]
     pub test: Option<Rows>,
-    /// Predictions feed on the model's own earlier ones; what lies before the test is measured
+    /// Feed predictions back as lags of the target; rows before the test range keep their measured values
     #[arg(long, requires = "identification", help_heading = "System identification")]
     pub free_run: bool,
-    /// Whether drivers of the row itself are inputs, beside their lags; auto: where they help on the last fifth of the
-    /// train range
+    /// Whether drivers of the row itself are inputs, in addition to their lags; auto: if they help on the
+    /// last fifth of the training range
     #[arg(
         long,
         value_enum,
@@ -124,7 +126,7 @@ pub struct Args {
         help_heading = "System identification"
     )]
     pub current: Current,
-    /// The first rows of the test are predicted, but not counted
+    /// Rows at the start of the test range to predict but not count
     #[arg(
         long,
         value_name = "ROWS",
@@ -134,13 +136,13 @@ pub struct Args {
     )]
     pub skip: u64,
 
-    /// Print JSON instead of the table, or write it to a file beside the table
+    /// Print JSON instead of the table; with FILE, print the table and write JSON to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Output")]
     pub json: Option<PathBuf>,
-    /// Write every forecast: unique_id, ds, y, model, y_hat, lo, hi
+    /// Write every forecast as CSV: unique_id, ds, y, model, y_hat, lo, hi
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub csv: Option<PathBuf>,
-    /// Write a page with tables and charts that stands alone
+    /// Write a self-contained HTML report
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub report: Option<PathBuf>,
 }
@@ -148,50 +150,52 @@ pub struct Args {
 /// Whether drivers of the row itself are inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Current {
-    /// Where they help.
+    /// If they reduce the error.
     Auto,
-    /// They are.
+    /// Always.
     Yes,
-    /// They are not.
+    /// Never.
     No,
 }
 
-/// Models of system identification where none are named.
+/// Default models of system identification.
 const DEFAULT_RECIPES: [&str; 2] = ["last", "arx"];
 
 impl Args {
-    /// Whether systems are identified: a stretch is fitted, another predicted.
+    /// Returns whether the command runs system identification: one range is fitted, another predicted.
     pub fn identifies(&self) -> bool {
         self.train.is_some() || self.test.is_some()
     }
 
-    /// Checks what clap cannot: flags that do not go together.
+    /// Checks combinations of flags that clap cannot check.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that names the flag and the rule.
     pub fn check(&self) -> Result<(), String> {
         self.choice().map_err(|error| error.to_string())?;
         check_traces(&self.trace)?;
         let models = self.models();
         for (at, model) in models.iter().enumerate() {
             if models[..at].contains(model) {
-                return Err(format!("--models: {model} is there twice"));
+                return Err(format!("--models: {model} is given twice"));
             }
             if self.identifies() && model.recipe().is_none() && !model.is_last() {
                 let recipes = RecipeName::ALL.map(RecipeName::as_str).join(", ");
                 return Err(format!(
-                    "--models: {model} follows a stream; with --train or --test there are last, arx, {recipes}"
+                    "--models: {model} is a streaming model; --train and --test accept last, arx, {recipes}"
                 ));
             }
         }
         if self.free_run && self.horizon > 1 {
-            return Err("--free-run: each prediction feeds the next, so --horizon must be 1".into());
+            return Err("--free-run: predictions are fed back, so --horizon must be 1".into());
         }
         let no_inputs = !self.identifies()
             || matches!(self.choice(), Ok(choice) if choice.drivers.is_none())
             || (self.lags_u == 0 && self.current == Current::No);
         if self.lags_y == 0 && no_inputs {
-            return Err("--lags-y 0: without lags of the target, lagged drivers are needed".into());
+            return Err("--lags-y 0: without lags of the target, models need lagged drivers; set --drivers \
+                and --lags-u"
+                .into());
         }
         check_apart(&[&self.json, &self.csv, &self.report], &self.trace)
     }
@@ -205,7 +209,9 @@ impl Args {
         }
     }
 
-    /// The ranges to fit and to predict of a series with this many rows; one may follow from the other.
+    /// Returns the ranges to fit and to predict in a series of `rows` rows. If only one range is given, the
+    /// training range defaults to the rows before the test range, and the test range to the rows after the
+    /// training range.
     pub fn ranges(&self, rows: usize) -> (Range<usize>, Range<usize>) {
         let open = Rows { start: None, end: None };
         let (train, test) = (self.train.unwrap_or(open), self.test.unwrap_or(open));
@@ -215,7 +221,7 @@ impl Args {
         (train.start.unwrap_or(0)..train_end, test.start.unwrap_or(after_train)..test.end.unwrap_or(rows))
     }
 
-    /// What models see, in system identification.
+    /// Returns the lags of the regressors in system identification.
     pub fn lags(&self) -> Lags {
         Lags {
             y: self.lags_y as usize,
@@ -226,7 +232,7 @@ impl Args {
         }
     }
 
-    /// Settings of batch models.
+    /// Returns the settings of batch models.
     pub fn tuning(&self) -> Tuning {
         Tuning {
             degree: self.degree as usize,
@@ -236,10 +242,10 @@ impl Args {
         }
     }
 
-    /// Which column is what.
+    /// Returns the roles of the columns.
     ///
     /// # Errors
-    /// Where a column that nobody could have known is to be an input.
+    /// [`Truth`] if a `truth_*` column would be an input.
     pub fn choice(&self) -> Result<Choice, Truth> {
         self.columns.choice(!self.identifies())
     }
@@ -281,11 +287,11 @@ mod tests {
     fn what_does_not_go_together_is_said() {
         said("--models last,mux", "mux");
         said("--models last,last", "twice");
-        said("--train 0..9 --models mix", "there are last, arx, ols");
+        said("--train 0..9 --models mix", "accept last, arx, ols");
         said("--train 9..9", "empty");
         said("--train 9", "A..B");
         said("--train a..b", "A..B");
-        said("--train 0..9 --warmup .3", "--warmup");
+        said("--train 0..9 --warmup 0.3", "--warmup");
         said("--free-run", "--train");
         said("--train 0..9 --free-run --horizon 2", "--horizon");
         said("--train 0..9 --lags-y 0", "lagged drivers");

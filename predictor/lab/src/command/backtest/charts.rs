@@ -1,16 +1,16 @@
-//! The charts of a backtest.
+//! Charts of a backtest.
 
 use evenstep_report::{Axis, Bar, Chart, Mark};
 
 use super::results::{Estimate, Ratio, Results, SeriesResult};
 use super::text::best;
 
-/// The model that is drawn against what came, where it takes part; else the one with the smallest error.
+/// Model of the forecast chart, if it was run. Otherwise the chart shows the model with the smallest error.
 const DRAWN: &str = "mix";
-/// Rows that the error over time is averaged over: about so many parts of a series.
+/// Approximate number of sections of a series over which the error is averaged.
 const PARTS: usize = 40;
 
-/// What came against what was forecast, and errors over time.
+/// Charts of actual and forecast values, and of the error over time.
 pub fn of_series(series: &SeriesResult) -> Vec<Chart> {
     let drawn = series.models.iter().position(|model| model.model == DRAWN && model.rmse.is_some());
     let against = drawn.or_else(|| best(&series.models)).map(|model| actual_and_forecast(series, model));
@@ -39,7 +39,7 @@ fn actual_and_forecast(series: &SeriesResult, model: usize) -> Chart {
     marks.push(Mark::Line { name: name.clone(), points, dashed: true });
     Chart {
         title: format!("Actual and forecast: {name}"),
-        description: "Each point is one row; the band is the interval that should hold 90 %.".into(),
+        description: "Each point is one row. The band is the 90 % prediction interval.".into(),
         x: Axis::new("row", ""),
         y: Axis::new("value", ""),
         marks,
@@ -58,7 +58,7 @@ fn error_over_time(series: &SeriesResult) -> Chart {
                 .map(|(y, estimate)| Some((y - (*estimate)?.y_hat).powi(2)))
                 .sum();
             let middle = forecasts.first_row as f64 + (part * rows) as f64 + actual.len() as f64 / 2.0;
-            // A part with a row that has no forecast has no error: the line breaks.
+            // A section with a missing forecast has no error, so the line has a gap.
             (middle, squares.map_or(f64::NAN, |squares| (squares / actual.len() as f64).sqrt()))
         };
         let name = series.models[model].model.clone();
@@ -66,14 +66,14 @@ fn error_over_time(series: &SeriesResult) -> Chart {
     };
     Chart {
         title: "Error over time".into(),
-        description: format!("Root mean squared error of each {rows} rows."),
+        description: format!("Root mean squared error over {rows} rows."),
         x: Axis::new("row", ""),
         y: Axis::new("rmse", "").from_zero(),
         marks: (0..series.models.len()).map(line).collect(),
     }
 }
 
-/// Bars of step times.
+/// Bar chart of step times.
 pub fn step_times(results: &Results) -> Chart {
     let bars = |name: &str, of: fn(&Ratio) -> Option<f64>| {
         let even = results.step_time_even.iter().map(|even| ("even split", even));
@@ -83,13 +83,13 @@ pub fn step_times(results: &Results) -> Chart {
         Mark::Bars { name: name.into(), bars: models.chain(even).map(bar).collect() }
     };
     Chart {
-        title: "Step time over the oracle's".into(),
-        description: "Lower is better; at 1 every worker would have ended at the same moment.".into(),
+        title: "Step time relative to the oracle".into(),
+        description: "Lower is better. At 1 all workers finish together.".into(),
         x: Axis::new("model", ""),
-        y: Axis::new("step time over the oracle's", ""),
+        y: Axis::new("step time / oracle", ""),
         marks: vec![
             bars("mean", |ratio| ratio.mean_over_oracle),
-            bars("95 % are at or under", |ratio| ratio.p95_over_oracle),
+            bars("95th percentile", |ratio| ratio.p95_over_oracle),
         ],
     }
 }

@@ -1,13 +1,13 @@
-//! Every forecast as CSV: unique_id, ds, y, model, y_hat, lo, hi.
+//! All forecasts as CSV: unique_id, ds, y, model, y_hat, lo, hi.
 
 use super::results::Results;
 
-/// The whole file.
+/// Returns the whole CSV file.
 ///
-/// There is no column for the trace: where several traces hold ids, the trace stands before the id.
+/// There is no column for the trace. If several traces contain ids, the id is prefixed with the trace.
 ///
 /// # Errors
-/// Where it cannot be written; in memory it can.
+/// [`csv::Error`] if a record cannot be written. Writing to memory does not fail.
 pub fn csv(results: &Results) -> Result<Vec<u8>, csv::Error> {
     let ambiguous = |at: usize| {
         let ours = &results.series[at];

@@ -1,4 +1,4 @@
-//! System identification over all traces, in parallel; the results come in the order that was asked for.
+//! System identification on all traces in parallel, with results in the requested order.
 
 use anyhow::Context;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
@@ -9,7 +9,7 @@ use crate::backtest::{Clock, Identification, ModelName, Tuning};
 use crate::batch::System;
 use crate::trace::columns::{Readings, Trace};
 
-/// A series on its way.
+/// One series to identify.
 struct Task<'a> {
     trace: &'a Trace,
     readings: &'a Readings,
@@ -23,10 +23,10 @@ impl Task<'_> {
     }
 }
 
-/// Fits every model to the train range of every series and predicts its test range.
+/// Fits every model to the training range of every series and predicts its test range.
 ///
 /// # Errors
-/// Where a range does not fit a series.
+/// If a range does not fit a series.
 pub fn run(
     traces: &[Trace],
     args: &Args,
@@ -61,7 +61,7 @@ pub fn run(
     })
 }
 
-/// How many fits there are.
+/// Number of fits.
 pub fn units(traces: &[Trace], args: &Args) -> usize {
     traces.iter().map(|trace| trace.series.len()).sum::<usize>() * args.models().len()
 }
@@ -71,7 +71,7 @@ fn task<'a>(trace: &'a Trace, readings: &'a Readings, args: &Args) -> anyhow::Re
     let identification =
         Identification { lags: args.lags(), train, test, skip: args.skip as usize, free_run: args.free_run };
     identification.check(&readings.id, readings.target.len()).with_context(|| trace.trace.clone())?;
-    // Every input is there: the columns were read so.
+    // No input is missing: the columns were read with that rule.
     let inputs = readings.drivers.iter().map(|row| row.iter().copied().flatten().collect()).collect();
     Ok(Task { trace, readings, inputs, identification })
 }
@@ -87,7 +87,7 @@ fn predict(task: &Task<'_>, model: &ModelName, args: &Args, clock: Clock<'_>) ->
     let fitted = name.recipe(args.tuning()).and_then(|recipe| {
         let mut ours = ours.clone();
         if args.current == Current::Auto {
-            // A quick fit is enough to tell.
+            // A quick fit suffices for the comparison.
             let quick = name.recipe(Tuning { thorough: false, ..args.tuning() })?;
             ours.lags.current = ours.current_helps(quick.as_ref(), task.system());
         }
@@ -99,7 +99,7 @@ fn predict(task: &Task<'_>, model: &ModelName, args: &Args, clock: Clock<'_>) ->
                 current_inputs: Some(current),
                 fit_s: Some(done.fit_s),
                 predict_us: Some(done.predict_us),
-                failure: done.accuracy.is_none().then(|| "the predictions left the range of numbers".into()),
+                failure: done.accuracy.is_none().then(|| "a prediction is not a finite number".into()),
                 ..ModelResult::new(model.to_string(), done.accuracy, last, None)
             };
             (result, done.predictions)

@@ -1,10 +1,10 @@
-//! The command `backtest`: reads recorded traces, and judges forecasters.
+//! The command `backtest`: reads recorded traces and evaluates forecasters.
 //!
 //! - [`args`], `values`, `help`: flags
 //! - `rolling`, `identify`: rolling-origin backtests and system identification over all traces, in parallel
-//! - `steps`: step times that forecasts would have given
+//! - `steps`: step times of allocations by the forecasts
 //! - [`results`]: the results as JSON
-//! - `text`, `forecasts`, `charts`, `page`: the results as text, CSV and a page
+//! - `text`, `forecasts`, `charts`, `page`: the results as text, CSV and HTML
 
 pub mod args;
 
@@ -40,10 +40,10 @@ use results::Results;
 use crate::trace::columns::Trace;
 use crate::trace::{name_series, read_all, stored};
 
-/// Runs a backtest and writes what was asked for. The flags must pass [`Args::check`].
+/// Runs a backtest and writes the requested outputs. The flags must pass [`Args::check`].
 ///
 /// # Errors
-/// Where a trace cannot be used or an output cannot be written; no output is written then.
+/// If a trace cannot be used or an output cannot be written. No output is written then.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     output::check(&[&args.json, &args.csv, &args.report])?;
     let mut traces = match &args.job {
@@ -63,7 +63,7 @@ fn judge(traces: &[Trace], args: &Args) -> anyhow::Result<Results> {
     let began = Instant::now();
     let clock = || began.elapsed().as_secs_f64();
     let units = if args.identifies() { identify::units(traces, args) } else { rolling::units(traces, args) };
-    // Drawn only where standard error is a terminal.
+    // Drawn only if standard error is a terminal.
     let bar = ProgressBar::with_draw_target(Some(units as u64), ProgressDrawTarget::stderr());
     bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} models on traces, {eta} left")?);
     let done_one = || bar.inc(1);

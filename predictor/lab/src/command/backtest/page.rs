@@ -1,4 +1,4 @@
-//! Results as a page that stands alone.
+//! Results as a self-contained HTML report.
 
 use evenstep_report::text::number;
 use evenstep_report::{Cell, Figure, Report, Section, Table};
@@ -7,16 +7,13 @@ use super::charts;
 use super::results::{MeanResult, ModelResult, Ratio, Results, SeriesResult, StepTime};
 use super::text::best;
 
-/// Series that get a chapter of their own; where there are more, the means must do.
+/// Maximum number of series with a section; further series appear only in the means.
 const CHAPTERS_MAX: usize = 24;
 
-/// The whole page. `asked` is the command line in words.
+/// Returns the whole page. `asked` is the command line.
 pub fn report(results: &Results, asked: &str) -> Report {
     let mut sections = vec![
-        Section::Text {
-            heading: "What was asked".into(),
-            paragraphs: vec![asked.into(), DEFINITIONS.into()],
-        },
+        Section::Text { heading: "Command".into(), paragraphs: vec![asked.into(), DEFINITIONS.into()] },
         Section::Figures(headline(results)),
     ];
     if results.series.len() > 1 {
@@ -32,7 +29,7 @@ pub fn report(results: &Results, asked: &str) -> Report {
     if results.series.len() > CHAPTERS_MAX {
         let left_out = results.series.len() - CHAPTERS_MAX;
         sections.push(Section::Notice(format!(
-            "{left_out} more series have no chapter here; the means hold them."
+            "{left_out} more series have no section; the means include them."
         )));
     }
     Report {
@@ -46,10 +43,10 @@ pub fn report(results: &Results, asked: &str) -> Report {
     }
 }
 
-const DEFINITIONS: &str = "rmse: root mean squared error; /last: over that of the last value; mae: mean absolute error; \
-mape: mean absolute error as a share of the value; rrse: root of the squared error over that of the mean; nmse: its square; coverage: share of \
-rows in their interval, meant to be 0.9; width: of the interval, as a share of the forecast; fit: time of learning; \
-predict: time of a forecast.";
+const DEFINITIONS: &str = "rmse: root mean squared error. /last: rmse divided by the rmse of the last value. \
+    mae: mean absolute error. mape: mean absolute error as a share of the value. rrse: rmse divided by the rmse of the mean. \
+    nmse: square of rrse. coverage: share of rows within their interval, nominally 0.9. width: width of \
+    the interval as a share of the forecast. fit: training time. predict: time per forecast.";
 
 fn headline(results: &Results) -> Vec<Figure> {
     let mut figures = Vec::new();
@@ -58,7 +55,7 @@ fn headline(results: &Results) -> Vec<Figure> {
         figures.push(Figure {
             label: "Smallest error".into(),
             value: number(Some(relative)),
-            note: format!("{}: rmse over that of the last value, mean over series", mean.model),
+            note: format!("{}: rmse divided by the rmse of the last value, mean over series", mean.model),
         });
     }
     let steps = results.step_time.iter().filter_map(|step| Some((step, step.ratio.mean_over_oracle?)));
@@ -67,13 +64,13 @@ fn headline(results: &Results) -> Vec<Figure> {
         figures.push(Figure {
             label: "Shortest steps".into(),
             value: number(Some(mean)),
-            note: format!("{}: over the oracle's; an even split: {even}", step.model),
+            note: format!("{}: step time divided by the oracle's; even split: {even}", step.model),
         });
     }
     figures
 }
 
-/// A number with four significant digits, so that columns of all magnitudes can be read.
+/// A number with four significant digits, for columns with values of any magnitude.
 fn cell(value: Option<f64>) -> Cell {
     Cell::significant(value, 4)
 }
@@ -111,9 +108,9 @@ fn step_times(results: &Results) -> Table {
         let of_job = |step: &StepTime| row(format!("{}: {}", job.trace, step.model).into(), &step.ratio);
         rows.extend(job.step_time.iter().map(of_job));
     }
-    let description = "How long steps would have taken, had the global batch been split by these forecasts; the oracle knows each speed. ★ has \
-                       the shortest.";
-    Table::new("Step time over the oracle's", description, &["model", "mean", "95 % are at or under"], rows)
+    let description = "Step time if the global batch is split by these forecasts, divided by the oracle's. \
+        The oracle knows each speed. ★ has the shortest.";
+    Table::new("Step time relative to the oracle", description, &["model", "mean", "95th percentile"], rows)
 }
 
 fn chapter(series: &SeriesResult, sections: &mut Vec<Section>) {
@@ -149,6 +146,6 @@ fn chapter(series: &SeriesResult, sections: &mut Vec<Section>) {
         ["model", "rmse", "/last", "mae", "mape", "rrse", "nmse", "coverage", "width", "fit", "predict"];
     let rows = series.models.iter().enumerate().map(row).collect();
     sections.push(Section::Table(Table::new("Errors", "★ has the smallest error.", &columns, rows)));
-    // Each takes the whole width: a series is long.
+    // Each chart takes the whole width, because a series is long.
     sections.extend(charts::of_series(series).into_iter().map(|chart| Section::Charts(vec![chart])));
 }

@@ -1,69 +1,69 @@
-//! What came out, as it is printed, written and drawn.
+//! Results of a backtest, for all outputs.
 
 use serde::Serialize;
 
 use crate::backtest::{Accuracy, Calibration, Regret};
 
-/// A whole backtest.
+/// Results of a backtest.
 #[derive(Debug, Serialize)]
 pub struct Results {
-    /// One for each series, in the order of the traces.
+    /// Results by series, in the order of the traces.
     pub series: Vec<SeriesResult>,
-    /// Step times by model, over all steps; empty where there is only one series.
+    /// Step times by model over all steps; empty if there is only one series.
     pub step_time: Vec<StepTime>,
-    /// The same for an even split, which believes nothing.
+    /// Step times of an even split, which uses no forecast.
     pub step_time_even: Option<Ratio>,
-    /// By trace, where there are several jobs.
+    /// Step times by trace if there are several jobs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub step_time_by_trace: Vec<TraceStepTime>,
     /// Means over all series by model.
     pub mean: Vec<MeanResult>,
 }
 
-/// One series.
+/// Results of one series.
 #[derive(Debug, Serialize)]
 pub struct SeriesResult {
-    /// The file, as it was given, or the job.
+    /// The file as given on the command line, or the job.
     pub trace: String,
-    /// The series: its id, or the file's name without extension.
+    /// Id of the series, or the file name without extension.
     pub unique_id: String,
-    /// Rows there are.
+    /// Number of rows.
     pub rows: usize,
-    /// Rows that count.
+    /// Number of rows that count.
     pub tested: usize,
-    /// In the order they were asked for.
+    /// Results by model, in the requested order.
     pub models: Vec<ModelResult>,
-    /// What was forecast, row by row.
+    /// Forecasts row by row.
     #[serde(skip)]
     pub forecasts: Forecasts,
 }
 
-/// Every forecast of a series.
+/// All forecasts of a series.
 #[derive(Debug, Default)]
 pub struct Forecasts {
-    /// When each row came.
+    /// Time of each row.
     pub at: Vec<String>,
-    /// The number of the first row.
+    /// Number of the first row.
     pub first_row: usize,
-    /// What came.
+    /// Actual values.
     pub y: Vec<f64>,
-    /// By model, then row.
+    /// Forecasts by model, then row.
     pub by_model: Vec<Vec<Option<Estimate>>>,
 }
 
-/// A forecast of one row.
+/// Forecast of one row.
 #[derive(Debug, Clone, Copy)]
 pub struct Estimate {
-    /// What was expected.
+    /// The forecast value.
     pub y_hat: f64,
-    /// Its interval, where there is one.
+    /// Prediction interval, if the model has one.
     pub interval: Option<(f64, f64)>,
 }
 
-/// One model on one series. What is unknown is null.
+/// Results of one model on one series. Unknown values are null.
 #[derive(Debug, Serialize)]
 pub struct ModelResult {
-    /// Its name.
+    /// Name of the model.
     pub model: String,
     /// Root mean squared error.
     pub rmse: Option<f64>,
@@ -73,35 +73,35 @@ pub struct ModelResult {
     pub mape: Option<f64>,
     /// Root relative squared error.
     pub rrse: Option<f64>,
-    /// Mean squared error over the variance.
+    /// Mean squared error divided by the variance.
     pub nmse: Option<f64>,
-    /// Root mean squared error over that of the last value.
+    /// Root mean squared error divided by the error of the last value.
     pub rmse_rel_last: Option<f64>,
-    /// Share of rows in their interval.
+    /// Share of rows within their interval.
     pub coverage: Option<f64>,
     /// Mean width of the interval as a share of the forecast.
     pub width: Option<f64>,
-    /// Seconds of learning.
+    /// Seconds of training.
     pub fit_s: Option<f64>,
-    /// Microseconds of a forecast.
+    /// Microseconds per forecast.
     pub predict_us: Option<f64>,
-    /// In system identification: whether inputs of the row itself were seen.
+    /// Whether inputs of the row itself were used, in system identification.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_inputs: Option<bool>,
-    /// Why there are no numbers.
+    /// The reason why there are no results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
 impl ModelResult {
-    /// From what was measured.
+    /// Builds the results from the measured errors.
     pub fn new(
         model: String,
         accuracy: Option<Accuracy>,
         last: Option<Accuracy>,
         calibration: Option<Calibration>,
     ) -> Self {
-        // Of a constant series the last value makes no error but rounding.
+        // On a constant series the last value has only rounding errors.
         let last = last.filter(|last| last.rrse.is_some());
         let relative = accuracy.zip(last).map(|(ours, last)| ours.rmse / last.rmse);
         Self {
@@ -122,12 +122,12 @@ impl ModelResult {
     }
 }
 
-/// Step times over the oracle's.
+/// Step times divided by step times of the oracle.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Ratio {
-    /// The mean.
+    /// Mean step divided by the oracle's mean step.
     pub mean_over_oracle: Option<f64>,
-    /// 95 % of the steps are at or under it.
+    /// 95th percentile of the ratio.
     pub p95_over_oracle: Option<f64>,
 }
 
@@ -143,9 +143,9 @@ impl From<Option<Regret>> for Ratio {
 /// Step times of one model.
 #[derive(Debug, Serialize)]
 pub struct StepTime {
-    /// Its name.
+    /// Name of the model.
     pub model: String,
-    /// Over the oracle's.
+    /// Ratio to the oracle.
     #[serde(flatten)]
     pub ratio: Ratio,
 }
@@ -153,20 +153,20 @@ pub struct StepTime {
 /// Step times of one job.
 #[derive(Debug, Serialize)]
 pub struct TraceStepTime {
-    /// Its trace.
+    /// Trace of the job.
     pub trace: String,
-    /// By model.
+    /// Step times by model.
     pub step_time: Vec<StepTime>,
 }
 
-/// One model over all series.
+/// Results of one model over all series.
 #[derive(Debug, Serialize)]
 pub struct MeanResult {
-    /// Its name.
+    /// Name of the model.
     pub model: String,
-    /// Mean of the series' errors over those of the last value; null where one is unknown.
+    /// Mean over series of the error relative to the last value; null if one is unknown.
     pub rmse_rel_last: Option<f64>,
-    /// The largest of them.
+    /// Maximum over series of the same ratio.
     pub worst_rel_last: Option<f64>,
     /// Mean coverage.
     pub coverage: Option<f64>,
@@ -174,7 +174,7 @@ pub struct MeanResult {
     pub width: Option<f64>,
 }
 
-/// Means over series, by model.
+/// Computes means over series by model.
 pub fn means(series: &[SeriesResult]) -> Vec<MeanResult> {
     let Some(first) = series.first() else { return Vec::new() };
     let of = |at: usize, number: fn(&ModelResult) -> Option<f64>| {

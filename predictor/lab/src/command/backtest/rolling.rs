@@ -1,4 +1,4 @@
-//! Rolling origin over all traces, in parallel; the results come in the order that was asked for.
+//! Rolling-origin backtests of all traces in parallel, with results in the requested order.
 
 use anyhow::Context;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
@@ -11,10 +11,10 @@ use crate::backtest::{
 };
 use crate::trace::columns::Trace;
 
-/// Samples of a step for each worker, where nothing else is asked for.
+/// Samples per worker in the default global batch.
 const BATCH_PER_WORKER: u64 = 64;
 
-/// One trace on its way.
+/// State of one trace during its walk.
 struct Walk<'a> {
     trace: &'a Trace,
     job: Job,
@@ -24,7 +24,7 @@ struct Walk<'a> {
 /// Walks every model through every trace.
 ///
 /// # Errors
-/// Where a series is too short, or a setting is out of range.
+/// If a series is too short, or a setting is out of range.
 pub fn run(
     traces: &[Trace],
     args: &Args,
@@ -67,12 +67,12 @@ pub fn run(
     })
 }
 
-/// How many walks there are: one for each trace and model.
+/// Number of walks: one per trace and model.
 pub fn units(traces: &[Trace], args: &Args) -> usize {
     traces.len() * with_last(args.models()).len()
 }
 
-/// The models, and behind them the last value: everything is compared with it.
+/// Appends the last value, the reference of the relative errors, to the models.
 fn with_last(mut models: Vec<ModelName>) -> Vec<ModelName> {
     models.push(ModelName::last());
     models

@@ -1,4 +1,4 @@
-//! Which series are workers of one job, and how long their steps would have taken.
+//! Groups series into jobs, and computes the step times of each job.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use crate::backtest::{Job, ModelName, Plan, Regret, Series, Step, Track};
 /// Step times of all models.
 #[derive(Debug, Default)]
 pub struct Steps {
-    /// Over all steps.
+    /// Step times over all steps.
     pub over_all: Vec<StepTime>,
-    /// By trace, where there are several jobs.
+    /// Step times by trace if there are several jobs.
     pub by_trace: Vec<TraceStepTime>,
-    /// Of an even split, over all steps.
+    /// Step times of an even split over all steps.
     pub even: Option<Ratio>,
 }
 
-/// A worker of a step: its series, and its tracks by model.
+/// A worker of a job: its series, and its tracks by model.
 struct Worker<'a> {
     series: &'a Series,
     tracks: Vec<&'a Track>,
@@ -27,12 +27,13 @@ struct Worker<'a> {
 /// The steps of one job.
 struct JobSteps {
     trace: String,
-    /// By model; `None` where it has no forecast of some row.
+    /// Steps by model; `None` if the model has no forecast for some row.
     by_model: Vec<Option<Vec<Step>>>,
     even: Vec<Step>,
 }
 
-/// Which traces are jobs: those that hold several series; where none does, all together are one. A lone series is none.
+/// Groups traces into jobs. Each trace with several series is a job. If no trace has several, all together
+/// are one job. A single series is not a job.
 pub fn teams(jobs: &[&Job]) -> Vec<Vec<usize>> {
     if jobs.iter().any(|job| job.series.len() > 1) {
         return (0..jobs.len()).filter(|job| jobs[*job].series.len() > 1).map(|job| vec![job]).collect();
@@ -40,16 +41,16 @@ pub fn teams(jobs: &[&Job]) -> Vec<Vec<usize>> {
     if jobs.len() > 1 { vec![(0..jobs.len()).collect()] } else { Vec::new() }
 }
 
-/// The row from which the steps of a team count: the end of the shortest series' warm-up.
+/// Returns the first row of a team's counted steps: the end of the shortest series' warm-up.
 pub fn first_row(jobs: &[&Job], team: &[usize], plan: &Plan) -> usize {
     let rows = team.iter().flat_map(|job| jobs[*job].series.iter().map(|series| series.rows.len()));
     plan.warmup_of(rows.min().unwrap_or(0))
 }
 
-/// Judges by steps. `tracks` are by job, then model, then worker.
+/// Computes the step times. `tracks` are by job, then model, then worker.
 ///
 /// # Errors
-/// Where a split is not possible.
+/// If a split is not possible.
 pub fn judge(
     jobs: &[&Job],
     tracks: &[&[Vec<Track>]],
@@ -94,7 +95,7 @@ fn step_times(models: &[ModelName], jobs: &[JobSteps]) -> Vec<StepTime> {
     models.iter().enumerate().map(one).collect()
 }
 
-/// The steps in which every worker has a row, from `first_row` of each on.
+/// Returns the steps in which every worker has a row at or after its `first_row`.
 fn job_steps(
     trace: &str,
     team: &[Worker<'_>],
@@ -102,7 +103,7 @@ fn job_steps(
     models: usize,
     global_batch: u64,
 ) -> anyhow::Result<JobSteps> {
-    // By tick: the rows of the workers, in their order.
+    // By tick: the row of each worker, in the order of the workers.
     let mut steps: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for worker in team {
         for (at, row) in worker.series.rows.iter().enumerate().skip(first_row) {

@@ -1,13 +1,13 @@
-//! Results as a table of text.
+//! Results as text.
 
 use evenstep_report::text::{aligned, line, number};
 
 use super::results::{MeanResult, ModelResult, Ratio, Results, SeriesResult};
 
-/// Series that are printed one by one; where there are more, their means must do.
+/// Maximum number of series with a table; further series appear only in the means.
 const SERIES_PRINTED_MAX: usize = 40;
 
-/// The whole text.
+/// Returns the whole text.
 pub fn table(results: &Results) -> String {
     let mut text = String::new();
     for series in results.series.iter().take(SERIES_PRINTED_MAX) {
@@ -17,7 +17,10 @@ pub fn table(results: &Results) -> String {
         let left_out = results.series.len() - SERIES_PRINTED_MAX;
         line(
             &mut text,
-            format_args!("{left_out} more series: --json, --csv and the means below hold them all\n"),
+            format_args!(
+                "{left_out} more series are not shown; --json and --csv list all, and the means \
+                below include them\n"
+            ),
         );
     }
     if results.series.len() > 1 {
@@ -66,7 +69,7 @@ fn one_series(text: &mut String, series: &SeriesResult) {
     text.push('\n');
 }
 
-/// Which model has the smallest error.
+/// Returns the index of the model with the smallest error.
 pub fn best(models: &[ModelResult]) -> Option<usize> {
     let known = models.iter().enumerate().filter_map(|(at, model)| Some((at, model.rmse?)));
     known.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
@@ -85,7 +88,7 @@ fn means(text: &mut String, means: &[MeanResult], series: usize) {
 
 fn step_times(text: &mut String, results: &Results) {
     let Some(even) = results.step_time_even else { return };
-    line(text, format_args!("step time over the oracle's, had the allocation believed the forecasts"));
+    line(text, format_args!("step time of an allocation by these forecasts, divided by the oracle's"));
     let row = |name: &str, ratio: &Ratio| {
         vec![name.to_owned(), number(ratio.mean_over_oracle), number(ratio.p95_over_oracle)]
     };

@@ -1,58 +1,65 @@
-//! The long words of `--help`.
+//! Long help texts of `simulate`.
 
-/// What the command does.
+/// Description of the command.
 pub const LONG_ABOUT: &str = "\
-Would evenstep be worth it? Step times under several policies, on recorded workers or a described cluster.
+Compare step times of allocation policies on recorded workers or a described cluster.
 
-Every policy lives through the same iterations, row by row of the traces, cut to the shortest. It shares out the global batch
-knowing what was known before the iteration; each worker then takes its share at the speed that was recorded, whatever the
-batch (--fixed-share and --saturation say how it depends on the batch), and the step lasts as long as the slowest. Only
-iterations after the warm-up count.
+Every policy runs the same iterations, row by row of the traces, up to the end of the shortest. It splits the global batch with
+the information available before the iteration. Each worker then computes its share at the recorded speed. The speed does not
+depend on the batch unless --fixed-share or --saturation is given. The step lasts as long as the slowest worker. Only iterations
+after the warm-up count.
 
-  even                 equal shares: what training without evenstep does
-  static_proportional  by the speeds of the warm-up, for ever
-  last_value           by the speeds of the iteration before
-  ema                  by a moving average of the speeds (--ema)
-  base                 the service's own forecasts, networks and plans; everything is given
-  evenstep             the same, hedged: part of the batch is left to a shared tail where that is expected to be worth it; claims
-                       cost --claim-cost each, wait for each other (--claim-rate), and a worker is as fast in each chunk as in
-                       its whole iteration
-  oracle               the shortest possible step: it knows what each worker will do
+  even                 equal shares, as in training without evenstep.
+  static_proportional  proportional to the mean speeds of the warm-up.
+  last_value           proportional to the speeds of the previous iteration.
+  ema                  proportional to an exponential moving average of the speeds (--ema).
+  base                 forecasts, networks and plans of the service, without a shared tail.
+  evenstep             base with hedged steps: part of the batch goes to a shared tail if that is expected to save time. A claim
+                       costs --claim-cost and waits for other claims (--claim-rate). A worker has the same speed in each chunk
+                       as in its whole iteration.
+  oracle               the shortest possible step, with knowledge of the actual speeds.
 
-What is printed: mean and p95 of the step time in seconds; speed-up: the mean step of even over this one's; regret: the mean step
-over the oracle's, less 1; wait: seconds that a worker waits in a step for the slowest, on average; changes: iterations in which
-any share, before any claim, changed; claims: seconds that a worker spends on claims in a step, on average; chunks of the tail
-in a step. The last line says whether it is worth it, against an even split and against one without the worker that was
-slowest in the warm-up, each of the same global batch.
+Columns of the output:
 
-The same seed gives the same numbers. Exit status: 0 done, 1 the data cannot be used, 2 the command line cannot.";
+  mean s, p95 s        mean and 95th percentile of the step time in seconds.
+  speed-up             mean step of even divided by the mean step of the policy.
+  regret               mean step divided by the oracle's, minus 1.
+  wait s               mean seconds per step that a worker waits for the slowest.
+  changes              iterations in which any share changed, before claims.
+  claims s             mean seconds per step that a worker spends on claims.
+  chunks               mean number of chunks of the shared tail per step.
 
-/// How it is called.
+The last line recommends whether to use evenstep. It compares evenstep with an even split, and with an even split without the
+worker that was slowest in the warm-up, at the same global batch.
+
+The same seed gives the same results. Exit status: 0 success, 1 unusable data, 2 invalid command line.";
+
+/// Examples for `--help`.
 pub const EXAMPLES: &str = "\
 Examples:
-  Two recorded workers, and a page with charts:
+  Two recorded workers, with an HTML report.
     evenstep-predictor simulate --trace steady.csv bursty.csv --global-batch 512 --report out.html
 
-  Sixteen workers made of a long table of two, as JSON:
+  Sixteen workers made from a table of two, as JSON.
     evenstep-predictor simulate --trace walk.csv --id worker --workers 16 --json
 
-  A cluster, described:
+  A described cluster.
     evenstep-predictor simulate --cluster cluster.toml --iterations 10000 --global-batch 4096
 
-  cluster.toml, where all but name, count and speed may be left out:
+  cluster.toml; only name, count and speed are required.
     [[group]]
     name = \"old\"
     count = 4
-    speed = 800.0          # samples per second, beyond the fixed cost
-    fixed_s = 0.01         # seconds that any batch takes
-    saturation = 16        # smaller batches take no less time
-    noise = 0.05           # standard deviation of the log of the speed
-    joins = 0              # the first iteration they take part in
-    leaves = 9000          # the first they do not
-    [group.slow_downs]     # each worker for itself
-    share = 0.2            # of the time
-    factor = 2.5           # times as long
-    mean_iterations = 40.0 # they last on average
+    speed = 800.0          # samples per second, without the fixed time.
+    fixed_s = 0.01         # seconds per batch of any size
+    saturation = 16        # smaller batches take as long as this one.
+    noise = 0.05           # standard deviation of the logarithm of the speed.
+    joins = 0              # first iteration as members
+    leaves = 9000          # first iteration after they leave.
+    [group.slow_downs]     # independent for each worker.
+    share = 0.2            # of all iterations
+    factor = 2.5           # factor on the time.
+    mean_iterations = 40.0 # mean duration
 
     [[group]]
     name = \"new\"

@@ -30,10 +30,10 @@ pub use args::Args;
 use evenstep_report::output::{self, put_figures, put_page};
 use results::Results;
 
-/// Runs a simulation and writes what was asked for. The flags must pass [`Args::check`].
+/// Runs a simulation and writes the requested outputs. The flags must pass [`Args::check`].
 ///
 /// # Errors
-/// Where a trace or a cluster cannot be used or an output cannot be written; no output is written then.
+/// If a trace or a cluster cannot be used, or an output cannot be written. No output is written then.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     output::check(&[&args.json, &args.report])?;
     let world = source::world(args)?;
@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     put_page(&args.report, |asked| page::report(&results, &runs, &world, asked))
 }
 
-/// Every policy that was asked for, and those that they are compared with.
+/// Runs every requested policy, and the policies that they are compared with.
 fn walk_all(world: &World, asked: &[PolicyName], settings: &Settings) -> anyhow::Result<Vec<Run>> {
     let mut policies = asked.to_vec();
     policies.extend([PolicyName::Even, PolicyName::Oracle]);
@@ -53,7 +53,7 @@ fn walk_all(world: &World, asked: &[PolicyName], settings: &Settings) -> anyhow:
     }
     policies.sort_unstable();
     policies.dedup();
-    // What takes longest begins first.
+    // The longest run starts first.
     policies.sort_by_key(|policy| *policy != PolicyName::Evenstep);
     let fit = |due: &[Training]| -> Vec<Option<FittedExpert>> { due.par_iter().map(fit_one).collect() };
     let runs = policies.par_iter().map(|policy| walk(world, *policy, settings, &fit));

@@ -1,4 +1,4 @@
-//! Results as a page that stands alone.
+//! Results as a self-contained HTML report.
 
 use evenstep_report::text::seconds;
 use evenstep_report::{Cell, Figure, Report, Section, Table};
@@ -8,23 +8,24 @@ use super::results::Results;
 use crate::simulate::Summary;
 use crate::simulate::{Run, World};
 
-const DEFINITIONS: &str = "Speed-up: the mean step of an even split over this one's; regret: the mean step over the oracle's, less \
-1; the oracle knows what each worker will do; wait: time that a worker waits in a step for the slowest, on average; changes: iterations \
-in which any share, before any claim, changed; claims: time that a worker spends on claims in a step, on average; chunks of the \
-shared tail in a step. Workers do not react to what is done: a worker is as contended as it was recorded, whatever its share.";
+const DEFINITIONS: &str = "Speed-up: mean step of the even split divided by the policy's. Regret: mean step divided by \
+    the oracle's, minus 1. The oracle knows the actual speeds. Wait: mean time per step that a worker \
+    waits for the slowest. Changes: iterations in which any share changed, before claims. Claims: mean \
+    time per step that a worker spends on claims. Chunks: mean number of chunks of the shared tail per \
+    step. Workers do not react to the policy: contention is as recorded, whatever the share.";
 
-/// The whole page. `asked` is the command line in words.
+/// Returns the whole page. `asked` is the command line.
 pub fn report(results: &Results, runs: &[Run], world: &World, asked: &str) -> Report {
     let mut paragraphs = vec![asked.to_owned()];
     paragraphs.extend(results.advice.iter().map(|advice| advice.text.clone()));
     paragraphs.push(DEFINITIONS.into());
     let mut sections = vec![
-        Section::Text { heading: "Is it worth it?".into(), paragraphs },
+        Section::Text { heading: "Recommendation".into(), paragraphs },
         Section::Figures(headline(results)),
         Section::Table(table(results)),
         Section::Charts(vec![charts::step_times(results), charts::waits(results)]),
     ];
-    // Each takes the whole width: a run is long.
+    // Each chart takes the whole width, because a run is long.
     let long = [
         charts::behind(results, runs),
         Some(charts::cumulative(results, runs)),
@@ -34,7 +35,7 @@ pub fn report(results: &Results, runs: &[Run], world: &World, asked: &str) -> Re
     Report {
         title: "Simulation".into(),
         subtitle: format!(
-            "evenstep-predictor {}: {} workers, {} samples an iteration; {} of {} iterations count; seed {}",
+            "evenstep-predictor {}: {} workers, {} samples per iteration; {} of {} iterations count; seed {}",
             env!("CARGO_PKG_VERSION"),
             results.workers,
             results.global_batch,
@@ -50,10 +51,10 @@ fn headline(results: &Results) -> Vec<Figure> {
     let Some(advice) = &results.advice else { return Vec::new() };
     let figure = |label: &str, time_s: f64, note: String| Figure::new(label, seconds(time_s), note);
     let saved =
-        |time_s: f64| format!("{:+.1} % of a step left alone", 100.0 * (time_s / advice.even_s - 1.0));
+        |time_s: f64| format!("{:+.1} % compared with an even split", 100.0 * (time_s / advice.even_s - 1.0));
     let mut figures = vec![
         figure("With evenstep", advice.evenstep_s, saved(advice.evenstep_s)),
-        figure("Left alone", advice.even_s, "an even split".into()),
+        figure("Even split", advice.even_s, "without evenstep".into()),
     ];
     if let Some((slowest, without_s)) = advice.slowest.as_ref().zip(advice.without_slowest_s) {
         figures.push(figure(&format!("Without {slowest}"), without_s, saved(without_s)));
@@ -77,5 +78,5 @@ fn table(results: &Results) -> Table {
     };
     let columns = ["policy", "mean step", "p95", "speed-up", "regret", "wait", "changes", "claims", "chunks"];
     let rows = results.policies.iter().map(row).collect();
-    Table::new("Policies", "Over the iterations that count.", &columns, rows)
+    Table::new("Policies", "Iterations after the warm-up.", &columns, rows)
 }

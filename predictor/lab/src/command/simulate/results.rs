@@ -1,4 +1,4 @@
-//! What came out, as it is printed, written and drawn.
+//! Results of a simulation, for all outputs.
 
 use anyhow::Context;
 use serde::Serialize;
@@ -7,49 +7,49 @@ use super::args::Args;
 use crate::simulate::slowest;
 use crate::simulate::{PolicyName, Run, Settings, Summary, Verdict, World};
 
-/// A whole simulation.
+/// Results of a simulation.
 #[derive(Debug, Serialize)]
 pub struct Results {
-    /// Workers that take part at some time.
+    /// Number of workers that are members at some time.
     pub workers: usize,
-    /// Iterations that were simulated.
+    /// Number of simulated iterations.
     pub iterations: usize,
-    /// How many of them, the first, do not count.
+    /// Number of initial iterations that do not count.
     pub warmup: usize,
-    /// Samples of an iteration.
+    /// Samples per iteration.
     pub global_batch: u64,
-    /// Of shifts and of what happens in a cluster.
+    /// Random seed of the time shifts and of the cluster.
     pub seed: u64,
-    /// Whether evenstep fitted networks on the way.
+    /// Whether evenstep fitted networks during the run.
     pub networks: bool,
-    /// In the order they were asked for.
+    /// Statistics in the requested order of policies.
     pub policies: Vec<Summary>,
-    /// Whether it is worth it; null where evenstep was not among the policies.
+    /// The recommendation; null if evenstep was not among the policies.
     pub advice: Option<AdviceResult>,
 }
 
-/// Is it worth it?
+/// The recommendation.
 #[derive(Debug, Serialize)]
 pub struct AdviceResult {
     /// `use_evenstep`, `leave_alone` or `drop_slowest`.
     pub best: &'static str,
-    /// In a line.
+    /// The recommendation in one line.
     pub text: String,
     /// Mean step with evenstep, in seconds.
     pub evenstep_s: f64,
     /// Mean step of an even split, in seconds.
     pub even_s: f64,
-    /// The worker that was slowest in the warm-up; null where none was.
+    /// The worker that was slowest in the warm-up; null if all workers are equal.
     pub slowest: Option<String>,
     /// Mean step of an even split without it, in seconds.
     pub without_slowest_s: Option<f64>,
 }
 
 impl Results {
-    /// Of runs, among them those of an even split and of the oracle.
+    /// Summarizes the runs, which must include the even split and the oracle.
     ///
     /// # Errors
-    /// Where one is not there.
+    /// If a required run is missing.
     pub fn new(world: &World, settings: &Settings, args: &Args, runs: &[Run]) -> anyhow::Result<Self> {
         let of = |policy: PolicyName| runs.iter().find(|run| run.policy == policy);
         let there = |policy: PolicyName| of(policy).with_context(|| format!("{policy} was not simulated"));

@@ -1,4 +1,4 @@
-//! The world: of traces, or of a cluster that was described.
+//! The simulated world, from traces or from a described cluster.
 
 use anyhow::Context;
 use figment::Figment;
@@ -10,14 +10,14 @@ use crate::simulate::error::CELLS_MAX;
 use crate::simulate::{ClusterSpec, SimulateError, World};
 use crate::trace::{name_series, read_all};
 
-/// The world that was asked for.
+/// Builds the requested world.
 ///
 /// # Errors
-/// Where a file cannot be read or breaks a rule.
+/// If a file cannot be read or is invalid.
 pub fn world(args: &Args) -> anyhow::Result<World> {
     let iterations = args.iterations.map(|iterations| iterations as usize);
     if let Some(path) = &args.cluster {
-        anyhow::ensure!(path.is_file(), "{}: there is no such file", path.display());
+        anyhow::ensure!(path.is_file(), "{}: no such file", path.display());
         let cluster: ClusterSpec = Figment::from(Toml::file_exact(path)).extract()?;
         let world = cluster.world(iterations.unwrap_or(CLUSTER_ITERATIONS), args.seed);
         return world.with_context(|| path.display().to_string());
@@ -29,7 +29,7 @@ pub fn world(args: &Args) -> anyhow::Result<World> {
     if let Some(iterations) = iterations {
         anyhow::ensure!(
             iterations <= world.iterations,
-            "--iterations {iterations}: the shortest trace has {} rows",
+            "--iterations {iterations}: the shortest trace has only {} rows",
             world.iterations
         );
         world = world.cut(iterations);
@@ -41,7 +41,7 @@ pub fn world(args: &Args) -> anyhow::Result<World> {
     Ok(world.with_workers(workers, args.seed)?)
 }
 
-/// One job of all series: what a trace does not have as a driver is missing in its rows.
+/// Combines all series into one job. Drivers that a trace does not have are missing in its rows.
 fn together(jobs: &[Job]) -> Job {
     let mut drivers: Vec<String> = Vec::new();
     for name in jobs.iter().flat_map(|job| &job.drivers) {

@@ -5,14 +5,14 @@ use evenstep_report::text::{aligned, line, number};
 use super::results::Results;
 use crate::simulate::Summary;
 
-/// The whole text.
+/// Returns the whole text.
 pub fn table(results: &Results) -> String {
     let mut text = String::new();
     let counted = results.iterations - results.warmup;
     line(
         &mut text,
         format_args!(
-            "{} workers, {} samples an iteration; {counted} of {} iterations count",
+            "{} workers, {} samples per iteration; {counted} of {} iterations count",
             results.workers, results.global_batch, results.iterations
         ),
     );
@@ -38,7 +38,7 @@ pub fn table(results: &Results) -> String {
     if results.advice.is_some() && !results.networks {
         line(
             &mut text,
-            format_args!("(evenstep without its networks; --networks yes takes longer and fits them)"),
+            format_args!("(evenstep ran without its networks; --networks yes fits them and takes longer)"),
         );
     }
     if let Some(advice) = &results.advice {
