@@ -213,7 +213,9 @@ class Exchange:
         except Exception as error:  # noqa: BLE001  # if one rank skips the all-reduce, all others wait for ever.
             if self._is_measured:
                 log.warning(
-                    "iteration %s: the report could not be measured (later failures are not logged): %s"
-                , stretch[-1].iteration, error)
+                    "iteration %s: the report could not be measured (later failures are not logged): %s",
+                    stretch[-1].iteration,
+                    error,
+                )
             self._is_measured = False
             return [0.0] * SLOTS
