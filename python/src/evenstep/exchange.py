@@ -43,8 +43,13 @@ class Planner(Protocol):
         """Returns the plan for an iteration, or None to keep the current one. Never waits."""
 
     def learn(self, iteration: int, reports: list[Report | None], then: tuple[int, int]) -> None:
-        """Records the reports of an iteration by rank, and requests a plan for ``then``, an (iteration, samples) pair.
-        Never waits."""
+        """Records the reports of an iteration by rank and requests the next plan. Never waits.
+
+        Args:
+            iteration: the reported iteration.
+            reports: the reports by rank.
+            then: the (iteration, samples) of the requested plan.
+        """
 
 
 @dataclass(frozen=True, slots=True)
