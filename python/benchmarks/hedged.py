@@ -1,11 +1,12 @@
-"""What hedged steps gain where speeds change: ranks under imposed paces, with plans by forecast alone and with tails.
+"""Gain of hedged steps with changing speeds: plans by forecast alone, compared with plans with a shared tail.
 
     OMP_NUM_THREADS=1 python benchmarks/hedged.py --predictor ../target/release/evenstep-predictor
 
-It begins a predictor and the ranks by itself, as torchrun does: Gloo, on CPUs. Paces sway as those of
-``evenstep-trainer launch --sway regimes``: half of the time a rank is alone, otherwise beside one to three busy
-threads, in regimes of 3 s on average. Each policy meets the same regimes, for the same time. Rates are samples a second
-over all ranks after the first iterations; *of ideal* is their part of the sum of the speeds that the ranks showed.
+The script starts a predictor and the ranks like torchrun, with Gloo on CPUs. Paces change like those of
+``evenstep-trainer launch --sway regimes``: half of the time a rank is alone, otherwise it shares its core with one to
+three busy threads. A regime lasts 3 s on average. Each policy runs for the same time with the same regimes. Rates are
+samples per second over all ranks after the first iterations. *Of ideal* is their fraction of the sum of the ranks'
+measured speeds.
 """
 
 import argparse
@@ -24,33 +25,33 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's stubs leave it out.
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
 
-#: Regimes last this long on average, and between these bounds, in seconds; and have so many busy threads at most.
+#: Mean, minimum and maximum duration of a regime in seconds, and the maximum number of busy threads.
 REGIME_S, REGIME_MIN_S, REGIME_MAX_S = 3.0, 0.75, 9.0
 THREADS_MAX = 3
 
 POLICIES = ("even", "forecast", "hedged")
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-# DistributedDataParallel loads the compiler when it is first made, which takes longer than a policy.
+# DistributedDataParallel loads the compiler at its first use, which takes longer than a policy.
 _CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "torch._dynamo.callback", "evenstep"])
 
 
 @dataclass
 class Sway:
-    """A load that is not there, as a function of the seconds since the run began."""
+    """A simulated load over the seconds since the start of the run."""
 
     random: random.Random
     until_s: float = 0.0
-    #: Begins of regimes, and the busy threads in them.
+    #: Start times of regimes, and the number of busy threads in them.
     regimes: list[tuple[float, int]] = field(default_factory=list)
 
     def threads(self, at_s: float) -> int:
-        """Busy threads beside this rank."""
+        """Returns the number of busy threads next to this rank."""
         while self.until_s <= at_s:
             threads = self.random.randint(1, THREADS_MAX) if self.random.random() < 0.5 else 0
             self.regimes.append((self.until_s, threads))
@@ -61,17 +62,17 @@ class Sway:
 
 @dataclass
 class Pace:
-    """Makes this rank as slow as wanted: each sample takes ``unit_s``, times one more than the busy threads."""
+    """Slows this rank down: each sample takes ``unit_s``, times the number of busy threads plus one."""
 
     unit_s: float
     sway: Sway
     origin: float
 
     def hold(self, begun: float, samples: int) -> None:
-        """Waits until so many samples would have been done that were begun then."""
+        """Waits until the simulated work for ``samples`` samples started at ``begun`` is done."""
         now, left_s = begun, samples * self.unit_s
         while left_s > 0:
-            # As fast as the regime of this moment lets it, for a millisecond or what is left.
+            # Advances at the speed of the current regime, for at most a millisecond.
             slower = 1 + self.sway.threads(now - self.origin)
             part_s = min(left_s * slower, 1e-3)
             now, left_s = now + part_s, left_s - part_s / slower
@@ -85,7 +86,7 @@ def samples_of(count: int) -> torch.utils.data.TensorDataset:
 
 
 def batches(job: evenstep.Job, policy: str, data: Any, model: torch.nn.Module, global_batch: int) -> Iterator[Any]:
-    """Each iteration as an iterable of batches, whatever the policy."""
+    """Yields each iteration as an iterable of batches, for any policy."""
     if policy == "hedged":
         yield from job.steps(data, global_batch=global_batch, model=model)
     else:
@@ -94,7 +95,7 @@ def batches(job: evenstep.Job, policy: str, data: Any, model: torch.nn.Module, g
 
 
 def work(rank: int, policy: str, environ: dict[str, str], told: Any, options: argparse.Namespace) -> None:
-    """One rank."""
+    """Runs one rank."""
     os.environ.update({**environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "EVENSTEP_WORKER": f"node/{rank}"})
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -115,7 +116,7 @@ def work(rank: int, policy: str, environ: dict[str, str], told: Any, options: ar
         for x, y in step:
             arrived = time.perf_counter()
             loss = torch.nn.functional.mse_loss(model(x), y)
-            # DDP waits for others in backward: the pace of plain steps is held before it.
+            # DDP waits for other ranks in the backward pass, so plain steps hold their pace before it.
             pace.hold(arrived, len(x))
             computed_s += time.perf_counter() - arrived
             own += len(x)
@@ -145,7 +146,7 @@ def even(options: argparse.Namespace) -> list[int]:
 
 @contextmanager
 def serving(binary: Path) -> Iterator[str]:
-    """A predictor on a free port; gives its address."""
+    """Starts a predictor on a free port and yields its address."""
     with tempfile.TemporaryDirectory() as folder:
         store = f"--store=sqlite://{folder}/evenstep.db"
         command = [str(binary), "serve", "--listen=127.0.0.1:0", "--log=error", store]
@@ -158,7 +159,7 @@ def serving(binary: Path) -> Iterator[str]:
 
 
 def measured(policy: str, server: str, options: argparse.Namespace) -> tuple[float, float, int, int]:
-    """Samples a second, the speeds' sum, iterations, and how many had a tail."""
+    """Returns samples per second, the sum of the speeds, the number of iterations, and the number with a tail."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environ = {
         "WORLD_SIZE": str(options.ranks),
@@ -184,16 +185,16 @@ def measured(policy: str, server: str, options: argparse.Namespace) -> tuple[flo
 
 
 def main() -> None:
-    """Runs each policy, and prints a line for each."""
+    """Runs each policy and prints one line per policy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--predictor", type=Path, default=Path(__file__).parents[2] / "target/release/evenstep-predictor"
     )
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--global-batch", type=int, default=192)
-    parser.add_argument("--unit-ms", type=float, default=2.0, help="a sample alone, in ms")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each policy")
-    parser.add_argument("--warm-up", type=int, default=15, help="first iterations that do not count")
+    parser.add_argument("--unit-ms", type=float, default=2.0, help="time per sample without load, in ms")
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of each policy, in seconds")
+    parser.add_argument("--warm-up", type=int, default=15, help="number of first iterations that are not counted")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policies", default=",".join(POLICIES))
     options = parser.parse_args()

@@ -1,10 +1,10 @@
-"""What evenstep adds to a step: the same DDP training with and without it, in turn, in the same processes.
+"""Overhead of evenstep per step: the same DDP training with and without it, alternating in the same processes.
 
     python benchmarks/overhead.py --step-ms 50 [--sleep]
 
-Two ranks, each pinned to a core of its own, compute for about as long as they are told (matrix products). Blocks of
-steps alternate: plain DDP, then the weighted hook with plans from a predictor. Both have even shares, so that the
-compute is the same. The CPU time of all threads is shown beside the wall time: it is less noisy on a shared machine.
+Two ranks, each pinned to its own core, compute matrix products for about the given time. Blocks of steps alternate
+between plain DDP and the weighted hook with plans from a predictor. Both have even shares, so the compute is the same.
+The script prints the CPU time of all threads next to the wall time: it is less noisy on a shared machine.
 """
 
 import argparse
@@ -27,7 +27,7 @@ BLOCK = 40
 
 
 class Working(torch.nn.Module):
-    """A small layer, and matrix products that take about so many seconds."""
+    """A small layer, and matrix products that take about ``seconds`` seconds."""
 
     def __init__(self, seconds: float, *, sleeps: bool) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def endless(loader: Any) -> Iterator[Any]:
 
 
 def rank(arguments: argparse.Namespace) -> None:
-    """One worker; rank 0 tells."""
+    """Runs one worker; rank 0 prints the results."""
     dist.init_process_group("gloo")
     me = dist.get_rank()
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[me]})
@@ -87,14 +87,14 @@ def rank(arguments: argparse.Namespace) -> None:
     for count, (name, model, batches) in zip(range(2 * arguments.blocks + 2), cycle(arms), strict=False):
         steps, used = measure(model, batches)
         if count >= len(arms):
-            # The first step of a block has the other one's last exchange beside it.
+            # The last exchange of the previous block runs during the first step of a block.
             times[name] += steps[1:]
             cpu[name].append(used)
     if me == 0:
         middle = {name: statistics.median(values) for name, values in times.items()}
         busy = {name: statistics.median(values) for name, values in cpu.items()}
         for name in times:
-            print(f"{name}: {1e3 * middle[name]:.3f} ms a step (median), {1e3 * busy[name]:.3f} ms of CPU time")
+            print(f"{name}: {1e3 * middle[name]:.3f} ms per step (median), {1e3 * busy[name]:.3f} ms of CPU time")
         added = 1e6 * (middle["evenstep"] - middle["plain"])
         share = 100 * (middle["evenstep"] / middle["plain"] - 1)
         print(f"added: {added:.0f} us of wall time ({share:+.2f} %)")
@@ -107,8 +107,8 @@ def main() -> None:
     """Starts the predictor and two ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--step-ms", type=float, default=50.0)
-    parser.add_argument("--blocks", type=int, default=12, help="of each kind, forty steps each")
-    parser.add_argument("--sleep", action="store_true", help="leave the cores idle meanwhile, as steps on GPUs do")
+    parser.add_argument("--blocks", type=int, default=12, help="number of blocks of each kind, with forty steps each")
+    parser.add_argument("--sleep", action="store_true", help="leave the cores idle during the step, as with GPUs")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:

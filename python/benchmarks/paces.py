@@ -1,10 +1,10 @@
-"""A DDP script whose workers have imposed speeds: how much of the sum of their speeds it reaches.
+"""Throughput of a DDP script whose workers have imposed speeds, relative to the sum of their speeds.
 
     python benchmarks/paces.py --paces 1,2,2,4
 
-Each worker takes as long for a sample as it is told (real gradients, and sleep up to the target), so that four of them
-fit on two cores. Ideal is the sum of the speeds: all compute all the time. A run measures even shares, and then the
-predictor's.
+Each worker takes a given time per sample (real gradients, and sleep up to the target), so four workers fit on two
+cores. The ideal is the sum of the speeds, reached if all workers compute all the time. A run measures even shares
+first, and then the predictor's shares.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import start
 
 
 class Paced(torch.nn.Module):
-    """A forward pass that takes ``pace_s`` seconds for each sample; the backward pass, hardly any, comes on top."""
+    """A forward pass that takes ``pace_s`` seconds per sample; the backward pass adds very little."""
 
     def __init__(self, model: torch.nn.Module, pace_s: float) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Paced(torch.nn.Module):
 
 
 def rank(arguments: argparse.Namespace) -> None:
-    """One worker: trains, and rank 0 tells how fast all were after the warm-up."""
+    """Runs one worker; rank 0 prints the throughput of all workers after the warm-up."""
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     paces = [float(pace) * arguments.unit_ms / 1e3 for pace in arguments.paces.split(",")]
@@ -64,7 +64,7 @@ def rank(arguments: argparse.Namespace) -> None:
         ideal = sum(1 / pace for pace in paces)
         reached = arguments.steps * size / took
         print(
-            f"{arguments.rank}: {1e3 * took / arguments.steps:.1f} ms a step, {reached:.0f} samples/s, "
+            f"{arguments.rank}: {1e3 * took / arguments.steps:.1f} ms per step, {reached:.0f} samples/s, "
             f"{100 * reached / ideal:.1f} % of the sum of the speeds ({ideal:.0f})"
         )
     job.close()
@@ -74,11 +74,11 @@ def rank(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Starts the predictor and the ranks, twice."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--paces", default="1,2,2,4", help="relative times for a sample, one for each worker")
-    parser.add_argument("--unit-ms", type=float, default=2.0, help="what a pace of 1 takes for a sample")
+    parser.add_argument("--paces", default="1,2,2,4", help="relative times per sample, one for each worker")
+    parser.add_argument("--unit-ms", type=float, default=2.0, help="time per sample of a worker with pace 1")
     parser.add_argument("--global-batch", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=100, help="that are measured")
-    parser.add_argument("--warm-up", type=int, default=30, help="steps before that")
+    parser.add_argument("--steps", type=int, default=100, help="number of measured steps")
+    parser.add_argument("--warm-up", type=int, default=30, help="number of warm-up steps")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:

@@ -1,4 +1,4 @@
-"""Starts what a benchmark needs: a predictor of this repository, and ranks as torchrun does."""
+"""Starts the programs of a benchmark: a predictor of this repository, and ranks like torchrun."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def binary() -> Path:
-    """The predictor: ``EVENSTEP_PREDICTOR``, else the newest kind that is built."""
+    """Returns the path of the predictor: ``EVENSTEP_PREDICTOR``, else the newest build."""
     said = os.environ.get("EVENSTEP_PREDICTOR")
     places = [Path(said)] if said else [ROOT / "target" / kind / "evenstep-predictor" for kind in ("release", "debug")]
     for place in places:
@@ -23,7 +23,7 @@ def binary() -> Path:
 
 @contextmanager
 def predictor() -> Iterator[str]:
-    """A predictor on a free port, over a store that goes with it; gives its URL."""
+    """Starts a predictor on a free port with a temporary store and yields its URL."""
     with TemporaryDirectory() as folder:
         command = [
             str(binary()),
@@ -42,7 +42,7 @@ def predictor() -> Iterator[str]:
 
 
 def torchrun(ranks: int, command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Runs ranks to their end; they print."""
+    """Runs ranks until they end; they print to the terminal."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *command]
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python" / "src")}
     subprocess.run(launch, env={**os.environ, **quiet, **environ}, check=True)

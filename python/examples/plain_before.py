@@ -1,4 +1,4 @@
-"""A small training of one epoch, on CPUs or GPUs: begin it with torchrun."""
+"""A short training of one epoch, on CPUs or GPUs; start it with torchrun."""
 
 import os
 

@@ -1,7 +1,7 @@
-"""Two different GPUs in one machine: even shares, a plan by hand, and the predictor's.
+"""Two different GPUs in one machine: even shares, a plan by hand, and the predictor's plans.
 
-`torchrun --nproc-per-node 2 two_gpus.py` on two GPUs, one for each process. Without GPUs, or with `--pace`, speeds are
-imposed: `torchrun --nproc-per-node 2 two_gpus.py --pace 1 2.4`. The last part needs `EVENSTEP_SERVER` and
+Start it with `torchrun --nproc-per-node 2 two_gpus.py`, with one GPU for each process. Without GPUs, or with `--pace`,
+speeds are imposed: `torchrun --nproc-per-node 2 two_gpus.py --pace 1 2.4`. The last part needs `EVENSTEP_SERVER` and
 `EVENSTEP_JOB`.
 """
 
@@ -17,12 +17,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
-#: How long a sample takes a worker of pace 1, in seconds.
+#: Time per sample of a worker with pace 1, in seconds.
 IMPOSED_S = 0.001
 
 
 class Net(torch.nn.Module):
-    """A perceptron that takes its time."""
+    """A perceptron with an imposed time per sample."""
 
     def __init__(self, width: int, s_per_sample: float) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tens
 
 
 def finished(device: torch.device) -> float:
-    """The time when the device is done with all that it was given."""
+    """Returns the time after the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def speed_alone(net: Net, batch: int, device: torch.device) -> float:
-    """Samples per second of this worker when it waits for nobody."""
+    """Returns the samples per second of this worker without waiting for others."""
     x, y = torch.randn(batch, 64, device=device), torch.randn(batch, 1, device=device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
     step(net, optimizer, x, y)
@@ -62,7 +62,7 @@ def speed_alone(net: Net, batch: int, device: torch.device) -> float:
 
 
 def train(job: evenstep.Job, net: Net, loading: dict[str, Any], steps: int, device: torch.device) -> float:
-    """Samples per second of all workers, over the second half of the steps."""
+    """Returns the samples per second of all workers, over the second half of the steps."""
 
     def batches() -> Iterator[Any]:
         loader = job.loader(**loading)
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--pace", type=float, nargs="+", help="impose these speeds, one for each rank")
     parser.add_argument("--global-batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--width", type=int, help="of the network; default 64, and 4096 on GPUs")
+    parser.add_argument("--width", type=int, help="width of the network; default 64, and 4096 on GPUs")
     options = parser.parse_args()
 
     dist.init_process_group()
@@ -135,7 +135,7 @@ def main() -> None:
     if os.environ.get("EVENSTEP_SERVER"):
         tell("the predictor's plans", train(evenstep.init(), net(), loading, steps, device))
     else:
-        say("EVENSTEP_SERVER is not set: nobody to ask for plans")
+        say("EVENSTEP_SERVER is not set: there is no predictor to plan")
     dist.destroy_process_group()
 
 

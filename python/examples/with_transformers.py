@@ -13,7 +13,7 @@ VOCABULARY, LENGTH = 32, 24
 
 
 class Counting(Dataset[dict[str, Any]]):
-    """Sequences that count up from somewhere, of unequal lengths."""
+    """Sequences that count up from a random number, of different lengths."""
 
     def __len__(self) -> int:
         return 512

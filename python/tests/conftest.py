@@ -1,4 +1,4 @@
-"""Real programs for tests: a predictor and an agent, or a loud skip where they are not built."""
+"""Real programs for tests: a predictor and an agent; tests are skipped with a message if they are not built."""
 
 import itertools
 import os
@@ -9,8 +9,8 @@ import pytest
 
 from programs import ROOT, sampling, serving
 
-# To the package EVENSTEP_AGENT is an address; to tests, as everywhere in this project, it is a program.
-# So both are taken out of the environment before any test runs.
+# In the package, EVENSTEP_AGENT is an address; in tests and elsewhere in this project, it is a program. So both
+# variables are removed from the environment before any test runs.
 _BINARIES = {
     name: os.environ.pop(name.upper().replace("-", "_"), None) for name in ("evenstep-predictor", "evenstep-agent")
 }
@@ -19,11 +19,11 @@ _numbers = itertools.count()
 
 
 def binary(name: str) -> Path:
-    """Path of a program of the project; skips the test where there is none."""
+    """Returns the path of a program of the project; skips the test if the program is missing."""
     variable = name.upper().replace("-", "_")
     said = _BINARIES[name]
     if said == "":
-        pytest.skip(f"{variable} is empty: no test is to use {name}")
+        pytest.skip(f"{variable} is empty: tests with {name} are skipped")
     if said is not None:
         assert Path(said).is_file(), f"{variable}={said}: no such file"
         return Path(said)
@@ -46,7 +46,7 @@ def agent_binary() -> Path:
 
 @pytest.fixture(scope="session")
 def predictor(predictor_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Base URL of a real predictor that all tests share; each takes a job of its own."""
+    """Base URL of a real predictor that all tests share; each test uses a separate job."""
     with serving(predictor_binary, tmp_path_factory.mktemp("predictor")) as url:
         yield url
 
@@ -60,5 +60,5 @@ def agent(agent_binary: Path, predictor: str, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def job_id() -> str:
-    """A job that no other test has."""
+    """A job id that no other test uses."""
     return f"job-{next(_numbers)}"

@@ -1,4 +1,4 @@
-"""Scripts of users with hedged steps, for ranks."""
+"""User scripts with hedged steps, for ranks."""
 
 import os
 import time
@@ -15,9 +15,9 @@ from training import EPOCHS, PLANS, Samples, Trained, loss_of, network, paramete
 
 @dataclass
 class Hedged(Trained):
-    """What came of a training with hedged steps."""
+    """The result of a training with hedged steps."""
 
-    #: Iterations with a tail, and the samples that this rank claimed from them.
+    #: Number of iterations with a tail, and of samples that this rank claimed from them.
     tails: int = 0
     claimed: int = 0
 
@@ -31,7 +31,7 @@ def run_epochs(
     sway: int = 0,
     **options: Any,
 ) -> Hedged:
-    """The loop. Each sample takes ``unit_s`` more, times 1 to ``1 + sway``: another number for each rank and time."""
+    """The training loop. Each sample takes ``unit_s`` more, times 1 to ``1 + sway``, depending on rank and time."""
     optimizer, trained = sgd(model), Hedged([])
     for _ in range(epochs):
         for step in job.steps(model=model, **{"dataset": Samples(), **options}):
@@ -49,7 +49,7 @@ def run_epochs(
 
 
 def busy(iteration: int, rank: int, most: int) -> int:
-    """Busy threads beside a rank, 0 to ``most``: another number every few iterations, for each rank at other times."""
+    """Returns the number of busy threads next to a rank, 0 to ``most``; it changes every few iterations."""
     mixed = ((iteration + 3 * rank) // 4 * 2654435761 + rank * 40503) >> 7
     return mixed % (most + 1)
 
@@ -61,7 +61,7 @@ def train(_rank: int, plan: str | None, options: dict[str, Any]) -> Hedged:
 
 
 def train_wrapped_late(_rank: int) -> Hedged:
-    """Steps are made before there is a model, and once for all epochs."""
+    """Creates the steps before the model, once for all epochs."""
     job = evenstep.init(plan=[6, 5, 5])
     steps = job.steps(Samples(), tail=0.5)
     model = DistributedDataParallel(network())
@@ -70,7 +70,7 @@ def train_wrapped_late(_rank: int) -> Hedged:
     for _ in range(EPOCHS):
         for step in steps:
             for x, y, index in step:
-                # Neither does harm: gradients are taken out after each pass.
+                # Neither is harmful: gradients are moved out after each pass.
                 optimizer.zero_grad(set_to_none=len(index) % 2 == 0)
                 loss_of(model, x, y).backward()
                 trained.seen += index.tolist()
@@ -95,7 +95,7 @@ def train_on_sums(_rank: int) -> Hedged:
 
 
 def train_with_an_inner_hook(_rank: int) -> str:
-    """DDP does not reduce in hedged steps, so that its hooks would never run."""
+    """Passes an inner hook, which would never run because DDP does not reduce in hedged steps."""
     job = evenstep.init()
     job.wrap(DistributedDataParallel(network()), inner=fp16_compress_hook)
     try:
@@ -111,7 +111,7 @@ def train_paced(rank: int, paces: list[float]) -> Hedged:
 
 
 def train_resumed(_rank: int, stop_at: int) -> Hedged:
-    """A run that is left in the middle of an epoch, and another one that goes on from its checkpoint."""
+    """A run that stops in the middle of an epoch, and another one that resumes from its checkpoint."""
     job, data = evenstep.init(plan=[6, 5, 5]), Samples()
     model = DistributedDataParallel(network())
     optimizer, trained = sgd(model), Hedged([])
@@ -145,7 +145,7 @@ def train_with_predictor(rank: int, server: str, job_id: str, samples: int, glob
 
 
 def train_until_one_fails(rank: int) -> str:
-    """What became of each rank where one fails in the middle of an iteration, with samples in its hands."""
+    """Returns the outcome of each rank when one fails in the middle of an iteration, with claimed samples."""
     job = evenstep.init(plan=[6, 5, 5])
     model = DistributedDataParallel(network())
     try:
@@ -161,7 +161,7 @@ def train_until_one_fails(rank: int) -> str:
 
 
 def train_with_different_plans(rank: int) -> str:
-    """From the sixth iteration on one rank believes in another plan: samples are missing, and all must refuse."""
+    """From the sixth iteration on one rank has another plan: samples are missing, and all ranks must raise an error."""
     job = evenstep.init(plan=lambda iteration: [8, 5, 3] if rank == 2 and iteration > 4 else [6, 5, 5])
     model = DistributedDataParallel(network())
     iterations = 0
@@ -176,7 +176,7 @@ def train_with_different_plans(rank: int) -> str:
 
 
 def batch_norm(_rank: int) -> tuple[list[list[float]], list[list[float]]]:
-    """Parameters, and the running statistics, of a model that is alike on all ranks whoever computed what."""
+    """Returns the parameters and running statistics of a model, which must be the same on all ranks."""
     job = evenstep.init()
     torch.manual_seed(1)
     net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3)).double()

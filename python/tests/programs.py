@@ -1,4 +1,4 @@
-"""The project's programs as child processes: what they say is kept, and they end with the test."""
+"""The project's programs as child processes: their output is kept, and they end with the test."""
 
 import json
 import os
@@ -16,19 +16,19 @@ from typing import IO, Any, TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 60.0
-"""Longer than any healthy wait takes."""
+"""Longer than any wait in a successful test."""
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The repository."""
+"""Root of the repository."""
 
 
 def clean_environment() -> dict[str, str]:
-    """Our environment without what the surroundings of the test say to our programs."""
+    """Returns the environment without variables that configure the project's programs."""
     return {name: value for name, value in os.environ.items() if not name.startswith("EVENSTEP_")}
 
 
 class Program:
-    """A running program. Its standard output is read to the end, so that it never waits for us."""
+    """A running program. Its standard output is read to the end, so that it never blocks."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.process = subprocess.Popen(
@@ -45,17 +45,17 @@ class Program:
         self._listener.start()
 
     def line(self, found: Callable[[str], T | None]) -> T:
-        """Waits for a line that `found` makes something of."""
+        """Waits for a line for which `found` returns a value, and returns that value."""
         said: list[str] = []
         deadline = time.monotonic() + PATIENCE_S
         while (line := self._lines.get(timeout=max(deadline - time.monotonic(), 0.001))) is not None:
             if (value := found(line)) is not None:
                 return value
             said.append(line)
-        raise AssertionError(f"{self.process.args!r} ended and said: {''.join(said)}")
+        raise AssertionError(f"{self.process.args!r} ended with the output: {''.join(said)}")
 
     def kill(self) -> None:
-        """Ends it at once, and waits for that."""
+        """Kills the program and waits for its end."""
         self.process.kill()
         self.process.wait(PATIENCE_S)
         self._listener.join(PATIENCE_S)
@@ -69,7 +69,7 @@ class Program:
 
 @contextmanager
 def serving(binary: Path, folder: Path, listen: str = "127.0.0.1:0") -> Iterator[str]:
-    """A predictor, on a free port unless said otherwise, over a store in `folder`; gives its base URL."""
+    """Runs a predictor, by default on a free port, with a store in `folder`; yields its base URL."""
     store = f"--store=sqlite://{folder / 'evenstep.db'}"
     program = Program([str(binary), "serve", f"--listen={listen}", "--log=warn", store])
     try:
@@ -80,7 +80,7 @@ def serving(binary: Path, folder: Path, listen: str = "127.0.0.1:0") -> Iterator
 
 @contextmanager
 def sampling(binary: Path, folder: Path, server: str, *more: str) -> Iterator[str]:
-    """An agent on a free port that sends to `server`; gives its base URL."""
+    """Runs an agent on a free port that sends to `server`; yields its base URL."""
     flags = ["--listen=127.0.0.1:0", "--log=error", "--node=node-a", "--interval=20ms", "--send-every=20ms"]
     program = Program([str(binary), *flags, f"--server={server}", f"--spool-dir={folder / 'spool'}", *more])
     try:
@@ -94,7 +94,7 @@ def _listening(line: str) -> str | None:
 
 
 def fetch(url: str, *, method: str = "GET", body: object = None) -> tuple[int, bytes]:
-    """What a URL answers, by the standard library's own client."""
+    """Requests a URL with the standard library's client; returns status and body."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)  # noqa: S310
     try:
@@ -105,7 +105,7 @@ def fetch(url: str, *, method: str = "GET", body: object = None) -> tuple[int, b
 
 
 def fetch_json(url: str) -> Any:
-    """The parsed answer of a URL that answers 200."""
+    """Returns the parsed body of a URL that responds with 200."""
     status, body = fetch(url)
     assert status == 200, body
     return json.loads(body)

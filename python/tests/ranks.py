@@ -1,4 +1,4 @@
-"""Real ranks: processes with a Gloo group, begun from a process that has loaded torch already."""
+"""Real ranks: processes with a Gloo group, forked from a process that has already loaded torch."""
 
 import multiprocessing
 import os
@@ -12,19 +12,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's stubs leave it out.
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
-#: No test's ranks take longer, in seconds.
+#: Time limit of a test's ranks, in seconds.
 PATIENCE_S = 180.0
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-# DistributedDataParallel loads the compiler when it is first made, which takes longer than most tests.
+# DistributedDataParallel loads the compiler at its first use, which takes longer than most tests.
 _PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "torch._dynamo.callback", "evenstep"]
 _CONTEXT.set_forkserver_preload(_PRELOADED)
 
 
 def preload(*modules: str) -> None:
-    """Loads more before ranks are begun: once for all of them. Of use where a test module says it when it is loaded."""
+    """Loads more modules before ranks are started, once for all of them. Call it when a test module is imported."""
     _PRELOADED.extend(modules)
     _CONTEXT.set_forkserver_preload(_PRELOADED)
 
@@ -32,12 +32,12 @@ def preload(*modules: str) -> None:
 def run_ranks(
     world_size: int, work: Callable[..., Any], *args: Any, environ: dict[str, str] | None = None
 ) -> list[Any]:
-    """What ``work(rank, *args)`` returned on each rank.
+    """Returns the results of ``work(rank, *args)`` on each rank.
 
-    The store is the test's, as it is torchrun's: ranks are all alike.
+    The test holds the store, as torchrun does, so all ranks are equal.
 
     Raises:
-        AssertionError: a rank failed, or took too long.
+        AssertionError: a rank failed or exceeded the time limit.
     """
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     said: Any = _CONTEXT.Queue()
@@ -48,7 +48,7 @@ def run_ranks(
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "OMP_NUM_THREADS": "1",
-        # Iterations are short here: ranks exchange after each, whatever it costs.
+        # Iterations are short here: ranks exchange after each one, regardless of the cost.
         "EVENSTEP_OVERHEAD": "1000",
         **(environ or {}),
     }
@@ -76,11 +76,11 @@ def _results(said: Any, ranks: Sequence[Any]) -> list[Any]:
             rank, result, failure = said.get(timeout=0.2)
         except queue.Empty:
             dead = [at for at, rank in enumerate(ranks) if at not in results and rank.exitcode not in (None, 0)]
-            assert not dead, f"ranks {dead} ended without a word"
-            assert time.monotonic() < deadline, f"only ranks {sorted(results)} were done in {PATIENCE_S} s"
+            assert not dead, f"ranks {dead} ended without a result"
+            assert time.monotonic() < deadline, f"only ranks {sorted(results)} finished in {PATIENCE_S} s"
             continue
         assert failure is None, f"rank {rank}:\n{failure}"
-        results[rank] = pickle.loads(result)  # noqa: S301  # Our own.
+        results[rank] = pickle.loads(result)  # noqa: S301  # Written by the test.
     return [results[rank] for rank in range(len(ranks))]
 
 
@@ -92,12 +92,12 @@ def _rank(said: Any, environ: dict[str, str], work: Callable[..., Any], args: by
         if environ["WORLD_SIZE"] != "1":
             dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENCE_S))
         # By value: ranks must not share tensors.
-        result = work(rank, *pickle.loads(args))  # noqa: S301  # Our own.
-    except BaseException:  # noqa: BLE001  # whatever it is, the test is to say it.
+        result = work(rank, *pickle.loads(args))  # noqa: S301  # Written by the test.
+    except BaseException:  # noqa: BLE001  # the test reports any error.
         said.put((rank, None, traceback.format_exc()))
     else:
         # By value: tensors would be shared with a process that is about to end.
         said.put((rank, pickle.dumps(result), None))
     if dist.is_initialized():
-        # Nobody leaves before all have said what came of it.
+        # No rank ends before all have sent their results.
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A server over real sockets that does as it is told, for rules about servers that misbehave."""
+"""A scripted server with real sockets, for tests with misbehaving servers."""
 
 import json
 import socket
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers with a status, headers and a body."""
+    """Responds with a status, headers and a body."""
 
     status: int = 200
     headers: str = ""
@@ -19,7 +19,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Sends:
-    """Sends these bytes as they are, and closes the connection where asked."""
+    """Sends these bytes unchanged, and optionally closes the connection."""
 
     raw: bytes
     close: bool = True
@@ -29,7 +29,7 @@ HANGS = Sends(b"")
 """Reads the request and closes the connection."""
 
 SLEEPS = Sends(b"", close=False)
-"""Reads the request and never answers."""
+"""Reads the request and never responds."""
 
 Does = Answers | Sends
 
@@ -44,13 +44,13 @@ def points_to(url: str) -> Answers:
 
 
 def nobody() -> str:
-    """An address where nobody listens."""
+    """Returns an address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 class Scripted:
-    """Does one thing after the other, and the last of them for ever."""
+    """A server that takes one action after the other, and then repeats the last one."""
 
     def __init__(self, script: Iterable[Does] = (Answers(),)) -> None:
         self.script = deque(script)
@@ -62,7 +62,7 @@ class Scripted:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def heard(self) -> list[str]:
-        """Requests since the last call: method, path and body."""
+        """Returns the requests since the last call: method, path and body."""
         heard, self._heard = self._heard, []
         return heard
 

@@ -29,7 +29,7 @@ prepare = pytest.importorskip(
 ).prepare
 ranks.preload("accelerate", "evenstep.accelerate")
 
-#: In float64.
+#: The required accuracy, in float64.
 TOLERANCE = 1e-14
 ORDER = Order(SAMPLES, 16, drop_last=True)
 
@@ -62,7 +62,7 @@ def train(_rank: int, accumulate: int) -> Trained:
 
 
 def train_halves(_rank: int, folder: str) -> list[list[float]]:
-    """Saves after a few steps of the first epoch, and goes on from there with all things new."""
+    """Saves after a few steps of the first epoch, and resumes from there with new objects."""
     for is_resumed in (False, True):
         accelerator = accelerate.Accelerator(cpu=True)
         job = evenstep.init(plan=plan_of_two)
@@ -104,7 +104,7 @@ def test_uneven_batches_train_as_one_process_does(accumulate: int) -> None:
     for trained in results:
         assert difference(trained.parameters, reference) <= TOLERANCE
     times = Counter(sample for trained in results for sample in trained.seen)
-    # With drop_last each epoch leaves out its last 13.
+    # With drop_last each epoch skips its last 13.
     assert sum(times.values()) == EPOCHS * ORDER.steps * ORDER.global_batch
     assert max(times.values()) <= EPOCHS
 
@@ -114,10 +114,10 @@ def test_a_saved_state_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None
         assert difference(resumed, one_process(order=ORDER)) <= TOLERANCE
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="with GPUs Accelerate sees them")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with GPUs Accelerate uses them")
 def test_ranks_that_accelerate_does_not_see_are_refused() -> None:
     for said in ranks.run_ranks(2, forget_the_cpu):
-        assert "sees 1 ranks, and the process group has 2" in said
+        assert "has 1 ranks, but the process group has 2" in said
 
 
 def test_accumulation_must_be_the_loaders() -> None:

@@ -1,4 +1,4 @@
-"""How often ranks exchange."""
+"""The interval between exchanges."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from evenstep.budget import WARM_UP, Budget
 from evenstep.report import Report, TailWork, merged
 from evenstep.settings import Settings
 
-#: The most iterations between two exchanges.
+#: Maximum number of iterations between two exchanges.
 MOST = 60
 
 
 class Simulated:
-    """Exchanges that each take CPU time, and iterations that each take time."""
+    """Simulates exchanges with a CPU time, and iterations with a duration."""
 
     def __init__(self, share: float) -> None:
         self.now_s = self.cpu_s = 0.0
@@ -19,7 +19,7 @@ class Simulated:
         self.budget = Budget(MOST, share, clock=lambda: self.now_s)
 
     def exchange(self, cost_s: float, iteration_s: float) -> int:
-        """Exchanges, and trains up to the next one."""
+        """Makes an exchange and trains up to the next one."""
         iterations = self.budget.iterations(self.at, self.cpu_s)
         self.cpu_s += cost_s
         self.at += iterations
@@ -75,7 +75,7 @@ def test_a_stretch_is_reported_by_the_mean_of_its_last_share() -> None:
         Report(3, 8, 0.9, 0.5),
         Report(4, 16, 0.1, 0.02),
         Report(5, 16, 0.3, 0.04),
-        # Nobody saw when it began.
+        # Its start was not observed.
         Report(6, 16, 0.0, 0.7),
         Report(7, 16, 0.2, 0.0, peak_memory_bytes=7),
     ]

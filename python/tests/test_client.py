@@ -1,4 +1,4 @@
-"""The client against a real predictor, from the first join to the last leave."""
+"""The client with a real predictor, from the first join to the last leave."""
 
 import json
 
@@ -83,7 +83,7 @@ def test_a_join_changes_the_generation_and_the_old_one_is_stale(client: Client) 
 
 
 def test_a_job_or_worker_that_is_not_known_is_said_so(client: Client) -> None:
-    with pytest.raises(UnknownError, match="does not know us: 404"):
+    with pytest.raises(UnknownError, match="unknown job or worker: 404"):
         client.join(JoinRequest("node-a/0"))
     client.put_job(JobSpec(12))
     with pytest.raises(UnknownError, match="node-a/0"):

@@ -1,4 +1,4 @@
-"""Our messages against the contract that the real predictor serves, so that they cannot drift."""
+"""Compares the package's messages with the OpenAPI document of the real predictor."""
 
 import json
 import types
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]  # It brings no types.
+import jsonschema  # type: ignore[import-untyped]  # It has no type hints.
 import pytest
 
 from evenstep.drivers import NAMES
@@ -38,7 +38,7 @@ PATHS = {
     ("post", "/v1/jobs/{job_id}/workers/{worker}/oom"): (OomReport, OomAnswer),
     ("post", "/allocate"): (AllocateRequest, AllocateAnswer),
 }
-"""What each request of the client carries, and what answers it."""
+"""The message of each request of the client, and of its response."""
 
 
 @pytest.fixture(scope="module")
@@ -52,32 +52,32 @@ def wire_name(name: str) -> str:
 
 
 def drifts(document: dict[str, Any], kind: type[Message], *, sent: bool) -> list[str]:
-    """Where a message and the schema of the same name do not fit together, in words."""
+    """Describes the differences between a message and the schema of the same name."""
     schema = document["components"]["schemas"].get(kind.__name__)
     if schema is None:
-        return [f"{kind.__name__}: the contract has no such schema"]
+        return [f"{kind.__name__}: not a schema of the contract"]
     needed = set(schema.get("required", []))
     ours = {wire_name(field.name): field for field in fields(kind)}
     hints = typing.get_type_hints(kind)
     found = [
-        f"{kind.__name__}.{name}: the contract needs it, and we never send it" for name in needed - set(ours) if sent
+        f"{kind.__name__}.{name}: required by the contract, but never sent" for name in needed - set(ours) if sent
     ]
     for name, field in ours.items():
         where = f"{kind.__name__}.{name}"
         always = field.default is MISSING and field.default_factory is MISSING
         if name not in schema["properties"]:
-            found.append(f"{where}: the contract does not know it")
+            found.append(f"{where}: not in the contract")
             continue
         if sent and name in needed and not always:
-            found.append(f"{where}: the contract needs it, and we may leave it out")
+            found.append(f"{where}: required by the contract, but optional here")
         if not sent and always and name not in needed:
-            found.append(f"{where}: we need it, and the contract may leave it out")
+            found.append(f"{where}: required here, but optional in the contract")
         found += type_drifts(document, where, hints[field.name], schema["properties"][name], sent=sent)
     return found
 
 
 def type_drifts(document: dict[str, Any], where: str, hint: Any, schema: dict[str, Any], *, sent: bool) -> list[str]:
-    """Where a field's type does not fit its schema."""
+    """Describes the difference between a field's type and its schema."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         (hint,) = (argument for argument in arguments if argument is not type(None))
@@ -104,7 +104,7 @@ JSON_TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", M
 
 
 def resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema without its references and its `null`."""
+    """Returns a schema without its references and its `null`."""
     if "oneOf" in schema:
         (schema,) = (option for option in schema["oneOf"] if option.get("type") != "null")
     if "$ref" in schema:
@@ -136,13 +136,13 @@ def test_each_request_goes_where_the_contract_says(document: dict[str, Any], met
 
 
 def test_a_drift_is_noticed(document: dict[str, Any]) -> None:
-    """The check itself: a renamed, a retyped and a newly needed field are each found."""
+    """Tests the check itself: it finds a renamed, a retyped and a new required field."""
     for old, new, told in (
-        ('"lease_s"', '"lease_seconds"', "JobSpec.lease_s: the contract does not know it"),
+        ('"lease_s"', '"lease_seconds"', "JobSpec.lease_s: not in the contract"),
         (
             '"required": ["global_batch"]',
             '"required": ["global_batch", "owner"]',
-            "JobSpec.owner: the contract needs it",
+            "JobSpec.owner: required by the contract",
         ),
         ('"auto"', '"automatic"', "JobSpec.hedge"),
     ):

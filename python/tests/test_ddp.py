@@ -1,4 +1,4 @@
-"""What people do with DDP: each is the gradient of one process under uneven batches, or is refused."""
+"""Common uses of DDP with uneven batches: each gives the gradient of one process, or raises an error."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -33,7 +33,7 @@ Parameters = list[list[float]]
 
 
 class Branching(torch.nn.Module):
-    """Uses one of its branches or the other, by the batch that it gets: ranks differ in what they use."""
+    """Uses one of its branches, depending on the batch: ranks differ in the parameters that they use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def summed_loss(_rank: int, plan: str) -> Parameters:
 
 
 def scaled_loss(_rank: int, plan: str) -> Parameters:
-    """Without our hook: whoever averages by itself gets a scaled loss."""
+    """Trains without the hook, with a scaled loss, as frameworks with their own average need it."""
     job = evenstep.init(plan=PLANS[plan])
     loader = job.loader(Samples())
     model = DistributedDataParallel(network())
@@ -149,7 +149,7 @@ def scaled_loss(_rank: int, plan: str) -> Parameters:
 
 
 def scaler_for(model: torch.nn.Module) -> tuple[torch.optim.SGD, torch.amp.GradScaler]:
-    """Its scale is too large at first: the first steps overflow, and are skipped by all."""
+    """Returns a scaler whose first scale is too large: the first steps overflow, and all ranks skip them."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05 / 64, momentum=0.9)
     return optimizer, torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=0.25)
 
@@ -205,7 +205,7 @@ def test_clipping_sees_the_whole_gradient() -> None:
 
 def test_a_gradient_scaler_skips_the_same_steps() -> None:
     reference = mixed_precision_alone()
-    assert reference[-1][0] < 2.0**126, "it skipped some"
+    assert reference[-1][0] < 2.0**126, "it skipped some steps"
     for trained in run_ranks(3, mixed_precision, "changing"):
         assert trained[-1] == reference[-1], "the same scale"
         assert difference(trained[:-1], reference[:-1]) <= 1e-6, "in float32"
@@ -281,8 +281,8 @@ def refuses(_rank: int) -> list[str]:
     job = evenstep.init(plan=[10, 6])
     loader = job.loader(Samples())
     model = job.wrap(DistributedDataParallel(network()))
-    refused(lambda: job.wrap(network()))  # type: ignore[arg-type]  # That is the point.
-    # On CPUs DDP takes none from the start.
+    refused(lambda: job.wrap(network()))  # type: ignore[arg-type]  # The test needs the wrong type.
+    # On CPUs DDP rejects it at construction.
     synced = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8)))
     synced.module.append(torch.nn.SyncBatchNorm(8))
     refused(lambda: job.wrap(synced))
@@ -333,7 +333,7 @@ def test_what_would_be_wrong_is_refused() -> None:
 
 def test_a_loop_that_reads_ahead_must_say_which_batch_it_begins() -> None:
     for rank, told in enumerate(run_ranks(2, reads_ahead)):
-        assert f"a batch of {[10, 6][rank]}, and the batch that was read last has {[9, 7][rank]}" in told
+        assert f"got a batch of {[10, 6][rank]}, but the last batch read has {[9, 7][rank]}" in told
     reference = one_process()
     for trained in run_ranks(3, reads_ahead_and_says_so, "changing"):
         assert difference(trained, reference) <= TOLERANCE
@@ -354,4 +354,4 @@ def test_compressed_gradients_are_weighted_too() -> None:
     loss_of(model, data.x[at].float(), data.y[at].float()).backward()
     reference = [parameter.grad.flatten().tolist() for parameter in model.parameters() if parameter.grad is not None]
     largest = max(abs(value) for values in reference for value in values)
-    assert difference(run_ranks(2, compressed)[0], reference) <= 2**-8 * largest * 2, "two roundings of eight bits"
+    assert difference(run_ranks(2, compressed)[0], reference) <= 2**-8 * largest * 2, "two roundings to eight bits"

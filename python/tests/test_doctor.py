@@ -1,4 +1,4 @@
-"""The doctor, beside real services and real ranks, and its judgement by itself."""
+"""The doctor with real services and ranks, and its checks alone."""
 
 import email.utils
 import json
@@ -46,7 +46,7 @@ def test_all_is_well_beside_real_services(predictor: str, agent: str) -> None:
     ran = run("-m", "evenstep", "doctor", "--json", "--job", "job", EVENSTEP_SERVER=predictor, EVENSTEP_AGENT=agent)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = statuses(ran.stdout)
-    # A busy machine may answer later than a reading is fresh: that is worth a warning, and no error of ours.
+    # On a busy machine the reading may arrive too late to be fresh: the doctor reports a warning, not an error.
     assert found.pop(f"agent {agent} reading") in ("ok", "warning")
     assert found == dict.fromkeys(found, "ok")
     for name in (
@@ -74,7 +74,7 @@ def test_ranks_meet_under_torchrun(predictor: str) -> None:
     ran = run(*torchrun, "-m", "evenstep", "doctor", "--json", "--server", predictor, "--agent", "")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     told = [line for line in ran.stdout.splitlines() if line.startswith("{")]
-    assert len(told) == 1, "only rank 0 speaks"
+    assert len(told) == 1, "only rank 0 prints"
     found = statuses(told[0])
     for name in (
         "torchrun",
@@ -118,7 +118,7 @@ def test_an_agent_that_makes_readings_up_is_worth_a_look(agent_binary: Path, tmp
     with sampling(agent_binary, tmp_path, nobody(), "--demo-seed=7") as url:
         found = {check.name: check for check in check_agent(url, timeout_s=PATIENCE_S)}
     assert found[f"agent {url}"].status == "warning"
-    assert "made up" in found[f"agent {url}"].found
+    assert "simulated" in found[f"agent {url}"].found
 
 
 def test_an_agent_that_is_away_or_none_is_only_worth_a_look() -> None:
@@ -184,13 +184,13 @@ def test_torchruns_environment_is_read() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"RANK": ""}, "RANK not set beside the others"),
+        ({"RANK": ""}, "RANK not set, although"),
         ({"RANK": "4"}, "RANK=4: must be below WORLD_SIZE=4"),
         ({"RANK": "x"}, "RANK=x: must be a whole number"),
         ({"RANK": "-1"}, "RANK=-1: must be a whole number"),
-        ({"LOCAL_RANK": "2"}, "LOCAL_RANK=2: must not be above RANK=1"),
+        ({"LOCAL_RANK": "2"}, "LOCAL_RANK=2: must be at most RANK=1"),
         ({"LOCAL_WORLD_SIZE": "1"}, "LOCAL_RANK=1: must be below 1"),
-        ({"LOCAL_WORLD_SIZE": "8"}, "LOCAL_WORLD_SIZE=8: must not be above WORLD_SIZE"),
+        ({"LOCAL_WORLD_SIZE": "8"}, "LOCAL_WORLD_SIZE=8: must be at most WORLD_SIZE"),
         ({"MASTER_PORT": "70000"}, "MASTER_PORT=70000"),
     ],
 )

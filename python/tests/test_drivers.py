@@ -1,4 +1,4 @@
-"""Drivers from a real agent, from `/proc`, and from whichever of both is there."""
+"""Driver readings from a real agent, from `/proc`, and from the available one of both."""
 
 import json
 import math
@@ -35,7 +35,7 @@ PATIENCE_S = 30.0
 
 
 def burn(cpu_s: float) -> None:
-    """Uses so much CPU time, by this process's own clock."""
+    """Uses ``cpu_s`` seconds of CPU time, by this process's own clock."""
     until = time.process_time() + cpu_s
     while time.process_time() < until:
         pass
@@ -98,9 +98,9 @@ def test_differences_add_up_to_the_whole_rise(start: int, steps: list[int]) -> N
         assert rise is not None
         total += rise
     assert total == sum(steps)
-    assert counter.advance(value - 1) is None, "a counter that goes back gives no difference"
+    assert counter.advance(value - 1) is None, "a decreasing counter gives no difference"
     assert counter.advance(None) is None
-    assert counter.advance(value) is None, "nobody watched what was before"
+    assert counter.advance(value) is None, "the time before was not observed"
 
 
 @given(steps_ms=st.lists(st.integers(0, 400), min_size=2, max_size=200))
@@ -207,7 +207,7 @@ def ours(**readings: object) -> Answers:
 
 
 class Clock:
-    """A clock that is set."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -242,9 +242,9 @@ def test_an_agent_that_comes_back_is_believed_from_its_next_window_on() -> None:
     assert [source for _, source in seen] == ["proc", "proc", "agent", "proc", "proc"]
     own = [own_cpu for own_cpu, _ in seen]
     assert own[0] is None, "the first reading has no window"
-    assert own[1] != 7.0, "that window began when nobody had asked"
+    assert own[1] != 7.0, "that window began before the first request"
     assert own[2] == 8.0
-    assert own[3] is None, "the agent watched that window, and is gone"
+    assert own[3] is None, "the agent observed that window, and is unreachable"
     assert own[4] is not None
 
 

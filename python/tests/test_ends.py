@@ -1,4 +1,4 @@
-"""Epochs and runs that end otherwise than in their loop's last line: left midway, unmeasured, begun again."""
+"""Epochs and runs with an unusual end: left early, unmeasured, or restarted."""
 
 import time
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ def iterations_reported(predictor: str, job_id: str) -> set[int]:
 
 @dataclass
 class Script:
-    """A user's script, of which each test changes one thing."""
+    """A user's script; each test changes one part of it."""
 
     job: evenstep.Job = field(default_factory=evenstep.init)
     batches: list[int] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Script:
 
 def leaves_epochs(_rank: int) -> list[int]:
     script = Script()
-    # All of an epoch's places, among them those whose plan was asked for with the samples that its end has.
+    # All positions of an epoch, including those whose plan was requested for the number of samples of its end.
     for stop in range(1, 13):
         script.epoch(stop)
         opened = script.job._opened
@@ -73,7 +73,7 @@ def leaves_epochs(_rank: int) -> list[int]:
 
 
 def test_epochs_that_are_left_midway_end_nobody(predictor: str, job_id: str) -> None:
-    """A plan may be there that was made for an epoch's last samples, and the iteration has more."""
+    """The published plan may be for the last samples of an epoch, while the iteration has more."""
     ranks = run_ranks(2, leaves_epochs, environ=environ(predictor, job_id))
     assert all(sum(batches) == GLOBAL_BATCH for batches in zip(*ranks, strict=True))
     assert iterations_reported(predictor, job_id) == set(range(sum(range(1, 13))))
@@ -92,7 +92,7 @@ def fails_to_measure(rank: int) -> list[int]:
         def broken() -> dict[str, float]:
             raise OSError("no readings")
 
-        exchange_of(script)._drivers = broken  # what breaks here is a device's.
+        exchange_of(script)._drivers = broken  # simulates a device error.
     script.epoch()
     script.job.close()
     return script.batches
@@ -111,24 +111,24 @@ def measured_slowly(rank: int) -> None:
     if rank == 0:
 
         def slow() -> dict[str, float]:
-            # What is told lags behind what is trained.
+            # Reports arrive later than the training advances.
             time.sleep(0.05)
             return read()
 
-        exchange_of(script)._drivers = slow  # slow as a machine may be.
+        exchange_of(script)._drivers = slow  # simulates a slow machine.
     script.epoch()
     dist.destroy_process_group()
     script.job.close()
 
 
 def test_groups_that_end_before_the_job_lose_no_report(predictor: str, job_id: str) -> None:
-    """As scripts do: the loop, then destroy_process_group, and the end of the process closes the job."""
+    """As in many scripts: the loop, then destroy_process_group; the end of the process closes the job."""
     run_ranks(2, measured_slowly, environ=environ(predictor, job_id))
     assert iterations_reported(predictor, job_id) == set(range(13))
 
 
 def skips(_rank: int) -> tuple[float, float]:
-    """The compute time of the first iteration and of one after a skipped one, in batches: a clock that counts them."""
+    """Returns the compute time of the first iteration and of one after a skipped one; the clock counts batches."""
     script, told = Script(evenstep.init(plan=[8, 8])), []
     sensor = script.job._run.sensor
     sensor._clock = lambda: float(script.read)
@@ -139,7 +139,7 @@ def skips(_rank: int) -> tuple[float, float]:
         told.append(result[0]())
         return result
 
-    sensor.computed = heard  # type: ignore[method-assign]  # to hear what it says.
+    sensor.computed = heard  # type: ignore[method-assign]  # records its results.
     script.epoch(stop=4, skip=2)
     return told[0], told[-1]
 
@@ -161,21 +161,21 @@ def plans_that_go_wrong(_rank: int, plan: list[int], accumulate: int) -> str:
 @pytest.mark.parametrize(
     ("plan", "accumulate", "rule"),
     [
-        ([8, 4, 4], 1, "must have a batch for each of the 2 ranks"),
+        ([8, 4, 4], 1, "must have one batch for each of the 2 ranks"),
         ([9, 7], 2, "must be multiples of accumulate=2"),
     ],
 )
 def test_functions_of_the_iteration_are_held_to_the_rules_later_too(
     plan: list[int], accumulate: int, rule: str
 ) -> None:
-    """Else samples would be of nobody."""
+    """Otherwise some samples would belong to no rank."""
     for told in run_ranks(2, plans_that_go_wrong, plan, accumulate):
         assert rule in told
         assert "iteration 2" in told
 
 
 def test_ranks_that_exchange_seldom_are_still_one(predictor: str, job_id: str) -> None:
-    """At first, and at the end of each epoch: what is in force between is the same for all."""
+    """At the start, and at the end of each epoch; the plan between exchanges is the same for all."""
     seldom = environ(predictor, job_id, EVENSTEP_OVERHEAD="1e-9")
     ranks = run_ranks(2, train, 4, [1.0, 4.0], environ=seldom)
     check(ranks, 4)
@@ -185,7 +185,7 @@ def test_ranks_that_exchange_seldom_are_still_one(predictor: str, job_id: str) -
 
 
 def test_a_run_that_torchrun_begins_again_is_the_same_run(predictor: str, job_id: str) -> None:
-    """It may have died before its first checkpoint; another run of that name is refused as ever."""
+    """The run may have died before its first checkpoint; another run with this name is still rejected."""
     run_ranks(2, train, 1, [0.0, 0.0], environ=environ(predictor, job_id))
     again = environ(predictor, job_id, TORCHELASTIC_RESTART_COUNT="1")
     check(run_ranks(2, train, 2, [0.0, 0.0], environ=again), 2)
@@ -193,7 +193,7 @@ def test_a_run_that_torchrun_begins_again_is_the_same_run(predictor: str, job_id
 
 
 def test_who_died_is_not_waited_for(predictor: str, job_id: str) -> None:
-    """Its lease runs on when torchrun begins the others again: they train, and ask until it has run out."""
+    """Its lease continues when torchrun restarts the others: they train, and retry until the lease has expired."""
     client = Client(predictor, job_id)
     client.put_job(JobSpec(GLOBAL_BATCH))
     client.join(JoinRequest("another-node/0"))
@@ -204,7 +204,7 @@ def test_who_died_is_not_waited_for(predictor: str, job_id: str) -> None:
 
 
 def test_a_plan_that_comes_late_is_taken_up_late(predictor: str, job_id: str) -> None:
-    """Where answers take longer than iterations every one of them is late."""
+    """If responses take longer than iterations, every plan is late."""
     spec, workers = JobSpec(GLOBAL_BATCH), [JoinRequest("node-a/0"), JoinRequest("node-a/1")]
     planner = Predictor(Registration(Client(predictor, job_id), job_id, spec, workers, 0, resumed=False))
     planner.open([(0, GLOBAL_BATCH)], lambda _: pytest.fail("it answers"))
@@ -216,6 +216,6 @@ def test_a_plan_that_comes_late_is_taken_up_late(predictor: str, job_id: str) ->
         taken = planner.take(9)
         assert taken is not None
         assert taken.size == GLOBAL_BATCH
-        assert planner.take(9) is None, "an older one does not follow a newer one"
+        assert planner.take(9) is None, "an older plan never follows a newer one"
     finally:
         planner.close(10.0)

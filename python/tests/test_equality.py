@@ -1,4 +1,4 @@
-"""Uneven batches give the parameters of one process, and every sample comes exactly once an epoch."""
+"""Uneven batches give the parameters of one process, and every sample occurs exactly once per epoch."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ import pytest
 from ranks import run_ranks
 from training import EPOCHS, PLANS, SAMPLES, difference, one_process, train, train_stock
 
-#: What must be reached, in float64.
+#: The required accuracy, in float64.
 TOLERANCE = 1e-14
 
 

@@ -1,4 +1,4 @@
-"""The examples run as they are, by torchrun, and the smallest one is as small as the documentation says."""
+"""The unchanged examples run with torchrun, and the smallest one is as small as documented."""
 
 import difflib
 import importlib.util
@@ -16,12 +16,12 @@ EXAMPLES = ROOT / "python" / "examples"
 #: Iterations of the examples' one epoch: 16,384 samples by 256.
 ITERATIONS = 64
 
-#: torchrun and its processes, each of which loads torch, in seconds.
+#: Time limit for torchrun and its processes, each of which loads torch, in seconds.
 TORCHRUN_S = 3 * PATIENCE_S
 
 
 def torchrun(example: str, *arguments: str, **environ: str) -> str:
-    """What an example of two processes prints."""
+    """Returns the output of an example with two processes."""
     path = os.pathsep.join([str(ROOT / "python" / "src"), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [
@@ -31,7 +31,7 @@ def torchrun(example: str, *arguments: str, **environ: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # What the examples say themselves is enough, and no GPU of the machine is to be in their way.
+        # The examples need no further settings, and GPUs of the machine must not interfere.
         env={**clean_environment(), "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **environ},
         start_new_session=True,
     )
@@ -52,7 +52,7 @@ def needs(*modules: str) -> None:
 
 
 def changes() -> list[str]:
-    """The lines that the smallest example takes away and adds."""
+    """Returns the lines that the smallest example removes and adds."""
     before = (EXAMPLES / "plain_before.py").read_text().splitlines()
     after = (EXAMPLES / "plain.py").read_text().splitlines()
     lines = list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]

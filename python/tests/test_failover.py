@@ -1,4 +1,4 @@
-"""Several predictors: who is asked, over real connections to servers that do as they are told."""
+"""Failover between several predictors, with real connections to scripted servers."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ PATIENCE_S = 60.0
 
 
 def client(servers: Sequence[str], timeout_s: float = PATIENCE_S) -> Client:
-    # Looks for a job that changes hands follow at once: that they are apart changes nothing here.
+    # Retries for a job that changes its owner follow at once: their pause does not matter here.
     return Client(",".join(servers), "job", timeout_s, pause=lambda _: None)
 
 
@@ -24,7 +24,7 @@ def put(client: Client) -> None:
 
 
 def test_nobody_there_is_silence() -> None:
-    with pytest.raises(SilentError, match="silent: Connection refused"):
+    with pytest.raises(SilentError, match="unreachable: Connection refused"):
         put(client([nobody()]))
 
 
@@ -63,7 +63,7 @@ def test_a_server_that_sleeps_leaves_time_for_the_next() -> None:
 
 def test_an_answer_that_drips_has_no_more_time_than_others() -> None:
     a = Scripted([Sends(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", close=False)])
-    with pytest.raises(SilentError, match="the time is over"):
+    with pytest.raises(SilentError, match="timed out"):
         put(client([a.url], timeout_s=0.2))
 
 
@@ -101,7 +101,7 @@ def test_the_owner_of_the_job_is_followed_remembered_and_left_when_it_dies() -> 
     assert a.heard() == owner.heard() == ['PUT /v1/jobs/job {"global_batch":8}']
     put(one)
     assert (len(a.heard()), len(owner.heard())) == (0, 1)
-    # It dies; the list still points to it at first, and then takes the job over.
+    # The owner dies; the list still points to it at first, and then takes the job over.
     put(one)
     assert (len(a.heard()), len(owner.heard())) == (2, 2)
     put(one)
@@ -132,11 +132,11 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_opened_anew_once() -> No
     one = client([a.url])
     put(one)
     put(one)
-    assert len(a.heard()) in (2, 3), "whether the dead connection still took the request is the system's"
+    assert len(a.heard()) in (2, 3), "whether the dead connection still accepted the request depends on the system"
     fresh = Scripted([HANGS])
     with pytest.raises(SilentError):
         put(client([fresh.url]))
-    assert len(fresh.heard()) == 1, "what was never kept is not tried again"
+    assert len(fresh.heard()) == 1, "a new connection is not retried"
 
 
 def test_a_server_that_closes_after_each_answer_is_understood() -> None:
@@ -152,11 +152,11 @@ def test_bodies_are_bounded_and_whole() -> None:
     put(client([Scripted([Answers(body=longest)]).url]))
     with pytest.raises(SilentError, match="longer than 8388608 bytes"):
         put(client([Scripted([Answers(body=longest + b" ")]).url]))
-    with pytest.raises(SilentError, match="no HTTP"):
+    with pytest.raises(SilentError, match="not an HTTP response"):
         put(client([Scripted([Sends(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}")]).url]))
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[" * 100_000, b'"\xff"', b"[]", b'{"job_id":1}'])
 def test_answers_that_make_no_sense_are_unusable(body: bytes) -> None:
-    with pytest.raises(UnusableError, match="unusable answer"):
+    with pytest.raises(UnusableError, match="unusable response"):
         client([Scripted([Answers(body=body)]).url]).join(JoinRequest("node-a/0"))

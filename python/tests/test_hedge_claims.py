@@ -1,4 +1,4 @@
-"""One rank's claims over a store, and the thread that makes them."""
+"""One rank's claims on a store, and the thread that makes them."""
 
 import math
 import time
@@ -6,14 +6,14 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch's stubs leave it out.
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
 from evenstep.errors import EvenstepError, SettingError
 from evenstep.hedge.claims import Claims, Turn
 from evenstep.hedge.line import Line, Total, connect
 from evenstep.plan import Plan, Share, Tail
 
-#: Far enough in the future that no test sees it come, in seconds.
+#: A time that no test reaches, in seconds.
 NEVER_S = 1e6
 
 
@@ -36,7 +36,7 @@ def test_a_line_ends_with_an_addition_that_nobody_waits_for() -> None:
 
 
 class Gone:
-    """A store that is gone."""
+    """An unreachable store."""
 
     def add(self, key: str, amount: int, /) -> int:
         raise RuntimeError(f"no connection for {key} {amount}")
@@ -57,7 +57,7 @@ def test_a_group_without_a_store_is_refused(environ: dict[str, str]) -> None:
 
 
 class Now:
-    """A line whose additions are made as they are asked for: ranks that share a dictionary, and a time that stands."""
+    """A line that makes additions at once: ranks share a dictionary, and the time does not advance."""
 
     def __init__(self, totals: dict[str, int]) -> None:
         self._totals = totals
@@ -87,12 +87,12 @@ def test_chunks_of_all_pools_are_each_taken_once_in_every_iteration(
     paces: list[float],
     acts: list[tuple[int, bool]],
 ) -> None:
-    """Whatever they judge by, whoever comes when, asked ahead or at need, over counters that are never set back."""
+    """For any speeds, order of claims and timing, with counters that are never reset."""
     split = min(split, len(sizes))
     tail = Tail(0, tuple(sizes), (split, len(sizes) - split), (0, 0, 1, 1), tuple(speeds))
     plan = Plan((Share(0, 0),) * 4, tail=tail).checked(sum(sizes))
     totals: dict[str, int] = {}
-    ranks = [Claims(Now(totals), "test") for _ in range(4)]  # type: ignore[arg-type]  # a line that needs no thread.
+    ranks = [Claims(Now(totals), "test") for _ in range(4)]  # type: ignore[arg-type]  # this line needs no thread.
     at = 0
     for _ in range(3):
         turns: list[Turn] = [claims.turn(plan, rank) for rank, claims in enumerate(ranks)]

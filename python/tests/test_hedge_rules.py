@@ -1,4 +1,4 @@
-"""The pure rules of hedged steps: who has which chunk, who leaves, and how tails are cut."""
+"""The rules of hedged steps without I/O: the owner of each chunk, leaving, and chunk sizes."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def wrapped(total: int) -> int:
 def test_every_chunk_is_taken_exactly_once(
     count: int, members: int, began_at: int, acts: Sequence[tuple[int, bool]]
 ) -> None:
-    """Whoever acts and wants to leave when, over several iterations of a counter that is never set back."""
+    """For any order of claims and leaves, over several iterations of a counter that is never reset."""
     total, turn = began_at, 0
     for _ in range(3):
         began_at, claims, leaves = total, 0, 0
@@ -55,7 +55,7 @@ def test_every_chunk_is_taken_exactly_once(
 
 
 def test_the_slow_decline_at_the_end_and_the_fast_do_not() -> None:
-    """The golden values of the rule as the project's own trainer has it (predictor/core/src/hedge/claim.rs)."""
+    """The golden values of the same rule in the project's trainer (predictor/core/src/hedge/claim.rs)."""
     others = [Peer(base_end_s=1.0, speed=10.0)] * 3
     sizes = [20, 10, 10, 4, 4]
     judge = Judge(sizes, others)
@@ -64,14 +64,15 @@ def test_the_slow_decline_at_the_end_and_the_fast_do_not() -> None:
     assert judge.declines(1.0, 0.2, 0.0)
     judge.saw(0, 1.0)
     judge.saw(3, 2.0)
-    # In two seconds the others did 30 samples and 20 more, of which 12 may not be done: the last four take them .84 s.
+    # In two seconds the others computed 30 samples and claimed 20 more, of which 12 may be unfinished: the last four
+    # samples take them 0.84 s.
     assert judge.declines(2.0, 0.25, 0.0)
     assert not judge.declines(2.0, 0.15, 0.0)
-    assert judge.declines(2.0, 0.15, 0.5), "a claim would take longer than all that is left"
+    assert judge.declines(2.0, 0.15, 0.5), "a claim would take longer than all remaining samples"
     assert not judge.is_empty
     judge.saw(4, 3.0)
     assert judge.is_empty
-    assert not Judge(sizes, []).declines(0.0, 1e9, 1.0), "nobody else is there"
+    assert not Judge(sizes, []).declines(0.0, 1e9, 1.0), "there are no other members"
 
 
 def test_chunks_are_those_of_the_predictor() -> None:
@@ -127,7 +128,7 @@ def test_tails_that_cannot_be_are_refused(share: float, min_chunk: int) -> None:
 
 
 def test_who_sits_where() -> None:
-    """Where one speed of a pool is unknown nobody is judged by; pools have parts of the tail of their own."""
+    """If one speed of a pool is unknown, there are no peers; pools have separate parts of the tail."""
     shares = (Share(0, 10), Share(10, 20), Share(30, 5))
     known = Plan(shares, tail=Tail(35, (6, 3), (2,), (0, 0, None), (10.0, 40.0, None)))
     assert Seat.of(known, 0) == Seat(0, 35, (6, 3), 2, (Peer(0.5, 40.0),), 10.0)

@@ -1,4 +1,4 @@
-"""Hedged steps on real ranks: the parameters of one process, and every sample exactly once, whoever computed what."""
+"""Hedged steps on real ranks: the parameters of one process, and every sample exactly once."""
 
 import math
 from collections import Counter
@@ -14,12 +14,12 @@ from hedging import Hedged
 from ranks import run_ranks
 from training import EPOCHS, GLOBAL_BATCH, SAMPLES, Samples, difference, loss_of, network, one_process
 
-#: What must be reached, in float64; sums are in another order than those of one process.
+#: The required accuracy, in float64; the order of additions differs from one process.
 TOLERANCE = 1e-14
 
 
 def check(ranks: Sequence[Hedged], reference: list[list[float]], samples: int = SAMPLES, epochs: int = EPOCHS) -> None:
-    """As one process does, on every rank alike, and every sample exactly once an epoch."""
+    """Checks that all ranks have the parameters of one process, and that every sample occurs once per epoch."""
     for trained in ranks:
         assert difference(trained.parameters, reference) <= TOLERANCE
         assert trained.parameters == ranks[0].parameters
@@ -83,7 +83,7 @@ def test_a_rank_that_fails_ends_the_others() -> None:
 
 def test_no_rank_steps_where_samples_are_missing() -> None:
     became = run_ranks(3, hedging.train_with_different_plans)
-    assert became == ["5: iteration 5: ranks computed [6, 5, 3] samples, and not 16 together"] * 3
+    assert became == ["5: iteration 5: the ranks computed [6, 5, 3] samples; the sum must be 16"] * 3
 
 
 def test_running_statistics_are_alike_on_all_ranks() -> None:
@@ -101,7 +101,7 @@ def test_the_predictor_hedges_where_speeds_change(predictor: str, job_id: str) -
     assert sum(own.claimed > 0 for own in ranks) > 1
 
 
-# In one process, as where a script is tried out.
+# One process, as when trying a script.
 
 
 def test_one_process_needs_no_group() -> None:
@@ -127,12 +127,12 @@ def test_what_cannot_be_is_refused() -> None:
         job.steps(data, global_batch=16, micro_batch=0)
     with pytest.raises(evenstep.SettingError, match="min_chunk=4: there is no tail"):
         job.steps(data, global_batch=16, min_chunk=4)
-    with pytest.raises(evenstep.SettingError, match="the predictor decides"):
+    with pytest.raises(evenstep.SettingError, match="the predictor sets the tail"):
         evenstep.init(server="http://127.0.0.1:1", job="test").steps(data, global_batch=16, tail=0.5)
     steps = job.steps(data, global_batch=16, tail=0.5)
-    with pytest.raises(evenstep.SettingError, match="which model"):
+    with pytest.raises(evenstep.SettingError, match="has no model"):
         next(iter(steps))
-    with pytest.raises(evenstep.SettingError, match="has begun otherwise"):
+    with pytest.raises(evenstep.SettingError, match="cannot be changed after the run has started"):
         job.steps(data, global_batch=16, tail=0.25)
     with pytest.raises(evenstep.UnsupportedError, match="SyncBatchNorm"):
         next(iter(job.steps(data, global_batch=16, tail=0.5, model=torch.nn.SyncBatchNorm(8))))

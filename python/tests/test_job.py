@@ -1,4 +1,4 @@
-"""What a script says to its job: arguments, the learning rate, running out of memory."""
+"""The job interface: arguments, the learning rate, running out of memory."""
 
 from typing import Any
 
@@ -38,11 +38,11 @@ class Stream(IterableDataset[int]):
 @pytest.mark.parametrize(
     ("plan", "arguments", "rule"),
     [
-        ([16], {"batch_size": 4}, "batch_size: the plan decides it"),
-        ([16], {"global_batch": 20}, "plan=.*sums to 16, and global_batch is 20"),
-        ([8, 8], {}, "must have a batch for each of the 1 ranks"),
+        ([16], {"batch_size": 4}, "batch_size: is set by the plan"),
+        ([16], {"global_batch": 20}, "plan=.*sums to 16, but global_batch is 20"),
+        ([8, 8], {}, "must have one batch for each of the 1 ranks"),
         ([17, -1][:1], {"global_batch": 17, "accumulate": 2}, "must be a multiple of accumulate=2"),
-        (None, {}, "global_batch: must be given"),
+        (None, {}, "global_batch is missing"),
         ([16], {"num_workers": 40}, "80 batches ahead.*must be at most 62"),
     ],
 )
@@ -52,7 +52,9 @@ def test_the_loader_refuses_what_breaks_a_rule(plan: list[int] | None, arguments
 
 
 def test_data_sets_without_random_access_are_refused() -> None:
-    with pytest.raises(evenstep.SettingError, match="Stream: must have a length and random access"):
+    with pytest.raises(evenstep.SettingError, match=(
+        "Stream: must be a map-style data set, with a length and random access"
+    )):
         evenstep.init(plan=[16]).loader(Stream())
 
 
@@ -80,14 +82,16 @@ def test_ranks_that_differ_are_refused_on_all_ranks(what: str) -> None:
     environ = {"EVENSTEP_WORKER": "one"} if what == "worker" else {}
     told = run_ranks(2, differing, what, environ=environ)
     assert told[0] == told[1]
-    rule = {"seed": "order: rank 0 has", "plan": "plan: rank 0 has [[8, 8]", "worker": "are both the worker 'one'"}[
+    rule = {"seed": "order: rank 0 has", "plan": "plan: rank 0 has [[8, 8]", "worker": (
+        "have the same worker name 'one'"
+    )}[
         what
     ]
     assert rule in told[0]
 
 
 def follows_the_rate(_rank: int) -> list[tuple[float, float, float]]:
-    """By iteration: the multiplier, how far a step of gradient descent moved, and the rate that a schedule sees."""
+    """Returns by iteration: the multiplier, the length of a gradient-descent step, and a schedule's rate."""
     job = evenstep.init(wishes={"rule": "legw", "learning_rate": {"warmup_epochs": 1.0, "dataset_samples": 205}})
     loader = job.loader(Samples(), global_batch=16)
     model = job.wrap(DistributedDataParallel(network()))
@@ -114,7 +118,7 @@ def test_the_optimizer_follows_the_learning_rate_instruction(predictor: str, job
     assert multipliers[0] < multipliers[-1] <= 1.0, "LEGW warms up"
     for multiplier, moved, rate in ranks[0]:
         assert moved == pytest.approx(0.5 * multiplier, rel=1e-9)
-        assert rate == 0.5, "schedulers see the rate that they know"
+        assert rate == 0.5, "schedulers see the unscaled rate"
 
 
 def runs_out(rank: int) -> int:
@@ -140,7 +144,7 @@ def test_a_batch_that_does_not_fit_is_never_given_again(predictor: str, job_id: 
 
 
 def streams(_rank: int) -> tuple[list[tuple[int, int]], list[list[float]]]:
-    """Samples come from somewhere else; the last iteration has fewer."""
+    """Trains on a stream; the last iteration has fewer samples."""
     job, data = evenstep.init(plan=[12, 3, 1]), Samples()
     model = job.wrap(DistributedDataParallel(network()))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -152,7 +156,7 @@ def streams(_rank: int) -> tuple[list[tuple[int, int]], list[list[float]]]:
             loss_of(model, data.x[at], data.y[at]).backward()
             optimizer.step()
         taken.append((at.start, at.stop))
-    with pytest.raises(evenstep.SettingError, match="must be 1 to 16"), job.step(global_batch=17):
+    with pytest.raises(evenstep.SettingError, match="must be between 1 and 16"), job.step(global_batch=17):
         pass
     assert job.state_dict()["iteration"] == 13
     return taken, parameters(model)

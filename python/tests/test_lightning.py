@@ -29,7 +29,7 @@ EvenstepCallback = pytest.importorskip(
 ).EvenstepCallback
 ranks.preload("lightning.pytorch", "evenstep.lightning")
 
-#: In float64.
+#: The required accuracy, in float64.
 TOLERANCE = 1e-14
 ORDER = Order(SAMPLES, 16, drop_last=True)
 
@@ -38,8 +38,8 @@ def plan(iteration: int) -> list[int]:
     return [[12, 4], [16, 0], [2, 14]][iteration % 3]
 
 
-class Module(lightning.LightningModule):  # type: ignore[name-defined]  # A module that may be missing.
-    """A training, validated after each epoch, that says what it has seen."""
+class Module(lightning.LightningModule):  # type: ignore[name-defined]  # The package may be missing.
+    """A module that is validated after each epoch and records its samples."""
 
     def __init__(self, job: evenstep.Job, accumulate: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def train(_rank: int, accumulate: int) -> Trained:
 
 
 def train_halves(_rank: int, folder: str, is_cut: bool) -> list[list[float]]:
-    """Writes a checkpoint after five steps, and goes on from there with all things new."""
+    """Writes a checkpoint after five steps, and resumes from there with new objects."""
     job = evenstep.init(plan=[13, 3])
     module = Module(job, 1)
     writer = lightning.callbacks.ModelCheckpoint(folder, "half", every_n_train_steps=5, save_top_k=-1)
@@ -106,7 +106,7 @@ def train_halves(_rank: int, folder: str, is_cut: bool) -> list[list[float]]:
 
 
 def one_process_of(steps: list[tuple[int, int]]) -> list[list[float]]:
-    """The reference, where epochs are cut: iterations by epoch and position."""
+    """The reference for shortened epochs: iterations by epoch and position."""
     data, model = Samples(), network()
     optimizer = sgd(model)
     for epoch, step in steps:
@@ -131,7 +131,7 @@ def test_uneven_batches_train_as_one_process_does(accumulate: int) -> None:
     for trained in results:
         assert difference(trained.parameters, reference) <= TOLERANCE
     times = Counter(sample for trained in results for sample in trained.seen)
-    # With drop_last each epoch leaves out its last 13.
+    # With drop_last each epoch skips its last 13.
     assert sum(times.values()) == EPOCHS * ORDER.steps * ORDER.global_batch
     assert max(times.values()) <= EPOCHS
 

@@ -1,4 +1,4 @@
-"""Loaders in the hands of loops that do not just run through them."""
+"""Loaders in loops that do not simply read every epoch to its end."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from training import SAMPLES, Samples
 
 
 def nothing(_samples: Any) -> None:
-    """A collate function for loops that look at nothing."""
+    """A collate function for loops that ignore the data."""
 
 
 def alone(**options: Any) -> evenstep.loader.Loader:
@@ -31,13 +31,13 @@ def test_an_epoch_is_read_once_at_a_time() -> None:
     first, second = iter(loader), iter(loader)
     next(first)
     next(second)
-    with pytest.raises(evenstep.SettingError, match="begun again"):
+    with pytest.raises(evenstep.SettingError, match="started the epoch again"):
         next(first)
-    assert len(list(second)) == 12, "who came last goes on"
+    assert len(list(second)) == 12, "the newer iterator continues"
 
 
 def test_who_is_left_late_does_no_harm() -> None:
-    """Prefetching readers of an epoch that was left have drawn batches, which are no one's then."""
+    """Prefetching iterators of an abandoned epoch have drawn batches that are discarded."""
     loader = alone(num_workers=2, multiprocessing_context="fork")
     kept = iter(loader)
     assert len(next(kept)[2]) == 16
@@ -52,4 +52,4 @@ def few(_rank: int) -> list[int]:
 
 
 def test_a_data_set_smaller_than_the_ranks() -> None:
-    assert run_ranks(3, few) == [[1], [1], [2]], "who has no samples computes some that count nothing"
+    assert run_ranks(3, few) == [[1], [1], [2]], "a rank without samples computes some with weight 0"

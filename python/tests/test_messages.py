@@ -1,4 +1,4 @@
-"""Messages survive the wire, and say by name what is wrong with an answer."""
+"""Messages survive the conversion to JSON and back, and errors name the invalid field."""
 
 import json
 import pickle
@@ -111,7 +111,7 @@ def test_numbers_that_json_cannot_say_are_refused_by_name() -> None:
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
-    """The answer with another value at a path such as `allocations.1.rank`; `...` takes the field away."""
+    """Returns the response with another value at a path such as `allocations.1.rank`; `...` removes the field."""
     answer: dict[str, Any] = json.loads(json.dumps(ANSWER))
     at: Any = answer
     *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
@@ -169,7 +169,7 @@ st.register_type_strategy(float, FINITE)
 
 
 def of(kind: type[Message]) -> st.SearchStrategy[Message]:
-    """Messages with every field, those with a default sometimes."""
+    """Generates messages with every field, sometimes with default values."""
     return st.builds(kind, **{field.name: ... for field in fields(kind) if field.default_factory is MISSING})
 
 
@@ -178,6 +178,6 @@ def test_every_message_survives_the_wire(kind: type[Message]) -> None:
     @given(of(kind))
     def survives(message: Message) -> None:
         assert kind.from_json(json.loads(json.dumps(message.to_json(), allow_nan=False))) == message
-        assert pickle.loads(pickle.dumps(message)) == message  # noqa: S301  # Ranks hand messages to each other.
+        assert pickle.loads(pickle.dumps(message)) == message  # noqa: S301  # Ranks exchange pickled messages.
 
     survives()

@@ -1,4 +1,4 @@
-"""Which sample comes when, and how iterations are split: laws."""
+"""Property tests of the order of samples and of the split of iterations."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def test_every_sample_comes_exactly_once_an_epoch(samples: int, global_batch: in
         assert sum(sizes) == samples
         assert all(size == global_batch for size in sizes[:-1])
         assert sorted(permutation.tolist()) == list(range(samples))
-        assert order.size(order.steps) == sizes[0], "the next epoch begins as this one"
+        assert order.size(order.steps) == sizes[0], "the next epoch starts like this one"
 
 
 def test_epochs_and_seeds_differ_and_are_the_same_again() -> None:
@@ -60,7 +60,7 @@ def test_what_cannot_be_walked_through_is_refused(order: dict[str, Any], rule: s
 def test_a_split_is_exact_in_quanta_and_in_proportion(size: int, weights: list[int], quantum: int) -> None:
     batches = apportion(size, weights, quantum)
     assert sum(batches) == size
-    assert sum(batch % quantum != 0 for batch in batches) <= 1, "one takes what is no quantum"
+    assert sum(batch % quantum != 0 for batch in batches) <= 1, "one rank gets the samples below a quantum"
     whole = size // quantum * quantum
     for batch, weight in zip(batches, weights, strict=True):
         exact = whole * weight / sum(weights)
@@ -72,7 +72,7 @@ def test_splits_of_known_sizes() -> None:
     assert apportion(16, [1, 1, 1]) == [6, 5, 5]
     assert apportion(100, [24, 12, 16]) == [46, 23, 31]
     assert apportion(20, [1, 1, 1], quantum=8) == [12, 8, 0]
-    with pytest.raises(SettingError, match="some must be above 0"):
+    with pytest.raises(SettingError, match="at least one must be above 0"):
         apportion(3, [0, 0])
 
 

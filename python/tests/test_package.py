@@ -1,4 +1,4 @@
-"""What a user installs: the wheel, its promises about types and licence, and how little it needs."""
+"""The installed wheel: its contents, type hints and licence, and its few requirements."""
 
 import importlib.util
 import os
@@ -18,9 +18,9 @@ PACKAGE = Path(__file__).parents[1]
 REPOSITORY = PACKAGE.parent
 SOURCES = PACKAGE / "src"
 SOURCE_PATH = {"PYTHONPATH": str(SOURCES)}
-# Bounds an installation and an import of torch on a busy machine.
+# Time limit for an installation and an import of torch on a busy machine, in seconds.
 COMMAND_S = 300
-# What others may have installed beside torch, and evenstep must not need.
+# Packages that users may have installed with torch, and that evenstep must not require.
 OPTIONAL = ("accelerate", "httpx", "lightning", "numpy", "pytorch_lightning", "requests", "transformers")
 
 
@@ -43,7 +43,7 @@ def run(*command: str | Path, **environment: str) -> str:
 
 
 def version_of(file: Path, table: str) -> str:
-    """The version that a table of a TOML file says; Python 3.10 has no reader of its own."""
+    """Returns the version in a table of a TOML file; Python 3.10 has no TOML parser."""
     body = file.read_text().split(f"[{table}]\n", 1)[1].split("\n[", 1)[0]
     found = re.search(r'^version = "(.+)"$', body, re.MULTILINE)
     assert found, f"{file}: no version in [{table}]"
@@ -52,15 +52,15 @@ def version_of(file: Path, table: str) -> str:
 
 @pytest.fixture(scope="module")
 def backend() -> str:
-    """The name of what builds wheels, where it is installed."""
+    """Returns the name of the build backend, if it is installed."""
     if importlib.util.find_spec("hatchling") is None:
-        pytest.skip("hatchling is not installed here: scripts/python brings it")
+        pytest.skip("hatchling is not installed here: scripts/python installs it")
     return "hatchling"
 
 
 @pytest.fixture(scope="module")
 def wheel(backend: str, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel, built by the backend that pip would use."""
+    """Builds the wheel with the backend that pip would use."""
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", backend, "build", "--target", "wheel", "--directory", folder)
     (path,) = folder.glob("*.whl")
@@ -102,8 +102,8 @@ def test_pip_installs_the_folder_into_a_fresh_environment(tmp_path: Path) -> Non
     venv.create(tmp_path, with_pip=True, symlinks=True)
     python = tmp_path / "bin" / "python"
     (site,) = (tmp_path / "lib").glob("python3*/site-packages")
-    # Lends torch and the backend, which would take minutes to install. What is only linked there is not
-    # lent: evenstep itself has to come from the installation.
+    # Makes torch and the backend available, which would take minutes to install. Editable installations are not
+    # included: evenstep itself has to come from the wheel.
     (site / "lent.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     options = ("--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
     run(python, "-m", "pip", "install", *options, PACKAGE)
@@ -113,15 +113,15 @@ def test_pip_installs_the_folder_into_a_fresh_environment(tmp_path: Path) -> Non
 
 
 def test_import_needs_nothing_but_torch() -> None:
-    # None in sys.modules is how Python itself says that a module cannot be imported.
+    # None in sys.modules makes an import of the module fail.
     block = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL!r}))"
     printed = run(sys.executable, "-c", f"{block}; import evenstep; print(evenstep.__doc__)", **SOURCE_PATH)
-    assert "finish every step together" in printed
+    assert "training on unequal GPUs and CPUs" in printed
 
 
 def test_import_leaves_integrations_to_those_who_use_them() -> None:
     code = "import sys, evenstep; print('modules:', *sys.modules)"
     modules = run(sys.executable, "-c", code, **SOURCE_PATH).split("modules: ")[1].split()
     assert "evenstep" in modules
-    # torch imports numpy itself, where there is one.
+    # torch imports numpy itself, if it is installed.
     assert not ({*OPTIONAL} - {"numpy"}) & {*modules}

@@ -1,4 +1,4 @@
-"""Profiles of models: which layers they have, what these take, and that a plan can be made of them."""
+"""Profiles of models: their layers, the measurements, and plans made from them."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ SAMPLE = torch.ones(2, 3, 8, 8)
 
 
 class Residual(nn.Module):
-    """No chain: its input is read twice."""
+    """Not a chain: its input is read twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Residual(nn.Module):
 
 
 class Network(nn.Module):
-    """A chain with a view, a block and steps in place."""
+    """A chain with a view, a block and in-place layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Network(nn.Module):
 
 
 class Functional(nn.Module):
-    """No chain: a function computes between its layers."""
+    """Not a chain: a function computes between its layers."""
 
     def __init__(self, *, in_place: bool) -> None:
         super().__init__()
@@ -57,22 +57,22 @@ class Functional(nn.Module):
 
 
 class Behind(nn.Sequential):
-    """No chain: something is computed behind its last layer."""
+    """Not a chain: there is computation after its last layer."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = 2 * super().forward(x)  # type: ignore[no-untyped-call]  # torch's own.
+        made: torch.Tensor = 2 * super().forward(x)  # type: ignore[no-untyped-call]  # defined by torch.
         return made
 
 
 class TwoInputs(nn.Module):
-    """No chain: it reads two tensors."""
+    """Not a chain: it reads two tensors."""
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + y
 
 
 class Pair(nn.Module):
-    """Gives a layer two tensors."""
+    """Passes two tensors to a layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def test_a_model_is_taken_apart_into_a_chain() -> None:
 def test_activations_are_what_is_kept() -> None:
     model = nn.Sequential(nn.Linear(10, 20), nn.Tanh(), nn.Linear(20, 5))
     profile = evenstep.profile(model, torch.ones(1, 10), [1, 8], warm_up=0, repeats=1)
-    # A linear layer keeps what it reads, a tanh what it makes; parameters are no activations.
+    # A linear layer keeps its input, a tanh its output; parameters are not activations.
     kept = [layer.activation_bytes for layer in profile.layers]
     assert kept == [{1: 40, 8: 320}, {1: 80, 8: 640}, {1: 80, 8: 640}]
 
@@ -168,10 +168,12 @@ def test_what_is_no_chain_is_refused_by_where_it_breaks() -> None:
     four = torch.ones(1, 4)
     for in_place in (False, True):
         refused(
-            Functional(in_place=in_place), "Functional is no chain .* second does not read just what first made", four
+            Functional(in_place=in_place), (
+                "Functional is not a chain .* second does not read exactly the output of first"
+            ), four
         )
-    refused(Behind(nn.Linear(4, 4)), "Behind is no chain .* behind 0", four)
-    refused(Pair(), "TwoInputs takes or makes more than one tensor", four)
+    refused(Behind(nn.Linear(4, 4)), "Behind is not a chain .* after 0", four)
+    refused(Pair(), "TwoInputs has more than one input or output tensor", four)
     linear = nn.Linear(4, 4)
     refused(nn.Sequential(linear, nn.ReLU(), linear), "0 Linear #1 and 0 Linear #2 share parameters", four)
     tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))

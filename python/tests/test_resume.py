@@ -1,4 +1,4 @@
-"""A checkpoint goes on where it stands: nothing twice, nothing never, whatever the ranks are then."""
+"""Resuming from a checkpoint with any number of ranks: no sample is repeated or missed."""
 
 from collections import Counter
 from typing import Any
@@ -13,7 +13,7 @@ from training import EPOCHS, SAMPLES, Samples, difference, loss_of, network, one
 
 
 def part(_rank: int, plan: list[int], stop: int | None, before: dict[str, Any] | None) -> dict[str, Any]:
-    """Trains until an iteration, or to the end; goes on from what a part before returned."""
+    """Trains until an iteration, or to the end; resumes from the result of an earlier part."""
     job = evenstep.init(plan=plan)
     net = network()
     model = DistributedDataParallel(net)
@@ -68,7 +68,7 @@ def left_midway(_rank: int) -> list[list[int]]:
 
 
 def test_an_epoch_that_is_left_midway_is_over() -> None:
-    """As with PyTorch's own loader: whoever breaks out begins anew; looking at a batch costs none."""
+    """As with PyTorch's loader: breaking out of an epoch starts again; inspecting a batch skips none."""
     [[peeked, first, second]] = run_ranks(1, left_midway)
     assert peeked == first[:16]
     assert len(set(first)) == len(set(second)) == 64
@@ -86,7 +86,7 @@ def wrong_states(_rank: int) -> list[str]:
         with pytest.raises(evenstep.EvenstepError) as error:
             other.loader(Samples())
         told.append(str(error.value))
-    with pytest.raises(evenstep.SettingError, match=r"must come before job\.loader"):
+    with pytest.raises(evenstep.SettingError, match=r"must be called before job\.loader"):
         job.load_state_dict(state)
     assert torch.is_tensor(Samples().x)
     return told
@@ -94,7 +94,7 @@ def wrong_states(_rank: int) -> list[str]:
 
 def test_states_of_another_run_are_refused() -> None:
     [told] = run_ranks(1, wrong_states)
-    rules = ["seed: the state says 1", "samples: the state says 204", "global_batch: the state says 8"]
+    rules = ["seed: the state has 1", "samples: the state has 204", "global_batch: the state has 8"]
     rules += ["version 9", "position 13"]
     for message, rule in zip(told, rules, strict=True):
         assert rule in message

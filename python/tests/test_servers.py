@@ -1,4 +1,4 @@
-"""Lists of servers, and whose turn it is: the same laws as the Rust clients'."""
+"""Lists of servers and the order of requests: the same rules as in the Rust clients."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def elsewhere(server: str) -> Outcome:
 
 
 def ask(route: Route, does: Callable[[str], Outcome]) -> tuple[list[str], str | None, str]:
-    """Asks once: who was asked in order, who answered, and what was told where nobody did."""
+    """Sends one request; returns the servers tried in order, the responding one, and the error message if none."""
     asked: list[str] = []
 
     def send(turn: Turn) -> Outcome:
@@ -62,7 +62,7 @@ def test_lists_are_read() -> None:
     ("text", "value", "rule"),
     [
         *(
-            (text, text, "must be like http://host:port")
+            (text, text, "must be a URL such as http://host:port")
             for text in (
                 "",
                 "a:1",
@@ -80,9 +80,9 @@ def test_lists_are_read() -> None:
                 "http://a:1;http://b:1",
             )
         ),
-        ("http://a:1,", "", "must be like http://host:port"),
+        ("http://a:1,", "", "must be a URL such as http://host:port"),
         ("http://a:1,http://a:1/", "http://a:1/", "twice"),
-        ("https://a:1", "https://a:1", "https is not spoken"),
+        ("https://a:1", "https://a:1", "https is not supported"),
         (",".join(f"http://a:{port}" for port in range(1, 18)), "http://a:17", "at most 16"),
     ],
 )
@@ -115,11 +115,11 @@ def test_an_owner_is_followed_and_remembered_as_long_as_it_answers() -> None:
     assert ask(route, to("http://x:1", Answered("x")))[0] == ["http://a", "http://x:1"]
     assert ask(route, to("http://x:1", Answered("x")))[0] == ["http://x:1"]
     assert route.first == "http://x:1"
-    # The owner died, and the others do not know yet: nobody is asked twice.
+    # The owner died, and the other servers do not know yet: each server is tried only once.
     asked, _, told = ask(route, to("http://x:1", Silent("dead")))
     assert asked == ["http://x:1", "http://a", "http://b"]
-    assert "http://b: it points to http://x:1, which was asked already" in told
-    # Then one of them takes over.
+    assert "http://b: it points to http://x:1, which was already tried" in told
+    # Then one of the other servers takes over.
     assert ask(route, to("http://b", Answered("b")))[0] == ["http://a", "http://b"]
     assert route.first == "http://b"
 

@@ -1,4 +1,4 @@
-"""With a real predictor: uneven plans that it makes, and what happens to a training where it is away."""
+"""Training with a real predictor: uneven plans, and outages of the predictor."""
 
 import threading
 import time
@@ -20,13 +20,13 @@ from training import SAMPLES, Samples, difference, loss_of, network, one_process
 
 TOLERANCE = 1e-14
 GLOBAL_BATCH = 16
-#: So that the shares of unequal workers differ, in few iterations.
+#: Makes the shares of unequal workers differ within few iterations.
 PACE_S = 0.001
 
 
 @dataclass
 class Told:
-    """What a rank trained, and on what."""
+    """The result of a rank's training, and its samples."""
 
     parameters: list[list[float]] = field(default_factory=list)
     steps: list[tuple[int, int, int]] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Told:
 
 
 class Paced(torch.nn.Module):
-    """Takes as long for each sample as it is told."""
+    """Takes a given time per sample."""
 
     def __init__(self, model: torch.nn.Module, pace_s: float) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def train(rank: int, epochs: int, paces: list[float], at: dict[int, Callable[[],
 
 
 def check(ranks: list[Told], epochs: int) -> None:
-    """What must hold whatever the predictor did."""
+    """Checks the conditions that hold regardless of the predictor."""
     reference = one_process(epochs)
     for told in ranks:
         assert difference(told.parameters, reference) <= TOLERANCE
@@ -77,7 +77,7 @@ def check(ranks: list[Told], epochs: int) -> None:
         assert len({iteration for iteration, _, _ in shares}) == 1, "ranks are in one iteration"
         reached = 0
         for _, offset, local_batch in shares:
-            assert offset == reached, f"{shares}: ranks have one plan"
+            assert offset == reached, f"{shares}: ranks have the same plan"
             reached += local_batch
 
 
@@ -97,18 +97,20 @@ def test_slow_workers_get_fewer_samples(predictor: str, job_id: str) -> None:
     ranks = run_ranks(3, train, epochs, [1.0, 2.0, 4.0], environ=environ(predictor, job_id))
     check(ranks, epochs)
     fast, _, slow = (told.steps[-2][2] for told in ranks)
-    assert fast > slow, "by then it knows"
+    assert fast > slow, "the predictor has learned the speeds by then"
     iterations = len(ranks[0].steps)
     speeds = fetch_json(f"{predictor}/v1/jobs/{job_id}/speeds?limit=1000")["speeds"]
-    assert {speed["iteration"] for speed in speeds} == set(range(iterations)), "all was reported, the last too"
+    assert {speed["iteration"] for speed in speeds} == set(range(iterations)), (
+        "all iterations are reported, including the last one"
+    )
     assert {speed["worker"].rsplit("/")[-1] for speed in speeds} == {"0", "1", "2"}
     workers = fetch_json(f"{predictor}/v1/jobs/{job_id}/workers")["workers"]
-    assert {worker["state"] for worker in workers} == {"left"}, "they said that they leave"
+    assert {worker["state"] for worker in workers} == {"left"}, "the workers left the job"
 
 
 def test_a_job_is_one_run(predictor: str, job_id: str) -> None:
     run_ranks(2, train, 1, [0.0, 0.0], environ=environ(predictor, job_id))
-    with pytest.raises(AssertionError, match="a job id is one run; go on with load_state_dict, or take a new"):
+    with pytest.raises(AssertionError, match="a job id identifies one run; resume with load_state_dict, or use a new"):
         run_ranks(2, train, 1, [0.0, 0.0], environ=environ(predictor, job_id))
 
 
@@ -129,7 +131,7 @@ def test_nobody_there_is_an_even_training(job_id: str) -> None:
 
 @dataclass
 class Signal:
-    """Something that one process says to another, by a file."""
+    """A signal between two processes, sent by a file."""
 
     path: Path
 
@@ -142,7 +144,7 @@ class Signal:
 
 @dataclass
 class Ask:
-    """Says so, and waits until it was done."""
+    """A signal with a confirmation: the sender waits until the action is done."""
 
     asked: Signal
     done: Signal
@@ -154,7 +156,7 @@ class Ask:
 
 @contextmanager
 def doing(asks: list[tuple[Ask, Callable[[], None]]]) -> Iterator[None]:
-    """Does what ranks ask for, in its order, beside them."""
+    """Performs the ranks' requests in order, in parallel with them."""
 
     def work() -> None:
         for ask, does in asks:
@@ -192,7 +194,7 @@ def test_a_predictor_that_dies_and_comes_back(predictor_binary: Path, tmp_path: 
     asks = [
         (dies, lambda: goes(first)),
         (comes, lambda: comes_back(second)),
-        (heard, lambda: until(knows_all, "all that was done meanwhile is reported")),
+        (heard, lambda: until(knows_all, "all iterations of the outage are reported")),
     ]
     try:
         with doing(asks):

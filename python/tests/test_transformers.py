@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with uneven batches trains as one process does, whatever its models call a loss."""
+"""Hugging Face's Trainer with uneven batches trains as one process does, for every kind of loss."""
 
 import os
 from collections.abc import Callable
@@ -21,9 +21,9 @@ Trainer = pytest.importorskip(
 ).Trainer
 ranks.preload("transformers.trainer", "evenstep.transformers")
 
-#: In float64.
+#: The required accuracy, in float64.
 TOLERANCE = 1e-14
-#: In float32.
+#: The required accuracy, in float32.
 TOLERANCE_32 = 1e-6
 SAMPLES, GLOBAL_BATCH, EPOCHS, SEED = 53, 8, 2, 42
 CLIP = 0.5
@@ -46,7 +46,7 @@ class Sentences(torch.utils.data.Dataset[dict[str, Any]]):
 
 
 class Marked(Sentences):
-    """The same, each with one number to find."""
+    """The same, each with one number as its label."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"input_ids": super().__getitem__(index)["input_ids"], "labels": torch.tensor(index % 11)}
@@ -63,7 +63,7 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 class Net(torch.nn.Module):
-    """Says something of each token."""
+    """Returns an output for each token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Net(torch.nn.Module):
 
 
 class Tokens(Net):
-    """Divides by the number of items that it is told, as language models do."""
+    """Divides by the number of items that it gets, as language models do."""
 
     def forward(self, input_ids: Any, labels: Any, num_items_in_batch: Any = None, **_: Any) -> Any:
         loss = functional.cross_entropy(self.logits(input_ids).flatten(0, 1), labels.flatten(), reduction="sum")
@@ -86,14 +86,14 @@ class Tokens(Net):
 
 
 class Deaf(Net):
-    """Takes the number of items and makes nothing of it, as classifiers of tokens do: the mean over its own."""
+    """Takes the number of items and ignores it, as token classifiers do: the mean over its own items."""
 
     def forward(self, input_ids: Any, labels: Any, **_: Any) -> Any:
         return {"loss": functional.cross_entropy(self.logits(input_ids).flatten(0, 1), labels.flatten())}
 
 
 class Plain(Net):
-    """Does not take it: the mean over samples."""
+    """Does not take the number of items: the mean over samples."""
 
     def forward(self, input_ids: Any, labels: Any, attention_mask: Any) -> Any:
         said = self.logits(input_ids) * attention_mask.unsqueeze(-1)
@@ -101,7 +101,7 @@ class Plain(Net):
 
 
 def language_model() -> Any:
-    """Of the library: in part it computes in float32, whatever it is given."""
+    """A language model of the library; it computes partly in float32, regardless of its input."""
     torch.manual_seed(1)
     sizes = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1}
     config = transformers.LlamaConfig(**sizes, num_attention_heads=2, bos_token_id=0, eos_token_id=0)
@@ -109,7 +109,7 @@ def language_model() -> Any:
 
 
 def classifier() -> Any:
-    """Of the library: it takes the number of items, and makes nothing of it."""
+    """A classifier of the library; it takes the number of items and ignores it."""
     torch.manual_seed(1)
     sizes = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     drops = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -117,7 +117,7 @@ def classifier() -> Any:
     return transformers.BertForSequenceClassification(config)
 
 
-#: A model, its data, and how near to one process it must come.
+#: The model, its data, and the required accuracy relative to one process.
 MODELS: dict[str, tuple[Callable[[], Any], type[Sentences], float]] = {
     "tokens": (Tokens, Sentences, TOLERANCE),
     "deaf": (Deaf, Sentences, TOLERANCE),
@@ -162,8 +162,8 @@ def train(_rank: int, kind: str, accumulate: int, folder: str) -> list[list[floa
 
 
 def train_halves(_rank: int, folder: str) -> list[list[float]]:
-    """Writes a checkpoint in the middle of the first epoch, and goes on from there with all things new."""
-    # The first half is to end where the checkpoint is: what follows is not to matter.
+    """Writes a checkpoint in the middle of the first epoch, and resumes from there with new objects."""
+    # The first half ends at the checkpoint: later steps must not matter.
     trainer(
         "tokens", evenstep.init(plan=plan), 1, folder, max_steps=4, save_strategy="steps", save_steps=4, logging_steps=1
     ).train()

@@ -1,4 +1,4 @@
-"""`evenstep verify` on small real scripts: right ones, and each in its own way wrong ones."""
+"""`evenstep verify` on small scripts: correct ones, and scripts with one error each."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ from evenstep.verify.record import difference
 from programs import clean_environment
 from ranks import run_ranks
 
-#: A right script, without any seed for its parameters. Its last line is only reached where nobody ends it before.
+#: A correct script, without a seed for its parameters. Its last line runs only if the process is not ended before.
 RIGHT = """
 import sys, torch, torch.distributed as dist
 from pathlib import Path
@@ -51,7 +51,7 @@ LOADER = "job.loader(dataset, global_batch=16)"
 
 
 def script(folder: Path, *changes: tuple[str, str]) -> Path:
-    """The right script, changed."""
+    """Writes the correct script with changes."""
     text = RIGHT
     for old, new in changes:
         assert old in text
@@ -62,7 +62,7 @@ def script(folder: Path, *changes: tuple[str, str]) -> Path:
 
 
 def verified(path: Path, **options: Any) -> Verdict:
-    """The verdict, of a process that has loaded PyTorch and has no threads."""
+    """Returns the verdict from a process that has loaded PyTorch and has no threads."""
     verdict: Verdict = run_ranks(1, _verify, str(path), [str(path.with_name("end"))], options)[0]
     print(verdict.text())
     return verdict
@@ -73,17 +73,17 @@ def _verify(_rank: int, path: str, arguments: list[str], options: dict[str, Any]
 
 
 def status(verdict: Verdict, name: str) -> str:
-    """Of a check."""
+    """Returns the status of a check."""
     return next((check.status for check in verdict.checks if check.name == name), "absent")
 
 
 def advice(verdict: Verdict, name: str) -> str:
-    """Of a check."""
+    """Returns the advice of a check."""
     return next(check.advice for check in verdict.checks if check.name == name)
 
 
 def test_a_right_script_agrees_and_does_not_come_to_its_end(tmp_path: Path) -> None:
-    # The epoch has 13 iterations: nothing after its loop runs either.
+    # The epoch has 13 iterations: code after its loop does not run either.
     verdict = verified(script(tmp_path, ("range(2)", "range(1)")), steps=13)
     assert verdict.result == "agree"
     assert verdict.exit_status == 0
@@ -124,7 +124,7 @@ def test_a_right_script_agrees_and_does_not_come_to_its_end(tmp_path: Path) -> N
                 (LOADER, LOADER.replace("16", "8 * dist.get_world_size()")),
                 ("evenstep.init()", "evenstep.init(plan=[8] * dist.get_world_size())"),
             ],
-            id="a batch for each process, a plan of its own",
+            id="another plan for each number of processes",
         ),
         pytest.param(
             [
@@ -252,7 +252,7 @@ def test_a_script_that_waits_for_ever_says_where(tmp_path: Path) -> None:
     verdict = verified(script(tmp_path, ("for epoch", waits)), timeout_s=15.0)
     assert verdict.result == "failed"
     assert "train.py" in verdict.output
-    assert "threading" in verdict.output, "the one that waits, not only those that wait for it"
+    assert "threading" in verdict.output, "the waiting rank, not only the ranks that wait for it"
 
 
 def test_the_command_takes_a_script_with_its_arguments(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_function_is_verified(tmp_path: Path) -> None:
 
 
 def _verify_in(_rank: int, folder: str, name: str) -> Verdict:
-    import os  # noqa: PLC0415  # Only this process's folder.
+    import os  # noqa: PLC0415  # Needed in this process only.
 
     os.chdir(folder)
     sys.modules.pop("training", None)
@@ -335,7 +335,7 @@ def test_checksums_are_of_what_is_seen() -> None:
     assert checksum(whole[0]) != checksum(whole[1])
     assert checksum({"x": whole[0], "y": [1, None]}) == checksum({"x": whole[0].clone(), "y": [1, None]})
     assert checksum({"x": 1}) != checksum({"y": 1})
-    assert checksum(lambda: 0) == checksum(lambda: 1), "what cannot be told apart"
+    assert checksum(lambda: 0) == checksum(lambda: 1), "objects that cannot be compared"
     assert checksum(torch.tensor(3).bfloat16()) != checksum(torch.tensor(4).bfloat16())
 
 

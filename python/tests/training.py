@@ -26,7 +26,7 @@ PLANS: dict[str, Callable[[int], Sequence[int]]] = {
 
 
 class Samples(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
-    """Inputs, targets, and which sample it is."""
+    """Inputs, targets, and the index of the sample."""
 
     def __init__(self, samples: int = SAMPLES) -> None:
         generator = torch.Generator().manual_seed(5)
@@ -51,16 +51,16 @@ def parameters(model: torch.nn.Module) -> list[list[float]]:
 
 
 def difference(one: list[list[float]], other: list[list[float]]) -> float:
-    """The largest difference of two sets of parameters."""
+    """Returns the largest difference of two sets of parameters."""
     return max(abs(a - b) for xs, ys in zip(one, other, strict=True) for a, b in zip(xs, ys, strict=True))
 
 
 @dataclass
 class Trained:
-    """What came of a training."""
+    """The result of a training."""
 
     parameters: list[list[float]]
-    #: Samples with a weight, in the order they were computed in.
+    #: Samples with a weight, in the order of computation.
     seen: list[int] = field(default_factory=list)
 
 
@@ -108,7 +108,7 @@ def train(_rank: int, plan: str, **options: Any) -> Trained:
 
 
 def train_stock(_rank: int, plan: str) -> list[list[float]]:
-    """The same uneven batches, averaged as DDP does."""
+    """Trains on the same uneven batches with DDP's own average."""
     job = evenstep.init(plan=PLANS[plan])
     loader = job.loader(Samples())
     model = DistributedDataParallel(network())

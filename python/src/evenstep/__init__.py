@@ -1,4 +1,4 @@
-"""Unequal GPUs and CPUs that finish every step together.
+"""Balanced synchronous training on unequal GPUs and CPUs.
 
 Three lines in a training script::
 
@@ -6,8 +6,8 @@ Three lines in a training script::
     loader = job.loader(dataset, global_batch=512)
     model = job.wrap(DistributedDataParallel(net))
 
-Each worker gets as many samples as it can finish by the same moment; the gradient stays that of the whole global
-batch, and every sample comes exactly once an epoch.
+Each worker gets a local batch sized so that all workers finish the step at the same time. The gradient equals the
+gradient of the whole global batch. Every sample occurs exactly once per epoch.
 """
 
 from evenstep.errors import DivergedError, EvenstepError, RefusedError, SettingError, UnsupportedError

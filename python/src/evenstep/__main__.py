@@ -1,4 +1,4 @@
-"""`python -m evenstep`: the command line, also for torchrun."""
+"""Entry point of ``python -m evenstep``, also usable with torchrun."""
 
 import sys
 

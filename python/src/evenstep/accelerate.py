@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: one call in place of ``accelerator.prepare``. ``pip install evenstep[accelerate]``.
+"""Hugging Face Accelerate: one call that replaces ``accelerator.prepare``. ``pip install evenstep[accelerate]``.
 
 ::
 
@@ -27,27 +27,30 @@ except ImportError as error:
 
 
 def prepare(job: Job, accelerator: Any, *objects: Any, loss: Loss = "mean") -> Any:
-    """Prepares as ``accelerator.prepare`` does, which then needs not be called.
+    """Prepares objects for training; replaces ``accelerator.prepare``.
 
-    Models become DDP with weighted gradients, optimizers follow the learning-rate instruction, our loader gives batches
-    on the accelerator's device and is not shared out a second time. With the model, the job becomes part of
-    ``accelerator.save_state``; ``accelerator.load_state`` must come before ``job.loader``, so prepare the loader alone
-    after it.
+    - Models become DDP models with weighted gradients.
+    - Optimizers follow the job's learning-rate rule.
+    - The loader of evenstep yields batches on the accelerator's device and is not sharded again.
+
+    Preparing a model adds the job to ``accelerator.save_state``. Call ``accelerator.load_state`` before ``job.loader``,
+    and then prepare the loader in a separate call.
 
     Args:
         job: what ``evenstep.init()`` returned.
         accelerator: an ``accelerate.Accelerator``.
-        *objects: models, optimizers, schedulers, loaders, in any order.
-        loss: of :meth:`evenstep.Job.wrap`.
+        *objects: models, optimizers, schedulers and loaders, in any order.
+        loss: the reduction of the loss; see :meth:`evenstep.Job.wrap`.
 
     Returns:
-        what was given, prepared, in the same order; alone where it was one.
+        the prepared objects in the same order; a single object if one was given.
 
     Raises:
-        SettingError: the accelerator sees other ranks, or accumulates other than the loader.
-        UnsupportedError: neither DDP nor a single process.
+        SettingError: the accelerator's number of ranks or accumulation steps differs from the process group's or
+            loader's.
+        UnsupportedError: the prepared model is not DDP, and there are several processes.
     """
-    check_ranks("Accelerate", accelerator.num_processes, "on CPUs say Accelerator(cpu=True)")
+    check_ranks("Accelerate", accelerator.num_processes, "on CPUs use Accelerator(cpu=True)")
     for thing in objects:
         if isinstance(thing, Loader):
             check_accumulate("gradient_accumulation_steps", accelerator.gradient_accumulation_steps, thing)
@@ -64,39 +67,40 @@ def prepare(job: Job, accelerator: Any, *objects: Any, loss: Loss = "mean") -> A
 
 
 class Placed:
-    """A loader whose batches are on a device."""
+    """A loader that moves its batches to a device."""
 
     def __init__(self, loader: Loader, device: Any) -> None:
-        """Gives what ``loader`` gives, on ``device``."""
+        """Wraps ``loader``; batches are moved to ``device``."""
         self._loader = loader
         self._device = device
 
     @property
     def dataset(self) -> Any:
-        """What is trained on."""
+        """The training data set."""
         return self._loader.dataset
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """The number of batches in an epoch."""
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """What is left of the epoch."""
+        """Yields the remaining batches of the epoch."""
         for batch in self._loader:
             yield send_to_device(batch, self._device, non_blocking=True)
 
 
 def _ours(job: Job, accelerator: Any, prepared: Any, loss: Loss) -> Any:
     if isinstance(prepared, Optimizer):
-        # Accelerate's wrapper leaves out the steps between which gradients accumulate; the one inside steps.
+        # Accelerate's wrapper skips the steps between which gradients accumulate; the inner optimizer makes the real
+        # step.
         job.optimizer(getattr(prepared, "optimizer", prepared))
     elif isinstance(prepared, Module) and any(parameter.requires_grad for parameter in prepared.parameters()):
         if isinstance(prepared, DistributedDataParallel):
             job.wrap(prepared, loss=loss)
         elif accelerator.num_processes > 1:
             raise UnsupportedError(
-                f"{type(prepared).__name__} is not DDP: use accelerator.prepare, and "
-                "accelerator.backward(job.scale(loss))"
+                f"{type(prepared).__name__} is not DDP: use accelerator.prepare and "
+                "accelerator.backward(job.scale(loss)) instead"
             )
         accelerator.register_for_checkpointing(job)
     return prepared

@@ -1,4 +1,4 @@
-"""What evenstep may cost beside the training, and how often ranks exchange for it."""
+"""The overhead budget: how often ranks exchange reports and plans."""
 
 import math
 import statistics
@@ -6,30 +6,31 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-#: The part of the time that exchanges may take of a core. Less than half of what a step may lose (0.5 %): the rest is
-#: for what a step does itself, and for whatever else our threads disturb.
+#: Maximum CPU time of exchanges, as a fraction of one core. It is less than half of the 0.5 % that a step may lose: the
+#: remainder covers the work inside the step and the disturbance by evenstep's threads.
 SHARE = 0.002
 
-#: At first ranks exchange after each iteration: that is when the predictor learns most, and plans gain most.
+#: Number of iterations at the start after each of which ranks exchange: the predictor learns most then, and plans
+#: improve most.
 WARM_UP = 16
 
-#: Ratios this far above a whole number are that number, but for rounding.
+#: Ratios above a whole number by at most this much are rounding errors and are rounded down.
 _ROUNDING = 1e-6
 
-#: Exchanges that a cost and a duration are the median of: the first ones open connections and files.
+#: Number of recent exchanges whose median cost and duration count: the first ones also open connections and files.
 _REMEMBERED = 5
 
 
 class Budget:
-    """Says after how many iterations ranks exchange next, from what earlier exchanges cost."""
+    """Computes the number of iterations until the next exchange from the cost of earlier exchanges."""
 
     def __init__(self, iterations_max: int, share: float = SHARE, clock: Callable[[], float] = time.monotonic) -> None:
-        """Has seen nothing yet.
+        """Starts without measurements.
 
         Args:
-            iterations_max: the most iterations between two exchanges; at least 1.
-            share: CPU time that exchanges may take, over wall time.
-            clock: counts seconds and never goes back.
+            iterations_max: maximum number of iterations between two exchanges; at least 1.
+            share: maximum ratio of the exchanges' CPU time to wall time.
+            clock: monotonic clock in seconds.
         """
         self._iterations_max = iterations_max
         self._share = share
@@ -40,7 +41,12 @@ class Budget:
         self._iterations_s: deque[float] = deque(maxlen=_REMEMBERED)
 
     def iterations(self, iteration: int, cpu_s: float) -> int:
-        """Iterations until the next exchange, at that of ``iteration``; ``cpu_s`` is what all so far have cost."""
+        """Returns the number of iterations from ``iteration`` to the next exchange.
+
+        Args:
+            iteration: the iteration of the current exchange.
+            cpu_s: CPU time of all exchanges up to now, in seconds.
+        """
         now = self._clock()
         if self._last:
             last, then, before_s = self._last

@@ -7,8 +7,8 @@ from evenstep import doctor, verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="evenstep", description="Checks for training with evenstep.")
+    """Runs a command and returns its exit status."""
+    parser = argparse.ArgumentParser(prog="evenstep", description="Checks for training with evenstep")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor.add_arguments(subparsers)
     verify.add_arguments(subparsers)

@@ -1,8 +1,8 @@
-"""What can go wrong, each with the value and the rule in its message."""
+"""The package's exceptions. Each message names the offending value and the rule."""
 
 
 class EvenstepError(RuntimeError):
-    """Anything that evenstep raises. Its message names the value and the rule that it breaks."""
+    """Base class of all exceptions that evenstep raises. The message names the offending value and the rule."""
 
 
 class SettingError(EvenstepError, ValueError):
@@ -10,12 +10,12 @@ class SettingError(EvenstepError, ValueError):
 
 
 class RefusedError(EvenstepError):
-    """The predictor refuses this run: asking again as it is would change nothing."""
+    """The predictor rejects this run; repeating the same request cannot succeed."""
 
 
 class DivergedError(EvenstepError):
-    """Ranks would not do the same: they differ in data, settings or in what they have done."""
+    """Ranks differ in their data, settings or progress, so their results would not match."""
 
 
 class UnsupportedError(EvenstepError):
-    """Something that would make the gradient wrong, and is refused for it."""
+    """An unsupported combination that would make the gradient wrong."""

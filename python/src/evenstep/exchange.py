@@ -1,9 +1,9 @@
-"""What ranks tell each other now and then, beside the training: reports to rank 0, and its plan to all.
+"""The exchange between ranks: reports go to rank 0, and rank 0's plan goes to all ranks.
 
-A thread of its own on each rank does it, on a CPU group of its own, so that no step waits for a report, a reading or
-the predictor. At iteration ``k`` rank 0 publishes a plan for iteration ``k + ahead``, and at which iteration they meet
-next: so seldom that it costs little, and after every iteration where those are long. Which plan an iteration has
-follows from what was published alone, and all ranks hear the same: no rank ever decides for itself.
+Each rank runs the exchange in its own thread and in a separate CPU process group, so no step waits for a report, a
+reading or the predictor. At iteration ``k`` rank 0 publishes a plan for iteration ``k + ahead``, and the iteration of
+the next exchange. Exchanges are rare enough to stay within the overhead budget; if iterations are long, every iteration
+has one. The plan of an iteration depends only on the published plans, which are the same on all ranks.
 """
 
 import json
@@ -25,54 +25,55 @@ from evenstep.report import SLOTS, Report, merged
 
 log = logging.getLogger("evenstep")
 
-#: Published plans that are remembered; more than any look-ahead needs.
+#: Number of published plans that are kept; more than any look-ahead needs.
 PLANS_MAX = 256
 
-#: The first slots of what is summed: the iteration that a plan is for (from 1), the plan's length in bytes, and the
+#: Number of leading slots in the reduced tensor: the iteration of the plan plus 1, the plan's length in bytes, and the
 #: iteration of the next exchange.
 _HEADER = 3
 
 
 class Planner(Protocol):
-    """Rank 0's source of plans."""
+    """The source of plans on rank 0."""
 
-    #: CPU time that its own threads have taken so far, in seconds.
+    #: CPU time of the planner's own threads up to now, in seconds.
     cpu_s: float
 
     def take(self, iteration: int) -> Plan | None:
-        """The plan of an iteration; None: what is in force stays so. Never waits."""
+        """Returns the plan for an iteration, or None to keep the current one. Never waits."""
 
     def learn(self, iteration: int, reports: list[Report | None], then: tuple[int, int]) -> None:
-        """How an iteration went, by rank, and the (iteration, samples) that a plan is wanted for next. Never waits."""
+        """Records the reports of an iteration by rank, and requests a plan for ``then``, an (iteration, samples) pair.
+        Never waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What rank 0 has more than the others."""
+    """The parts of the exchange that only rank 0 has."""
 
     planner: Planner
     budget: Budget
 
     def iterations(self, iteration: int) -> int:
-        """After how many iterations ranks exchange next; asked by the thread that exchanges."""
+        """Returns the number of iterations until the next exchange; the exchange thread calls it."""
         return self.budget.iterations(iteration, time.thread_time() + self.planner.cpu_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one rank says of an iteration."""
+    """One rank's submission for an iteration."""
 
     iteration: int
-    #: Made by the thread, without drivers: may wait for a device.
+    #: Called by the exchange thread and may wait for a device. The report has no driver readings yet.
     report: Callable[[], Report]
-    #: Samples of the iteration that comes so many after this one.
+    #: The number of samples of the iteration that comes the given number of iterations later.
     size_after: Callable[[int], int]
-    #: Whether ranks exchange now in any case.
+    #: Whether this iteration always has an exchange.
     is_last: bool
 
 
 class Exchange:
-    """One rank's side. Submissions come from the training, plans are asked for by it; the rest is its thread's."""
+    """One rank's side of the exchange. The training calls ``submit`` and ``plan``; the thread does the rest."""
 
     def __init__(
         self,
@@ -82,70 +83,71 @@ class Exchange:
         drivers: Callable[[], dict[str, float]],
         lead: Lead | None,
     ) -> None:
-        """Begins.
+        """Starts the exchange thread.
 
         Args:
-            group: a CPU group of all ranks that nobody else uses.
+            group: a CPU process group of all ranks, used for nothing else.
             ahead: at iteration ``k`` the plan of ``k + ahead`` is published.
-            plans: those of the first iterations, the same on all ranks; at least one.
-            drivers: reads the machine.
-            lead: where plans come from, and how often ranks exchange; only on rank 0.
+            plans: the plans of the first iterations, the same on all ranks; at least one.
+            drivers: reads the drivers of this machine.
+            lead: the source of plans and the exchange budget; only on rank 0.
         """
         self._group = group
         self._ahead = ahead
         self._drivers = drivers
         self._lead = lead
         self._plans = deque(plans, maxlen=PLANS_MAX)
-        #: What was submitted and not exchanged. No longer than the way to the next exchange and the look-ahead.
+        #: Submissions that are not exchanged yet. Its length is bounded by the exchange interval plus the look-ahead.
         self._said: deque[Said] = deque()
-        #: The iteration that ranks exchange at, or will as soon as it is submitted.
+        #: The iteration of the next exchange, which starts as soon as that iteration is submitted.
         self._due = 0
-        #: The one that the thread is at.
+        #: The iteration that the thread is exchanging now.
         self._now: int | None = None
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._is_closing = False
-        #: Whether every report could be made so far.
+        #: Whether every report was measured so far.
         self._is_measured = True
         self._thread = threading.Thread(target=self._run, name="evenstep-exchange", daemon=True)
         self._thread.start()
 
     def submit(self, said: Said) -> None:
-        """Says how an iteration went; every rank must, for the same iterations in the same order."""
+        """Submits an iteration; every rank must submit the same iterations in the same order."""
         with self._changed:
             self._said.append(said)
-            # While the thread is busy it is not known yet where the next exchange is; it looks when it is done.
+            # While the thread is busy, the iteration of the next exchange is unknown; the thread checks again
+            # afterwards.
             if self._now is None:
                 self._look()
 
     def plan(self, iteration: int) -> Plan:
-        """The plan of an iteration: the latest that was published for it or an earlier one.
+        """Returns the plan of an iteration: the newest one published for it or for an earlier iteration.
 
-        Waits for an exchange that was due ``ahead`` iterations before, which is nearly always over.
+        Waits for the exchange that was due ``ahead`` iterations before, which has nearly always finished.
 
         Raises:
-            EvenstepError: ranks could not reach each other.
+            EvenstepError: the exchange between ranks failed.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._failure or self._now is None or self._now > iteration - self._ahead)
             if self._failure:
-                raise EvenstepError(f"exchanging plans between ranks: {self._failure}") from self._failure
+                raise EvenstepError(f"the exchange of plans between ranks failed: {self._failure}") from self._failure
             return next((plan for at, plan in reversed(self._plans) if at <= iteration), self._plans[0][1])
 
     def settle(self, timeout_s: float) -> None:
-        """Waits until all that is due is exchanged, or failed, or for so long."""
+        """Waits until all due exchanges are finished or failed, at most ``timeout_s`` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._failure or self._now is None, timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Ends the thread when all that is due is exchanged, or after so long."""
+        """Stops the thread once all due exchanges are finished, or after ``timeout_s`` seconds."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
 
     def _look(self) -> None:
-        """Whether an exchange is due. Under the lock."""
+        """Checks whether an exchange is due. The caller holds the lock."""
         due = (said.iteration for said in self._said if said.is_last or said.iteration >= self._due)
         self._now = next(due, None)
         if self._now is not None:
@@ -161,13 +163,13 @@ class Exchange:
                     self._due = due
                     self._look()
                     self._changed.notify_all()
-        except Exception as error:  # noqa: BLE001  # whatever it is, the training must hear of it and not wait for ever.
+        except Exception as error:  # noqa: BLE001  # the training must get any error instead of waiting for ever.
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
 
     def _next(self) -> list[Said]:
-        """What was submitted up to the next exchange; nothing: it is over."""
+        """Returns the submissions up to the next exchange; an empty list when the exchange is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closing or self._now is not None)
             stretch: list[Said] = []
@@ -184,8 +186,8 @@ class Exchange:
         target, payload = said.iteration + self._ahead, b""
         if self._lead:
             slots[2] = said.iteration + self._lead.iterations(said.iteration)
-            # What would only say again what is in force needs not travel. It may have been made for another number of
-            # samples: an epoch that is left midway ends sooner than was thought. Whoever takes it up resizes it.
+            # A plan equal to the current one need not be sent. A plan may be for a different number of samples, because
+            # an epoch can end early; the rank that uses it resizes it.
             if (plan := self._lead.planner.take(target)) and plan != self._plans[-1][1]:
                 payload = json.dumps(plan.to_json()).encode()
                 slots[0], slots[1] = target + 1.0, len(payload)
@@ -208,8 +210,10 @@ class Exchange:
         try:
             report = merged([said.report() for said in stretch])
             return replace(report, drivers=self._drivers()).to_row()
-        except Exception as error:  # noqa: BLE001  # whoever stays away from the sum leaves all others waiting.
+        except Exception as error:  # noqa: BLE001  # if one rank skips the all-reduce, all others wait for ever.
             if self._is_measured:
-                log.warning("iteration %s: not measured, nor later ones that fail so: %s", stretch[-1].iteration, error)
+                log.warning(
+                    "iteration %s: the report could not be measured (later failures are not logged): %s"
+                , stretch[-1].iteration, error)
             self._is_measured = False
             return [0.0] * SLOTS

@@ -1,4 +1,4 @@
-"""What must hold wherever a framework runs the loop."""
+"""Checks for frameworks that run the training loop."""
 
 import torch.distributed as dist
 
@@ -7,21 +7,25 @@ from evenstep.loader import Loader
 
 
 def check_ranks(name: str, ranks: int, remedy: str) -> None:
-    """Refuses a framework that sees other ranks than there are: each would train alone, on its part of the data.
+    """Checks that the framework and the process group have the same number of ranks.
+
+    If they differ, each process would train alone on its part of the data.
 
     Raises:
-        SettingError: it does.
+        SettingError: the numbers differ.
     """
     there = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     if ranks != there:
-        raise SettingError(f"{name} sees {ranks} ranks, and the process group has {there}: {remedy}")
+        raise SettingError(f"{name} has {ranks} ranks, but the process group has {there}: {remedy}")
 
 
 def check_accumulate(name: str, batches: int, loader: Loader) -> None:
-    """Refuses a framework that steps after another number of batches than the plan shares out.
+    """Checks that the framework and the loader have the same number of accumulation steps.
 
     Raises:
-        SettingError: it does.
+        SettingError: they differ.
     """
     if batches != loader.accumulate:
-        raise SettingError(f"{name}={batches}, and the loader's accumulate={loader.accumulate}: must be the same")
+        raise SettingError(
+            f"{name}={batches} differs from the loader's accumulate={loader.accumulate}: use the same value for both"
+        )

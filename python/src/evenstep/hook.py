@@ -1,13 +1,16 @@
-"""Gradients of uneven batches: weighted where DDP would average, so that their sum is the gradient of one process."""
+"""The DDP communication hook that weights the gradients of uneven batches.
+
+The weighted sum over ranks is the gradient of one process.
+"""
 
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch's stubs leave it out.
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
-#: What the user's loss is of its batch: the mean over its samples, their sum, or such that DDP's own average is right.
+#: The reduction of the user's loss: the mean over the batch, its sum, or already scaled so that DDP's average is right.
 Loss = Literal["mean", "sum", "scaled"]
 
 #: A communication hook of DDP.
@@ -15,10 +18,10 @@ Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 def weight(loss: Loss, local_batch: int, size: int, world_size: int) -> float:
-    """What a rank's gradient counts in the sum over ranks.
+    """Returns the weight of a rank's gradient in the sum over ranks.
 
-    With ``g_i`` the gradient of the mean over the ``n_i`` samples of rank i, that of the mean over all ``N`` is
-    ``sum_i (n_i / N) g_i``. Of sums over samples it is ``sum_i g_i / N``.
+    Let ``g_i`` be the gradient of the mean over the ``n_i`` samples of rank i. The gradient of the mean over all ``N``
+    samples is ``sum_i (n_i / N) g_i``. If the loss is a sum over samples, it is ``sum_i g_i / N``.
     """
     if loss == "mean":
         return local_batch / size
@@ -28,7 +31,7 @@ def weight(loss: Loss, local_batch: int, size: int, world_size: int) -> float:
 
 
 def weigh(gradient: torch.Tensor, weight: float) -> None:
-    """Multiplies in place; by 0 also what is not finite."""
+    """Multiplies a gradient in place; weight 0 also clears NaN and infinity."""
     if weight == 0:
         gradient.zero_()
     else:
@@ -42,25 +45,25 @@ def weighted(
     inner: Hook | None,
     state: Any,
 ) -> Hook:
-    """DDP's communication hook.
+    """Returns the communication hook for DDP.
 
     Args:
-        weight_now: this rank's weight in the current iteration.
+        weight_now: returns this rank's weight in the current iteration.
         group: DDP's process group.
-        ready: called when the last gradients of the iteration are there, before anything waits for other ranks.
-        inner: a hook that averages over ranks, called with the weighted gradients (compression, say).
-        state: its state.
+        ready: called when the last gradients of the iteration are computed, before the hook waits for other ranks.
+        inner: another hook that averages over ranks, for example with compression; gets the weighted gradients.
+        state: the state of ``inner``.
     """
     world_size = dist.get_world_size(group)
 
     def hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         if bucket.is_last():
             ready()
-        # An inner hook divides by the number of ranks.
+        # Inner hooks divide by the number of ranks.
         weigh(bucket.buffer(), weight_now() * (world_size if inner else 1))
         if inner:
             return inner(state, bucket)
-        # What dist.all_reduce comes to, without its checks: a step has few microseconds to spare.
+        # The same as dist.all_reduce without its argument checks, which would take microseconds in each step.
         work = group.allreduce([bucket.buffer()])
         summed: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda future: future.value()[0])
         return summed

@@ -1,4 +1,4 @@
-"""A training job as a script sees it."""
+"""The training job: the package's main interface."""
 
 import atexit
 from collections.abc import Callable, Iterator, Mapping
@@ -22,10 +22,10 @@ from evenstep.run import Run, Step, Turn
 from evenstep.settings import Settings
 from evenstep.wire.ids import check_job_id
 
-#: How long the end of a run waits for the last reports to be delivered, in seconds.
+#: Maximum time that the end of a run waits for the last reports to be delivered, in seconds.
 _CLOSE_S = 5.0
 
-#: Iterations of a stream: more than anybody has.
+#: Number of iterations of a stream; practically unlimited.
 _STREAM_STEPS = 2**32
 
 _Optimizer = TypeVar("_Optimizer", bound=torch.optim.Optimizer)
@@ -41,22 +41,25 @@ def init(
     wishes: Mapping[str, Any] | None = None,
     timeout_s: float = 2.0,
 ) -> "Job":
-    """Joins the training job that torchrun's environment, ``EVENSTEP_SERVER`` and ``EVENSTEP_JOB`` describe.
+    """Creates the training job from the arguments and the environment.
 
-    Nothing is asked or sent before a loader is made. Without a server and without a plan all workers get even shares.
+    It reads torchrun's variables, ``EVENSTEP_SERVER`` and ``EVENSTEP_JOB``.
+
+    No request is sent before :meth:`Job.loader` or :meth:`Job.steps`. Without a server and without a plan, all workers
+    get equal batches.
 
     Args:
-        plan: batches by rank, such as ``[24, 12, 16]``, or a function of the iteration that gives them: no predictor
-            is needed then.
-        server: predictors, comma-separated; default ``EVENSTEP_SERVER``.
-        job: names this run at the predictor; default ``EVENSTEP_JOB``, else torchrun's ``--rdzv-id``.
+        plan: local batches by rank, such as ``[24, 12, 16]``, or a function that returns them for an iteration. No
+            predictor is needed then.
+        server: predictor URLs, comma-separated; default ``EVENSTEP_SERVER``.
+        job: id of this run at the predictor; default ``EVENSTEP_JOB``, else torchrun's ``--rdzv-id``.
         quantum: every local batch is a multiple of it.
-        max_local_batch: the most that this worker can hold.
-        wishes: other job options, as the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``min_gain``, ...).
-        timeout_s: how long a request to the predictor may take; none is on the way of a step.
+        max_local_batch: the largest batch, in samples, that fits into this worker's memory.
+        wishes: other job options: the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``min_gain``, ...).
+        timeout_s: timeout of a request to the predictor, in seconds. Training steps do not wait for requests.
 
     Raises:
-        SettingError: a value breaks its rule.
+        SettingError: an argument or environment variable breaks its rule.
     """
     settings = Settings.read()
     if quantum < 1:
@@ -75,10 +78,10 @@ def init(
 
 
 class Job:
-    """One process's part of a training job. Made by :func:`init`."""
+    """The part of a training job that runs in this process. Create it with :func:`init`."""
 
     def __init__(self, wishes: Wishes) -> None:
-        """Keeps what is wished; :func:`init` checks it."""
+        """Stores the options; :func:`init` validates them."""
         self._observer = Observer.current
         self._wishes = self._observer.job_made(wishes)
         self._opened: Opened | None = None
@@ -99,23 +102,24 @@ class Job:
         accumulate: int = 1,
         **dataloader_kwargs: Any,
     ) -> loader.Loader:
-        """Batches of this rank, as large as the plan says. Over all ranks every sample comes exactly once an epoch.
+        """Returns an iterable of this rank's batches, sized by the plan.
 
-        All ranks call it alike, after ``init_process_group``.
+        Over all ranks, every sample occurs exactly once per epoch. All ranks must call it with the same arguments,
+        after ``init_process_group``.
 
         Args:
-            dataset: map-style: with a length and random access.
-            global_batch: samples of an iteration over all ranks; default the sum of a given plan.
-            shuffle: a new seeded permutation each epoch; otherwise samples come in their order.
-            seed: of the permutations.
-            drop_last: leave out the last iteration of an epoch where it has fewer samples.
-            accumulate: micro-batches of an iteration: so many batches come before each optimizer step, equally large.
-            **dataloader_kwargs: of PyTorch's DataLoader (``num_workers``, ``collate_fn``, ``pin_memory``, ...).
+            dataset: a map-style data set, with a length and random access.
+            global_batch: number of samples per iteration over all ranks; default the sum of the given plan.
+            shuffle: use a new seeded permutation for each epoch; otherwise keep the order of the data set.
+            seed: seed of the permutations.
+            drop_last: skip the last iteration of an epoch if it has fewer samples.
+            accumulate: number of micro-batches before each optimizer step. They have equal sizes.
+            **dataloader_kwargs: passed to PyTorch's DataLoader (``num_workers``, ``collate_fn``, ``pin_memory``, ...).
 
         Raises:
-            SettingError: a value breaks its rule.
-            DivergedError: ranks differ in what must be the same.
-            RefusedError: the predictor refuses this run.
+            SettingError: an argument breaks its rule.
+            DivergedError: ranks differ in a value that must be the same.
+            RefusedError: the predictor rejects this run.
         """
         loader.check(dataset, dataloader_kwargs)
         order = Order(len(dataset), self._global_batch(global_batch), seed, shuffle, drop_last, accumulate)
@@ -136,7 +140,9 @@ class Job:
         tail: float | None = None,
         min_chunk: int | None = None,
     ) -> Steps:
-        """Hedged steps: each rank gets what it will surely do in time, and whoever is free claims the rest.
+        """Returns an iterable of hedged steps.
+
+        Each rank gets a base batch, and free ranks claim chunks of a shared tail.
 
         ::
 
@@ -146,29 +152,33 @@ class Job:
                     loss_fn(model(x), y).backward()
                 optimizer.step()
 
-        All ranks call it alike, after ``init_process_group``; once for each epoch, or once for all of them. Which
-        samples an iteration has, and its gradient, are those of :meth:`loader`. A rank may have no batch in an
-        iteration. The gradient is there when the inner loop ends, and replaces what was in ``grad``; parameters that
-        nobody used have zeros. Batch norm sees base and chunks as batches of their own.
+        All ranks must call it with the same arguments, after ``init_process_group``, either once per epoch or once for
+        all epochs. The samples of an iteration and its gradient are the same as with :meth:`loader`.
+
+        - A rank may have no batch in an iteration.
+        - The gradient is complete when the inner loop ends. It replaces the contents of ``grad``; unused parameters get
+          zeros.
+        - Batch norm treats the base batch and each chunk as separate batches.
 
         Args:
-            dataset: map-style: with a length and random access; read in this process.
-            global_batch: samples of an iteration over all ranks; default the sum of a given plan.
-            model: DistributedDataParallel, or any module where the process is alone; not needed with :meth:`wrap`,
-                which may also come between this and the first iteration.
-            shuffle: a new seeded permutation each epoch; otherwise samples come in their order.
-            seed: of the permutations.
-            drop_last: leave out the last iteration of an epoch where it has fewer samples.
-            collate_fn: makes a batch of a list of samples; default PyTorch's.
-            micro_batch: the most samples of a pass; more than that are several, and their gradients add up. Default
-                ``init(max_local_batch=..)``.
-            tail: without a predictor: this part of each iteration is a tail, above 0 and at most 1.
-            min_chunk: no chunk of a tail is smaller; default the quantum.
+            dataset: a map-style data set, with a length and random access; read in this process.
+            global_batch: number of samples per iteration over all ranks; default the sum of the given plan.
+            model: a DistributedDataParallel model; with a single process, any module. Not needed if :meth:`wrap` is
+                called before the first iteration.
+            shuffle: use a new seeded permutation for each epoch; otherwise keep the order of the data set.
+            seed: seed of the permutations.
+            drop_last: skip the last iteration of an epoch if it has fewer samples.
+            collate_fn: makes a batch from a list of samples; default PyTorch's.
+            micro_batch: maximum number of samples per forward pass. Larger batches are split, and their gradients are
+                added. Default ``init(max_local_batch=..)``.
+            tail: without a predictor, the fraction of each iteration that becomes the shared tail; above 0 and at most
+                1.
+            min_chunk: minimum number of samples in a chunk; default the quantum.
 
         Raises:
-            SettingError: a value breaks its rule.
-            DivergedError: ranks differ in what must be the same.
-            RefusedError: the predictor refuses this run.
+            SettingError: an argument breaks its rule.
+            DivergedError: ranks differ in a value that must be the same.
+            RefusedError: the predictor rejects this run.
         """
         loader.check(dataset, {})
         if micro_batch is not None and micro_batch < 1:
@@ -176,8 +186,8 @@ class Job:
         wishes = hedged(self._wishes, tail, min_chunk)
         if self._opened and wishes != self._wishes:
             raise SettingError(
-                f"job.steps(tail={tail}, min_chunk={min_chunk}): the run has begun otherwise; these stay as they are, "
-                "and a run has either job.steps or job.loader"
+                f"job.steps(tail={tail}, min_chunk={min_chunk}): cannot be changed after the run has started; use "
+                "the first values, and either job.steps or job.loader"
             )
         self._wishes = wishes
         order = Order(len(dataset), self._global_batch(global_batch), seed, shuffle, drop_last)
@@ -193,20 +203,20 @@ class Job:
 
     @contextmanager
     def step(self, *, global_batch: int | None = None) -> Iterator[Step]:
-        """Marks an iteration (a micro-batch of it, where it accumulates).
+        """Marks an iteration, or one micro-batch with gradient accumulation.
 
-        With ``job.loader``, for loops that read ahead of their training: it takes the oldest batch that the loader gave
-        and that was not begun. Without this the loop is taken to train on the batch that it read last.
+        With ``job.loader``, use it in loops that read batches ahead: each call begins the oldest batch that was read
+        and not begun. Without it, the loop must train on the batch that it read last.
 
-        Without a loader, for data that comes as a stream: ``step.local_batch`` says how many samples this rank takes of
-        the next ``global_batch``, and ``step.offset`` from where on. That each comes exactly once is up to the loop.
+        Without a loader, use it for data streams: this rank must take ``step.local_batch`` of the next ``global_batch``
+        samples, starting at ``step.offset``. The loop itself must use each sample exactly once.
 
         Args:
-            global_batch: samples of this iteration over all ranks, where there is no loader. The first iteration's is
-                the job's; no later one may have more.
+            global_batch: number of samples of this iteration over all ranks, without a loader only. The first value is
+                the job's global batch and the maximum for later iterations.
 
         Raises:
-            SettingError: no batch was read, or a value breaks its rule.
+            SettingError: no batch was read, or ``global_batch`` breaks its rule.
         """
         if global_batch is not None:
             self._stream(global_batch)
@@ -225,26 +235,28 @@ class Job:
         inner: hook.Hook | None = None,
         inner_state: Any = None,
     ) -> DistributedDataParallel:
-        """Weights gradients by local batches, so that uneven ones give the gradient of one process; and measures speed.
+        """Weights gradients by local batch and measures compute time.
+
+        The result of uneven local batches is the gradient of one process.
 
         Args:
-            model: wrapped in DistributedDataParallel already; it is returned as it is, with a communication hook.
-            loss: what the loss is of its batch: the ``"mean"`` over its samples (the default of PyTorch's losses),
-                their ``"sum"``, or ``"scaled"`` such that DDP's average over ranks is right as it is.
-            inner: another communication hook, which gets the weighted gradients (``fp16_compress_hook``).
-            inner_state: its state.
+            model: a DistributedDataParallel model. It gets a communication hook and is returned.
+            loss: the reduction of the loss: ``"mean"`` over the batch (the default of PyTorch's losses), ``"sum"``, or
+                ``"scaled"`` if DDP's average over ranks is already right.
+            inner: another communication hook that gets the weighted gradients, such as ``fp16_compress_hook``.
+            inner_state: the state of ``inner``.
 
         Raises:
-            UnsupportedError: it is not DDP, or has synchronised batch norm.
+            UnsupportedError: the model is not DDP, or uses synchronized batch norm.
         """
         if not isinstance(model, DistributedDataParallel):
             raise UnsupportedError(
-                f"wrap({type(model).__name__}): must be DistributedDataParallel; with FSDP, DeepSpeed and others that "
-                "average gradients themselves leave wrap out, and use job.scale(loss).backward()"
+                f"wrap({type(model).__name__}): must be DistributedDataParallel; with FSDP, DeepSpeed and others "
+                "that average gradients themselves, omit wrap and use job.scale(loss).backward()"
             )
         if any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules()):
             raise UnsupportedError(
-                "SyncBatchNorm lets gradients cross between ranks before they can be weighted: leave wrap out, and use "
+                "SyncBatchNorm sends gradients between ranks before they can be weighted: omit wrap and use "
                 "job.scale(loss).backward()"
             )
         if loss not in ("mean", "sum", "scaled"):
@@ -263,11 +275,13 @@ class Job:
         return model
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss such that an average of gradients over ranks is the gradient of one process.
+        """Scales the loss so that the average of gradients over ranks is the gradient of one process.
 
-        For FSDP, DeepSpeed and whatever else averages by itself; never together with :meth:`wrap`. The loss is the mean
-        over this rank's batch. Compute time is then that of the forward pass, in whose proportion the whole is; where
-        forward passes wait for other ranks (FSDP, ZeRO-3) that says nothing of this rank, and a given plan is better.
+        Use it with FSDP, DeepSpeed and other frameworks that average gradients themselves; never together with
+        :meth:`wrap`. The loss must be the mean over this rank's batch.
+
+        The compute time is then measured over the forward pass, to which the whole is proportional. If forward passes
+        wait for other ranks (FSDP, ZeRO-3), it does not show the speed of this rank; use ``init(plan=..)``.
         """
         self._observer.scaled()
         run = self._run
@@ -275,20 +289,21 @@ class Job:
         run.gradients_ready()
         run.sensor.measure_from_arrival(loss.device)
         factor = step.weight * run.world_size
-        # 0 times what is not finite is not 0.
+        # 0 times NaN or infinity is not 0.
         return loss * factor if factor else torch.nan_to_num(loss, nan=0.0, posinf=0.0, neginf=0.0) * 0.0
 
-    # The learning rate, and memory
+    # Learning rate and memory
 
     @property
     def lr_multiplier(self) -> float:
-        """What to multiply the schedule's learning rate by in this iteration."""
+        """The factor for the schedule's learning rate in this iteration."""
         return self._run.current.step.lr_multiplier
 
     def optimizer(self, optimizer: _Optimizer) -> _Optimizer:
-        """Lets an optimizer follow the learning-rate instruction: its rate is multiplied for each step, and put back.
+        """Makes an optimizer follow the job's learning-rate rule.
 
-        So schedulers see, and change, the rate that they know.
+        The learning rate is multiplied before each step and restored afterwards, so schedulers see and change the
+        unscaled rate.
         """
         kept: list[Any] = []
 
@@ -309,10 +324,10 @@ class Job:
 
     @contextmanager
     def on_oom(self) -> Iterator[None]:
-        """Guards an iteration: where the device runs out of memory, the predictor hears of it before the error goes on.
+        """Reports out-of-memory errors in the block to the predictor, then re-raises them.
 
-        Under data parallelism no rank can go on alone: let the processes end, and torchrun begin them again
-        (``--max-restarts``). From then on this worker gets less than what did not fit.
+        In data-parallel training no rank can continue alone. Let the processes end and torchrun restart them
+        (``--max-restarts``). From then on, this worker gets a smaller batch than the one that did not fit.
         """
         try:
             yield
@@ -320,30 +335,32 @@ class Job:
             oom.report(self._wishes, self._run.current.step, error)
             raise
 
-    # State
+    # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run stands, the same on all ranks: what a checkpoint needs beside model and optimizer.
+        """Returns the progress of the run, the same on all ranks, to save with model and optimizer.
 
-        Iterations count as done once their gradients are there: take it after the optimizer's step. Nothing of it grows
-        with the run, and resuming replays nothing.
+        An iteration counts as done when its gradients are complete, so call this after the optimizer's step. The state
+        has constant size. Resuming replays no iterations.
         """
         return self._run.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where a checkpoint stands; on all ranks, before :meth:`loader`.
+        """Restores the progress of a checkpoint; call it on all ranks, before :meth:`loader`.
 
         The number of ranks may have changed.
 
         Raises:
-            SettingError: the run has begun already.
+            SettingError: the run has already started.
         """
         if self._opened:
-            raise SettingError("load_state_dict: must come before job.loader, which begins where the state stands")
+            raise SettingError(
+                "load_state_dict: must be called before job.loader, which starts at the restored position"
+            )
         self._state = dict(state)
 
     def close(self) -> None:
-        """Delivers the last reports and leaves the job; the end of the process does it too."""
+        """Delivers the last reports and leaves the job; called automatically when the process ends."""
         opened, self._opened = self._opened, None
         if opened and opened.exchange:
             opened.exchange.close(_CLOSE_S)
@@ -353,12 +370,12 @@ class Job:
             self._claims.line.close(_CLOSE_S)
         atexit.unregister(self.close)
 
-    # Inside
+    # Internals
 
     @property
     def _run(self) -> Run:
         if self._opened is None:
-            raise SettingError("the run has not begun: make job.loader first")
+            raise SettingError("the run has not started: call job.loader first")
         return self._opened.run
 
     def _begin(self, order: Order, reads_ahead: int) -> Run:
@@ -367,29 +384,34 @@ class Job:
             self._opened = open_run(self._wishes, order, reads_ahead, self._state)
             atexit.register(self.close)
         elif self._opened.run.order != order:
-            raise SettingError(f"a job trains on one data set in one order: {self._opened.run.order}, and not {order}")
+            raise SettingError(
+                f"a job has one data set and one order, {self._opened.run.order}; got {order}: create a new job with "
+                "evenstep.init()"
+            )
         return self._opened.run
 
     def _stream(self, size: int) -> None:
-        """The next iteration of a stream is as large as this."""
+        """Prepares the next iteration of a stream, with ``size`` samples."""
         whole = self._opened.run.order.global_batch if self._opened else size
         if not 1 <= size <= whole:
-            raise SettingError(f"step(global_batch={size}): must be 1 to {whole}, what the first iteration had")
+            raise SettingError(
+                f"step(global_batch={size}): must be between 1 and {whole}, the global batch of the first iteration"
+            )
         run = self._begin(Order(whole * _STREAM_STEPS, whole, shuffle=False), reads_ahead=0)
         done = run.progress
         run.read(Turn(run.step(done.iteration, done.epoch, done.position, size), 0))
 
     def _trained(self, given: Trainee | None) -> Trainee:
-        """The model of hedged steps: what was wrapped, else what was given."""
+        """Returns the model of hedged steps: the wrapped one, else the given one."""
         wrapped = self._trainee
         if given and wrapped and given.model is not wrapped.model:
-            raise SettingError("job.steps(model=..) and job.wrap(..) must be about the same model")
+            raise SettingError("job.steps(model=..) and job.wrap(..) got different models: pass the same model")
         if trainee := wrapped or given:
             return trainee
-        raise SettingError("job.steps: which model is trained? Pass model=, or wrap it before the first iteration")
+        raise SettingError("job.steps has no model: pass model=, or call job.wrap before the first iteration")
 
     def _claims_of(self, trainee: Trainee) -> Claims:
-        """This rank's claims, begun by the first iteration; all ranks come here alike."""
+        """Returns this rank's claims. All ranks create them together in the first iteration."""
         if self._claims is None:
             self._claims = claims_of(trainee, self._wishes)
         return self._claims
@@ -398,7 +420,7 @@ class Job:
         plan = self._wishes.fixed
         if global_batch is None:
             if plan is None:
-                raise SettingError("global_batch: must be given, unless init(plan=..) does")
+                raise SettingError("global_batch is missing: pass it, or use init(plan=..)")
             global_batch = sum(plan(0) if callable(plan) else plan)
         return self._observer.global_batch(global_batch)
 
@@ -414,16 +436,17 @@ class Job:
                 return
             if not model.require_backward_grad_sync and run.order.accumulate == 1:
                 raise UnsupportedError(
-                    "no_sync: gradients of several batches with one weight would be wrong: say job.loader(.., "
-                    "accumulate=N), where N batches come before each optimizer step"
+                    "no_sync with one weight for several batches would give a wrong gradient: use job.loader(.., "
+                    "accumulate=N), where N is the number of batches per optimizer step"
                 )
             sizes = [
                 value.shape[0] for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim
             ]
             if sizes and not run.is_expected(sizes):
                 raise UnsupportedError(
-                    f"the model is given a batch of {sizes[0]}, and the batch that was read last has "
-                    f"{run.current.step.batch_size}: loops that read ahead must mark iterations with `with job.step()`"
+                    f"the model got a batch of {sizes[0]}, but the last batch read has "
+                    f"{run.current.step.batch_size}: loops that read ahead must mark iterations with `with "
+                    "job.step()`"
                 )
             run.sensor.forward_begins(model.device)
 

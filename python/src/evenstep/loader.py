@@ -1,4 +1,4 @@
-"""Batches as the plan says, by PyTorch's own DataLoader."""
+"""Batches sized by the plan, read by PyTorch's DataLoader."""
 
 import time
 from collections import deque
@@ -10,58 +10,60 @@ from torch.utils.data import DataLoader, IterableDataset
 from evenstep.errors import SettingError
 from evenstep.run import Run, Step, Turn
 
-#: What a loader of ours decides itself.
+#: DataLoader arguments that evenstep's loader sets itself.
 _OURS = ("batch_size", "batch_sampler", "sampler", "shuffle", "drop_last")
 
-#: Samples of the batch that a rank without samples computes with weight 0: batch norm needs two.
+#: Samples of the weight-0 batch of a rank without samples; batch norm needs at least two.
 _GHOST_SAMPLES = 2
 
-#: Iterations ahead of the last planned one that the predictor plans for, less what the exchange takes.
+#: Number of iterations that the predictor plans ahead, less those that the exchange takes.
 _AHEAD_MAX = 62
 
 
 def reads_ahead(dataloader_kwargs: dict[str, Any], accumulate: int) -> int:
-    """Iterations of which a DataLoader has drawn the indices when the training gets a batch.
+    """Returns the number of iterations whose indices a DataLoader draws ahead of the training.
 
     Raises:
-        SettingError: further than plans are made ahead.
+        SettingError: the DataLoader reads further ahead than plans are made.
     """
     workers = dataloader_kwargs.get("num_workers", 0)
     batches = workers * (dataloader_kwargs.get("prefetch_factor") or 2) if workers else 0
     iterations = -(-batches // accumulate)
     if iterations > _AHEAD_MAX:
         raise SettingError(
-            f"num_workers={workers} read {batches} batches ahead, which are {iterations} iterations: must be at most "
-            f"{_AHEAD_MAX}; lower num_workers or prefetch_factor"
+            f"num_workers={workers} read {batches} batches ahead, which are {iterations} iterations: must be at "
+            f"most {_AHEAD_MAX}; lower num_workers or prefetch_factor"
         )
     return iterations
 
 
 def check(dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
-    """Refuses what would break that every sample comes exactly once.
+    """Checks that every sample can occur exactly once per epoch.
 
     Raises:
-        SettingError: the data set has no random access, or an argument decides what the plan decides.
+        SettingError: the data set has no random access, or an argument conflicts with the plan.
     """
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise SettingError(
-            f"{type(dataset).__name__}: must have a length and random access (a map-style data set), so that every "
-            "sample comes exactly once; streams have `with job.step(global_batch=..)`"
+            f"{type(dataset).__name__}: must be a map-style data set, with a length and random access, so that "
+            "every sample occurs exactly once; for streams use `with job.step(global_batch=..)`"
         )
     for name in _OURS:
         if name in dataloader_kwargs:
             raise SettingError(
-                f"{name}: the plan decides it; job.loader takes global_batch, shuffle, drop_last and seed"
+                f"{name}: is set by the plan; job.loader takes global_batch, shuffle, drop_last and seed instead"
             )
     if not dataloader_kwargs.get("in_order", True):
-        raise SettingError("in_order=False: batches belong to iterations, and must come in their order")
+        raise SettingError(
+            "in_order=False: batches belong to iterations and must keep their order; remove the argument"
+        )
 
 
 class Loader:
-    """An iterable of this rank's batches, an epoch each time."""
+    """An iterable of this rank's batches; each iterator covers one epoch."""
 
     def __init__(self, run: Run, dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
-        """Of a run that has begun."""
+        """Creates the loader of a started run."""
         self._run = run
         self._drawn: deque[Turn] = deque()
         self._latest: Step | None = None
@@ -71,31 +73,31 @@ class Loader:
 
     @property
     def dataset(self) -> Any:
-        """What is trained on."""
+        """The training data set."""
         return self._dataloader.dataset
 
     @property
     def accumulate(self) -> int:
-        """Batches that come before each optimizer step."""
+        """The number of batches before each optimizer step."""
         return self._run.order.accumulate
 
     @property
     def latest(self) -> Step:
-        """The iteration that the batch read last is of: for loops that look at batches before they train on them.
+        """The iteration of the last batch read, for loops that inspect batches before training on them.
 
         Raises:
-            SettingError: none was read yet.
+            SettingError: no batch was read yet.
         """
         if self._latest is None:
-            raise SettingError("no batch was read yet")
+            raise SettingError("no batch was read yet: read one from job.loader first")
         return self._latest
 
     def __len__(self) -> int:
-        """Batches of an epoch: iterations times micro-batches."""
+        """The number of batches in an epoch: iterations times micro-batches."""
         return self._run.order.steps * self._run.order.accumulate
 
     def __iter__(self) -> Iterator[Any]:
-        """What is left of the epoch: all of it, but after a resume."""
+        """Yields the remaining batches of the epoch: all of them, except after a resume."""
         run = self._run
         goes_on = run.begin_epoch()
         self._drawn.clear()
@@ -113,11 +115,13 @@ class Loader:
             run.read(turn)
             yield batch
             if not goes_on():
-                raise SettingError("an epoch was begun again meanwhile: read a job's data by one iterator at a time")
+                raise SettingError(
+                    "a second iterator has started the epoch again: read a job's data with one iterator at a time"
+                )
 
 
 class _Indices:
-    """A batch sampler: the indices of this rank's micro-batches, in their order."""
+    """A batch sampler that yields the indices of this rank's micro-batches in order."""
 
     def __init__(self, run: Run, drawn: deque[Turn]) -> None:
         self._run = run
@@ -136,5 +140,6 @@ class _Indices:
                 first, size = begin + micro * step.batch_size, step.batch_size
                 indices = permutation[first : first + size].tolist()
                 run.observer.drawn(step, indices)
-                # A mean over nothing is NaN, and DDP waits for every rank's gradients: samples of weight 0.
+                # The mean over no samples is NaN, and DDP waits for every rank's gradients, so this rank computes
+                # samples with weight 0.
                 yield indices or permutation[begin - step.offset :][: min(_GHOST_SAMPLES, step.global_batch)].tolist()

@@ -1,4 +1,4 @@
-"""Moments on a device: the clock on CPUs, events on GPUs, which nothing waits for until a time is asked for."""
+"""Points in time on a device: the clock on CPUs, events on GPUs, which are waited for only when read."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ Moment = float | torch.cuda.Event
 
 
 def now(device: torch.device, clock: Callable[[], float]) -> Moment:
-    """This moment on a device."""
+    """Returns the current moment on a device."""
     if device.type != "cuda":
         return clock()
     event = torch.cuda.Event(enable_timing=True)
@@ -18,7 +18,7 @@ def now(device: torch.device, clock: Callable[[], float]) -> Moment:
 
 
 def between(begun: Moment, end: Moment) -> float:
-    """Seconds between two moments on one device; waits until it has passed them. 0 where they are of two kinds."""
+    """Returns the seconds between two moments on one device; 0 if they are of different kinds. May wait."""
     if isinstance(begun, float) or isinstance(end, float):
         return end - begun if isinstance(begun, float) and isinstance(end, float) else 0.0
     end.synchronize()
@@ -26,5 +26,5 @@ def between(begun: Moment, end: Moment) -> float:
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """The most that tensors held on the GPU so far; None on CPUs, where other things share the memory."""
+    """Returns the peak memory of tensors on the GPU in bytes; None on CPUs, whose memory is shared with other data."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

@@ -1,4 +1,4 @@
-"""Who looks at a run from outside: nobody, unless `evenstep verify` runs the script."""
+"""The observer of a run. It does nothing unless `evenstep verify` runs the script."""
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,46 +10,47 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Is told what a run does, and may change how it begins. This one does neither."""
+    """Receives the events of a run and may change how it starts. This base class does neither."""
 
-    #: The one of this process. A script makes its job without naming anybody, so it is found here.
+    #: The observer of this process, global because scripts create their job without naming one.
     current: ClassVar["Observer"]
 
     def job_made(self, wishes: "Wishes") -> "Wishes":
-        """``evenstep.init`` was called; gives what is wished instead."""
+        """Called by ``evenstep.init``; returns the options to use."""
         return wishes
 
     def global_batch(self, asked: int) -> int:
-        """The loader is to have a global batch; gives the one that it has."""
+        """Called with the loader's global batch; returns the one to use."""
         return asked
 
     def run_begins(self, order: "Order") -> None:
-        """``job.loader`` was called."""
+        """Called by ``job.loader``."""
 
     def dataset(self, dataset: Any) -> Any:
-        """What the loader is to read from in place of the data set."""
+        """Returns the data set that the loader reads instead of the given one."""
         return dataset
 
     def wrapped(self, loss: "Loss", *, has_inner: bool) -> None:
-        """``job.wrap`` was called."""
+        """Called by ``job.wrap``."""
 
     def scaled(self) -> None:
-        """``job.scale`` was called."""
+        """Called by ``job.scale``."""
 
     def hedged(self) -> None:
-        """Gradients are weighted by hedged steps."""
+        """Called when hedged steps weight the gradients."""
 
     def epoch_begins(self) -> None:
-        """Nothing of the epoch is read yet."""
+        """Called before the first batch of an epoch is read."""
 
     def drawn(self, step: "Step", indices: list[int]) -> None:
-        """Samples will be read for an iteration."""
+        """Called before samples are read for an iteration."""
 
     def read(self, step: "Step") -> None:
-        """The training gets a batch of an iteration; also once for each hedged iteration, before its first batch."""
+        """Called when the training gets a batch of an iteration; also once for each hedged iteration, before its first
+        batch."""
 
     def epoch_ends(self) -> None:
-        """The training asks for more than the epoch has."""
+        """Called when the training requests a batch after the end of the epoch."""
 
 
 Observer.current = Observer()

@@ -1,4 +1,4 @@
-"""Running out of memory."""
+"""Handling of out-of-memory errors."""
 
 import logging
 
@@ -11,27 +11,29 @@ from evenstep.wire.client import Client
 
 log = logging.getLogger("evenstep")
 
-#: The error that devices raise; PyTorch 2.5 gave it the shorter name.
+#: The out-of-memory error of devices; available under this short name since PyTorch 2.5.
 OUT_OF_MEMORY: type[BaseException] = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
 
-#: With fewer samples nothing can be given up.
+#: Smallest failing batch that can be reduced.
 _SAMPLES_MIN = 2
 
 
 def report(wishes: Wishes, step: Step, error: BaseException) -> None:
-    """Tells the predictor which batch did not fit, so that this worker never gets it again. Never raises."""
+    """Reports the batch that did not fit to the predictor, so that this worker never gets it again. Never raises."""
     settings, samples = wishes.settings, step.batch_size
     what = f"iteration {step.iteration}: {samples} samples did not fit into the memory of {settings.worker} ({error})"
     if settings.server is None or settings.job is None or wishes.fixed is not None:
-        log.error("%s; give it fewer in init(plan=..), or cap it with init(max_local_batch=..)", what)
+        log.error("%s; give it fewer samples in init(plan=..), or cap it with init(max_local_batch=..)", what)
         return
     if samples < _SAMPLES_MIN:
-        log.error("%s; fewer than %s cannot be planned", what, _SAMPLES_MIN)
+        log.error("%s; no batch below %s samples is possible", what, _SAMPLES_MIN)
         return
     try:
         client = Client(settings.server, settings.job, wishes.timeout_s)
         answer = client.report_oom(settings.worker, step.iteration, samples)
     except EvenstepError as unheard:
-        log.error("%s; the predictor was not told: %s", what, unheard)  # noqa: TRY400  # The cause is the message.
+        log.error(
+            "%s; reporting it to the predictor failed: %s"
+        , what, unheard)  # noqa: TRY400  # The message contains the cause.
     else:
-        log.error("%s; from now on it gets at most %s. Begin the processes again.", what, answer.max_local_batch)
+        log.error("%s; its batch is now limited to %s samples. Restart the processes.", what, answer.max_local_batch)

@@ -1,4 +1,4 @@
-"""How a run begins: ranks find that they agree, and get the plans of the first iterations."""
+"""The start of a run: ranks check that they agree and get the plans of the first iterations."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -24,42 +24,42 @@ from evenstep.wire.messages import JobSpec, JoinRequest
 
 log = logging.getLogger("evenstep")
 
-#: Batches by rank, for every iteration or as a function of it.
+#: Local batches by rank, constant or as a function of the iteration.
 Fixed = Sequence[int] | Callable[[int], Sequence[int]]
 
-#: Iterations between what is reported and its exchange being needed: none waits for it then.
+#: Additional iterations between a report and the plan that depends on its exchange, so that no step waits for it.
 _SLACK = 1
 
-#: The predictor plans at most so many iterations past what was reported.
+#: The predictor plans at most this many iterations past the last report.
 _LOOK_AHEAD_MAX = 64
 
-#: Iterations of a given plan that ranks compare at the beginning.
+#: Number of iterations of a given plan that ranks compare at the start.
 _COMPARED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a run is to be, as far as the user says."""
+    """The user's options of a run."""
 
     settings: Settings
     #: A plan that needs no predictor.
     fixed: Fixed | None
     quantum: int
-    #: This worker's own cap.
+    #: The cap of this worker.
     max_local_batch: int | None
-    #: Anything else of `PUT /v1/jobs/{job}`.
+    #: Other fields of `PUT /v1/jobs/{job}`.
     job: Mapping[str, Any]
     #: Whether workers can claim chunks of a shared tail.
     claims: bool
-    #: What of plans without a tail is left to one; the ranks claim it.
+    #: The shared tail that is taken from plans without one; None for no tail.
     tail: SharedTail | None
-    #: Seconds that a request to the predictor may take.
+    #: Timeout of a request to the predictor, in seconds.
     timeout_s: float
 
 
 @dataclass(slots=True)
 class Opened:
-    """A run, and what is to be closed at its end."""
+    """A started run, and the objects to close at its end."""
 
     run: Run
     exchange: Exchange | None = None
@@ -67,12 +67,12 @@ class Opened:
 
 
 def open_run(wishes: Wishes, order: Order, reads_ahead: int, state: dict[str, Any] | None) -> Opened:
-    """Begins; every rank calls it alike.
+    """Starts a run; all ranks must call it with the same arguments.
 
     Raises:
-        SettingError: a value breaks a rule, or there is no process group for several processes.
-        DivergedError: ranks differ in what must be the same.
-        RefusedError: the predictor refuses this run.
+        SettingError: an option breaks its rule, or there is no process group for several processes.
+        DivergedError: ranks differ in a value that must be the same.
+        RefusedError: the predictor rejects this run.
     """
     progress, before = resumed(state, order) if state else (Progress(), None)
     group = _group(wishes)
@@ -96,7 +96,7 @@ def open_run(wishes: Wishes, order: Order, reads_ahead: int, state: dict[str, An
 
 @dataclass(frozen=True, slots=True)
 class _Begin:
-    """What all ranks know before anything is exchanged."""
+    """The values that all ranks know before the first exchange."""
 
     wishes: Wishes
     order: Order
@@ -104,7 +104,7 @@ class _Begin:
     ahead: int
     progress: Progress
     is_resumed: bool
-    #: Whether torchrun began any of the ranks again.
+    #: Whether torchrun restarted any of the ranks.
     is_restarted: bool = False
 
     def opened(
@@ -115,14 +115,14 @@ class _Begin:
         even: Callable[[int], Plan],
         drivers: Drivers,
     ) -> tuple[Callable[[int], Plan], Exchange | None, Predictor | None]:
-        """Where plans come from, and what runs beside the training for them."""
+        """Returns the source of plans, and the exchange and predictor that run in the background."""
         server = self.wishes.settings.server
         if self.wishes.fixed is not None:
             world_size = dist.get_world_size(group) if group else 1
             return _plans_of(self.wishes.fixed, world_size, self.order.accumulate), None, None
         if server is None or group is None:
             if server is None and group is not None and rank == 0:
-                log.warning("no EVENSTEP_SERVER and no plan: all workers get even shares")
+                log.warning("neither EVENSTEP_SERVER nor a plan is set: all workers get equal batches")
             return (lambda _: even(self.order.global_batch)), None, None
         told: list[Any] = [None]
         predictor = None
@@ -140,24 +140,26 @@ class _Begin:
     def first_plans(
         self, server: str, workers: Sequence[JoinRequest], even: Callable[[int], Plan]
     ) -> tuple[list[Any] | str, Predictor | None]:
-        """On rank 0: what all ranks are told, the first plans or why there are none."""
+        """On rank 0: returns the first plans, or the error message for all ranks."""
         job_id, first = self.wishes.settings.job, self.progress.iteration
         sizes = [self.order.size(self.progress.position + k) for k in range(self.ahead)]
         try:
             if job_id is None:
-                raise SettingError("EVENSTEP_JOB is not set: it names this run at the predictor (or init(job=..))")
+                raise SettingError(
+                    "EVENSTEP_JOB is not set: set it to the id of this run at the predictor, or use init(job=..)"
+                )
             spec = _spec(self.wishes, self.order, self.quantum)
             client = Client(server, job_id, self.wishes.timeout_s)
             registration = Registration(client, job_id, spec, workers, first, self.is_resumed, self.is_restarted)
             predictor = Predictor(registration)
             plans = predictor.open([(first + k, size) for k, size in enumerate(sizes)], even)
         except EvenstepError as error:
-            # All ranks must end, and for the same reason.
+            # All ranks must end, for the same reason.
             return str(error), None
         return [(iteration, plan.to_json()) for iteration, plan in plans], predictor
 
     def facts(self, device: torch.device) -> dict[str, Any]:
-        """What ranks tell each other: this worker, and what must be the same for all."""
+        """Returns this worker's description and the values that must be the same on all ranks."""
         wishes, first = self.wishes, self.progress.iteration
         fixed, is_cuda = wishes.fixed, device.type == "cuda"
         return {
@@ -169,8 +171,8 @@ class _Begin:
             "restarts": wishes.settings.restarts,
             "alike": {
                 "order": repr(self.order),
-                "order of the samples": self.order.checksum(self.progress.epoch),
-                "iterations planned ahead": self.ahead,
+                "sample order": self.order.checksum(self.progress.epoch),
+                "planning look-ahead": self.ahead,
                 "state": repr(self.progress),
                 "plan": None if fixed is None else [list(_batches(fixed, first + k)) for k in range(_COMPARED)],
                 "quantum": self.quantum,
@@ -182,7 +184,7 @@ class _Begin:
 
 
 def _group(wishes: Wishes) -> dist.ProcessGroup | None:
-    """A CPU group of all ranks for ourselves; None where this process is alone."""
+    """Returns a CPU process group of all ranks for evenstep; None if this process is alone."""
     if dist.is_available() and dist.is_initialized():
         group = dist.new_group(backend="gloo")
         return group if isinstance(group, dist.ProcessGroup) else None
@@ -200,15 +202,15 @@ def _spec(wishes: Wishes, order: Order, quantum: int) -> JobSpec:
     )
 
 
-#: What a job wants that the loader and :func:`evenstep.init` say themselves.
+#: Job options that the loader and :func:`evenstep.init` set.
 _SAID = ("global_batch", "per_worker_batch", "quantum", "hedge")
 
 
 def checked_wishes(job: Mapping[str, Any]) -> dict[str, Any]:
-    """What else a job wants; the predictor checks the values.
+    """Checks the names of the other job options; the predictor checks the values.
 
     Raises:
-        SettingError: a field that there is not, or that is said elsewhere.
+        SettingError: an unknown option, or one that is set elsewhere.
     """
     known = sorted({field.name for field in fields(JobSpec)} - set(_SAID))
     for name in job:
@@ -218,10 +220,10 @@ def checked_wishes(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[JoinRequest], int]:
-    """The workers of all ranks, and how often any of them was begun again.
+    """Returns the workers of all ranks and the highest restart count.
 
     Raises:
-        DivergedError: ranks differ in what must be the same, or two have one name.
+        DivergedError: ranks differ in a value that must be the same, or two have the same worker name.
     """
     all_facts: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(all_facts, own, group=group)
@@ -229,12 +231,17 @@ def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[JoinReq
         for rank, facts in enumerate(all_facts):
             if facts["alike"][name] != value:
                 other = facts["alike"][name]
-                raise DivergedError(f"{name}: rank 0 has {value} and rank {rank} {other}; must be the same")
+                raise DivergedError(
+                    f"{name}: rank 0 has {value} but rank {rank} has {other}; must be the same on all ranks"
+                )
     names = [facts["worker"] for facts in all_facts]
     for rank, name in enumerate(names):
         if name in names[:rank]:
             raise DivergedError(
-                f"ranks {names.index(name)} and {rank} are both the worker {name!r}: give each its own EVENSTEP_WORKER"
+                
+                    f"ranks {names.index(name)} and {rank} have the same worker name {name!r}: set a different "
+                    "EVENSTEP_WORKER for each"
+                
             )
     workers = [
         JoinRequest(
@@ -250,7 +257,7 @@ def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[JoinReq
 
 
 def _device() -> torch.device:
-    """What this process computes on, as far as can be told before it does."""
+    """Returns the device that this process will compute on, as far as it is known yet."""
     uses_cuda = torch.cuda.is_available() and (
         torch.cuda.is_initialized() or (dist.is_initialized() and dist.get_backend() == "nccl")
     )
@@ -258,7 +265,7 @@ def _device() -> torch.device:
 
 
 def _drivers(agent: str | None, device: torch.device) -> Drivers:
-    """Readings of this process: of its GPU only the agent has any; all others are /proc's, and cheaper there."""
+    """Returns the driver reader. Only the agent reads GPUs; other readings come from /proc, which is cheaper."""
     if device.type == "cuda":
         return Drivers(agent, gpu=device.index)
     return Drivers(agent or "")
@@ -278,13 +285,15 @@ def _plans_of(fixed: Fixed, world_size: int, accumulate: int) -> Callable[[int],
 def _checked(batches: Sequence[int], world_size: int, accumulate: int, iteration: int) -> Sequence[int]:
     what = f"plan={list(batches)} of iteration {iteration}"
     if len(batches) != world_size:
-        raise SettingError(f"{what}: must have a batch for each of the {world_size} ranks")
+        raise SettingError(f"{what}: must have one batch for each of the {world_size} ranks")
     if any(batch < 0 or batch % accumulate for batch in batches):
-        raise SettingError(f"{what}: batches must be multiples of accumulate={accumulate}, at least 0")
+        raise SettingError(f"{what}: batches must be multiples of accumulate={accumulate} and at least 0")
     return batches
 
 
 def _check_fixed(fixed: Fixed, order: Order, world_size: int, first: int) -> None:
     batches = list(_checked(_batches(fixed, first), world_size, order.accumulate, first))
     if sum(batches) != order.global_batch:
-        raise SettingError(f"plan={batches}: sums to {sum(batches)}, and global_batch is {order.global_batch}")
+        raise SettingError(
+            f"plan={batches} sums to {sum(batches)}, but global_batch is {order.global_batch}: make them equal"
+        )

@@ -1,4 +1,4 @@
-"""Who computes which samples of an iteration."""
+"""Plans: which rank computes which samples of an iteration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,23 +19,23 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The last part of an iteration, which nobody was given: whoever is free claims its chunks, in their order."""
+    """The last part of an iteration, which is not assigned to a rank: free ranks claim its chunks in order."""
 
-    #: Where it begins.
+    #: Offset of its first sample within the iteration.
     offset: int
-    #: Samples of each chunk.
+    #: Number of samples of each chunk.
     chunks: tuple[int, ...]
-    #: How many of the chunks, in their order, each pool has.
+    #: Number of successive chunks that each pool has.
     pools: tuple[int, ...]
-    #: By rank: the pool that it claims from, or None where it claims nothing.
+    #: By rank: the pool that it claims from, or None if it claims nothing.
     pool: tuple[int | None, ...]
-    #: By rank: its forecast speed in samples per second, where there is one.
+    #: By rank: its forecast speed in samples per second, or None if unknown.
     speed: tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The shares of all ranks in an iteration, and what the learning rate is multiplied by."""
+    """The shares of all ranks in an iteration, and the learning-rate multiplier."""
 
     shares: tuple[Share, ...]
     rate: Rate = field(default_factory=Rate)
@@ -43,35 +43,35 @@ class Plan:
 
     @classmethod
     def of(cls, batches: Sequence[int], rate: Rate | None = None) -> "Plan":
-        """Shares of these sizes, one after the other in rank order."""
+        """Returns a plan with these local batches, in rank order without gaps."""
         offsets = accumulate(batches, initial=0)
         shares = tuple(Share(offset, batch) for offset, batch in zip(offsets, batches, strict=False))
         return cls(shares, rate or Rate())
 
     @classmethod
     def even(cls, size: int, world_size: int, quantum: int = 1, rate: Rate | None = None) -> "Plan":
-        """Shares as equal as whole quanta allow."""
+        """Returns a plan with shares as equal as whole quanta allow."""
         return cls.of(apportion(size, [1] * world_size, quantum), rate)
 
     @property
     def batches(self) -> list[int]:
-        """Local batches by rank."""
+        """The local batches by rank."""
         return [share.local_batch for share in self.shares]
 
     @property
     def size(self) -> int:
-        """Samples of the iteration: all shares, and the tail."""
+        """The number of samples of the iteration: all shares and the tail."""
         return sum(self.batches) + (sum(self.tail.chunks) if self.tail else 0)
 
     def resized(self, size: int, quantum: int) -> "Plan":
-        """The same proportions of an iteration of another size, without a tail."""
+        """Returns a plan with the same proportions for another number of samples, without a tail."""
         if self.tail is None and self.size == size:
             return self
         weights = self.batches if any(self.batches) else [1] * len(self.shares)
         return Plan.of(apportion(size, weights, quantum), self.rate)
 
     def checked(self, size: int) -> "Plan":
-        """Itself.
+        """Returns this plan after a check.
 
         Raises:
             DivergedError: its shares and chunks do not cover an iteration of ``size`` samples exactly once.
@@ -87,10 +87,10 @@ class Plan:
         else:
             if reached == size:
                 return self
-        raise DivergedError(f"a plan must cover the {size} samples of the iteration exactly once: {self}")
+        raise DivergedError(f"a plan must cover each of the {size} samples of the iteration exactly once: {self}")
 
     def to_json(self) -> dict[str, Any]:
-        """As it travels between ranks and into checkpoints."""
+        """Returns the JSON form, which is sent between ranks and stored in checkpoints."""
         told: dict[str, Any] = {
             "shares": [[share.offset, share.local_batch] for share in self.shares],
             "rate": self.rate.to_json(),
@@ -102,7 +102,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> "Plan":
-        """Reads what :meth:`to_json` wrote."""
+        """Restores a plan from the result of :meth:`to_json`."""
         plan = cls(tuple(Share(*share) for share in told["shares"]), Rate.from_json(told["rate"]))
         if "tail" not in told:
             return plan
@@ -111,17 +111,17 @@ class Plan:
 
 
 def apportion(size: int, weights: Sequence[int], quantum: int = 1) -> list[int]:
-    """Splits ``size`` by ``weights``, in whole quanta: largest remainders (Hamilton), ties to the lower rank.
+    """Splits ``size`` by ``weights`` into whole quanta: largest remainders (Hamilton), ties to the lower rank.
 
-    What is less than a quantum goes to whoever has most, so that the batches sum to ``size`` exactly. Integers only:
-    all ranks get the same.
+    A remainder below one quantum goes to the rank with the largest batch, so the batches sum to ``size`` exactly. It
+    uses integers only, so all ranks compute the same result.
 
     Raises:
         SettingError: all weights are 0, or one is negative.
     """
     whole = sum(weights)
     if whole <= 0 or min(weights) < 0:
-        raise SettingError(f"weights {list(weights)}: none may be negative, and some must be above 0")
+        raise SettingError(f"weights {list(weights)}: must not be negative, and at least one must be above 0")
     quanta, rest = divmod(size, quantum)
     counts = [quanta * weight // whole for weight in weights]
     remainders = [quanta * weight % whole for weight in weights]

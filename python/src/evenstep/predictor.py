@@ -1,4 +1,4 @@
-"""Rank 0's line to the predictor: asks while it answers, and costs the training nothing while it does not."""
+"""Rank 0's connection to the predictor. While the predictor is unreachable, training continues without waiting."""
 
 import logging
 import threading
@@ -25,19 +25,19 @@ from evenstep.wire.messages import (
 
 log = logging.getLogger("evenstep")
 
-#: Iterations whose reports are kept while the predictor is away; the oldest fall out.
+#: Number of iterations whose reports are kept while the predictor is unreachable; the oldest are dropped.
 BACKLOG_MAX = 256
 
-#: Reports that a request carries at most; but always those of one whole iteration.
+#: Maximum number of reports in a request; the reports of one iteration are never split.
 REPORTS_PER_REQUEST = 256
 
-#: Plans that wait to be published: they are taken up one an iteration.
+#: Maximum number of plans that wait to be published; each iteration publishes at most one.
 PLANS_MAX = 256
 
-#: Seconds between attempts to find a silent predictor again: the first, doubled up to the last.
+#: Pause between attempts to reach an unreachable predictor, in seconds: the first, which doubles up to the last.
 RETRY_FIRST_S, RETRY_LAST_S = 0.1, 2.0
 
-#: Refusals in a row after which the reports that went along are given up: they may be the cause.
+#: Number of consecutive rejections after which the reports in the request are dropped, because they may be the cause.
 REFUSALS_MAX = 3
 
 
@@ -49,19 +49,20 @@ class Registration:
     job_id: str
     spec: JobSpec
     workers: Sequence[JoinRequest]
-    #: The iteration that this run begins with.
+    #: The first iteration of this run.
     begin: int
-    #: Whether it goes on from a checkpoint: it may ask again for what was answered then, and gets the same.
+    #: Whether the run resumes from a checkpoint. It may then request allocations again, and gets the same responses.
     resumed: bool
-    #: Whether torchrun began it again: what the job has from before is ours, and so are the workers that died.
+    #: Whether torchrun restarted the run. The job's earlier state then belongs to this run, and dead workers may still
+    #: be listed.
     restarted: bool = False
 
     def register(self) -> JoinAnswer:
-        """Puts the job and joins every worker in rank order. All of it may be repeated.
+        """Creates the job and joins all workers in rank order. It may be repeated.
 
         Raises:
-            AskError: no answer, or workers that died are not known to be gone yet.
-            RefusedError: the job's wishes break a rule, or it has other workers.
+            AskError: no response, or the leases of workers that died have not expired yet.
+            RefusedError: the job options break a rule, or the job has other workers.
         """
         self.client.put_job(self.spec)
         joined = [self.client.join(worker) for worker in self.workers][-1]
@@ -69,29 +70,30 @@ class Registration:
         for other in joined.workers:
             if other not in ours and self.restarted:
                 raise AskError(
-                    f"job {self.job_id} has {other} from before its restart, until that one's lease runs out"
+                    f"job {self.job_id} still has worker {other} from before the restart, until its lease expires"
                 )
             if other not in ours:
                 raise RefusedError(
-                    f"job {self.job_id} has another live worker, {other}: take a new EVENSTEP_JOB, or wait until its "
-                    "lease runs out"
+                    f"job {self.job_id} has another live worker, {other}: use a new EVENSTEP_JOB, or wait until "
+                    "its lease expires"
                 )
         return joined
 
     def check_past(self, joined: JoinAnswer) -> None:
-        """Refuses a job whose past is not ours: a job id is one run.
+        """Rejects a job that belongs to another run: a job id identifies one run.
 
         Raises:
-            RefusedError: it was answered past the iteration that this run begins with.
+            RefusedError: the job has allocations past the first iteration of this run.
         """
         if not self.resumed and not self.restarted and joined.next_iteration > self.begin:
             raise RefusedError(
-                f"job {self.job_id} was answered up to iteration {joined.next_iteration - 1} already, and this run "
-                f"begins with {self.begin}: a job id is one run; go on with load_state_dict, or take a new EVENSTEP_JOB"
+                f"job {self.job_id} already has allocations up to iteration {joined.next_iteration - 1}, but this "
+                f"run starts at {self.begin}: a job id identifies one run; resume with load_state_dict, or use a "
+                "new EVENSTEP_JOB"
             )
 
     def request(self, generation: int, iteration: int, size: int, reports: Sequence[WorkerReport]) -> AllocateRequest:
-        """A request for the plan of an iteration of ``size`` samples."""
+        """Returns a request for the allocation of an iteration with ``size`` samples."""
         return AllocateRequest(
             job_id=self.job_id,
             generation=generation,
@@ -101,15 +103,15 @@ class Registration:
         )
 
     def plan(self, answer: AllocateAnswer, size: int) -> Plan:
-        """An answer in our rank order.
+        """Converts a response to a plan in the run's rank order.
 
         Raises:
-            UnusableError: it is about other workers, or does not cover the iteration exactly once.
+            UnusableError: the response has other workers, or does not cover the iteration exactly once.
         """
         told = {allocation.worker: allocation for allocation in answer.allocations}
         ours = [worker.worker for worker in self.workers]
         if len(answer.allocations) != len(ours) or set(told) != set(ours):
-            raise UnusableError(f"the answer names the workers {sorted(told)}, and ours are {sorted(ours)}")
+            raise UnusableError(f"the response names the workers {sorted(told)}, but this run has {sorted(ours)}")
         by_rank = [told[worker] for worker in ours]
         said = answer.optimizer.ramp
         ramp = Ramp(said.from_, said.to, said.start_iteration, said.iterations) if said else None
@@ -130,31 +132,32 @@ class Registration:
 
 
 class Predictor:
-    """A :class:`~evenstep.exchange.Planner` whose plans the predictor makes, asked by a thread of its own."""
+    """A :class:`~evenstep.exchange.Planner` that requests plans from the predictor in its own thread."""
 
     def __init__(self, registration: Registration) -> None:
-        """Nothing is asked before :meth:`open`."""
+        """Sends no request before :meth:`open`."""
         self._registration = registration
         self._changed = threading.Condition()
         self._wanted: tuple[int, int] | None = None
         self._plans: dict[int, Plan] = {}
         self._backlog: deque[tuple[int, list[WorkerReport]]] = deque(maxlen=BACKLOG_MAX)
         self._generation: int | None = None
-        #: Whether the predictor took this run in: from then on the job's past is ours.
+        #: Whether the predictor accepted this run. From then on the job's earlier state belongs to this run.
         self._known = False
         self._refusals = 0
-        #: CPU time that asking has taken so far, in seconds.
+        #: CPU time of the requests up to now, in seconds.
         self.cpu_s = 0.0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="evenstep-predictor", daemon=True)
 
     def open(self, wanted: Sequence[tuple[int, int]], otherwise: Callable[[int], Plan]) -> list[tuple[int, Plan]]:
-        """The plans of the first iterations, given as (iteration, samples); then asks on in the background.
+        """Returns the plans of the first iterations, then requests further ones in the background.
 
-        Where nobody answers the training begins with plans made `otherwise`, by the number of samples.
+        The iterations are (iteration, samples) pairs. If no predictor responds, training starts with the plans that
+        `otherwise` returns for a number of samples.
 
         Raises:
-            RefusedError: the predictor refuses this run.
+            RefusedError: the predictor rejects this run.
         """
         plans = []
         try:
@@ -162,16 +165,16 @@ class Predictor:
             for iteration, size in wanted:
                 plans.append((iteration, self._ask(iteration, size, [])))
         except AskError as error:
-            log.warning("%s; training begins with even shares, and asking goes on", error)
+            log.warning("%s; training starts with equal batches while requests continue in the background", error)
             self._generation = None
             plans += [(iteration, otherwise(size)) for iteration, size in wanted[len(plans) :]]
         self._thread.start()
         return plans
 
     def take(self, iteration: int) -> Plan | None:
-        """The newest plan that was answered by now, for this iteration or an earlier one, and is not taken.
+        """Returns the newest unused plan for this iteration or an earlier one.
 
-        Where answers take longer than iterations each is late, and still better than what is in force.
+        If responses take longer than iterations, every plan is late, but still better than the current one.
         """
         with self._changed:
             answered = [at for at in self._plans if at <= iteration]
@@ -179,15 +182,15 @@ class Predictor:
             return plans[-1] if plans else None
 
     def learn(self, iteration: int, reports: list[Report | None], then: tuple[int, int]) -> None:
-        """Keeps the reports of an iteration for the next request, and wants the next plan."""
+        """Keeps the reports of an iteration for the next request, and requests the next plan."""
         with self._changed:
             self._backlog.append((iteration, self._on_the_wire(reports)))
-            # Only the newest is worth asking for: of one that still waits the answer would come too late.
+            # Only the newest request is useful: the response to an older one would come too late.
             self._wanted = then
             self._changed.notify()
 
     def close(self, timeout_s: float) -> None:
-        """Delivers the last reports and says that the workers leave, if the predictor answers within this time."""
+        """Delivers the last reports and leaves the job, if the predictor responds within this time."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -223,13 +226,13 @@ class Predictor:
             if self._refusals < REFUSALS_MAX:
                 self._put_back(taken)
             if self._refusals in (1, REFUSALS_MAX):
-                log.warning("iteration %s: %s; the last plan stays in force", iteration, error)
+                log.warning("iteration %s: %s; keeping the last plan", iteration, error)
         except UnusableError as error:
-            # The reports were taken in. Joining again puts foreign workers right.
+            # The predictor accepted the reports. Joining again corrects the set of workers.
             log.warning("iteration %s: %s; joining again", iteration, error)
             self._generation = None
         except AskError as error:
-            log.warning("iteration %s: %s; the last plan stays in force, and asking goes on", iteration, error)
+            log.warning("iteration %s: %s; keeping the last plan and retrying", iteration, error)
             self._put_back(taken)
             self._generation = None
         else:
@@ -240,7 +243,7 @@ class Predictor:
                     del self._plans[min(self._plans)]
 
     def _ask(self, iteration: int, size: int, reports: Sequence[WorkerReport]) -> Plan:
-        assert self._generation is not None  # noqa: S101  # callers have registered.
+        assert self._generation is not None  # noqa: S101  # the callers register first.
         answer = self._registration.client.allocate(
             self._registration.request(self._generation, iteration, size, reports)
         )
@@ -258,16 +261,16 @@ class Predictor:
             self._register()
         except RefusedError as error:
             if not self._known:
-                log.warning("%s; this run goes on without asking", error)
+                log.warning("%s; training continues without the predictor", error)
                 self._closing = True
             return False
         except AskError:
             return False
-        log.warning("the predictor answers; generation %s", self._generation)
+        log.warning("connected to the predictor; generation %s", self._generation)
         return True
 
     def _taken(self, iteration: int) -> list[tuple[int, list[WorkerReport]]]:
-        """What a request for an iteration may carry: the oldest reports, of iterations before it."""
+        """Returns the reports for the next request: the oldest ones, of iterations before ``iteration``."""
         taken: list[tuple[int, list[WorkerReport]]] = []
         count = 0
         with self._changed:
@@ -289,7 +292,7 @@ class Predictor:
             return
         client, spec = self._registration.client, self._registration.spec
         try:
-            # What a request may carry; the rest is lost with the run, which is over.
+            # The last request carries as many reports as fit; the others are lost, because the run is over.
             if self._backlog:
                 after = self._backlog[-1][0] + 1
                 reports = [report for _, of_iteration in self._taken(after) for report in of_iteration]
@@ -297,11 +300,11 @@ class Predictor:
             for worker in self._registration.workers:
                 client.leave(worker.worker)
         except (AskError, RefusedError) as error:
-            log.warning("leaving the job: %s; the leases will run out instead", error)
+            log.warning("leaving the job: %s; the leases will expire instead", error)
 
     def _on_the_wire(self, reports: list[Report | None]) -> list[WorkerReport]:
         pairs = zip(self._registration.workers, reports, strict=True)
-        # A worker that computed nothing has no speed to tell of.
+        # A worker without samples has no speed to report.
         there = [(worker.worker, report) for worker, report in pairs if report and report.compute_time_s > 0]
         last = max((_busy_s(report) for _, report in there), default=0.0)
         return [_on_the_wire(worker, report, last) for worker, report in there if report.local_batch]
@@ -314,7 +317,7 @@ def _on_the_wire(worker: str, report: Report, last: float) -> WorkerReport:
         iteration=report.iteration,
         local_batch=report.local_batch,
         compute_time_s=report.compute_time_s,
-        # One pass is what a report without it says.
+        # A report without this field means one pass.
         micro_batches=report.micro_batches if report.micro_batches > 1 else None,
         tail=TailReport(tail.chunks, tail.samples, tail.compute_time_s, tail.claim_time_s) if tail else None,
         barrier_wait_s=last - _busy_s(report),

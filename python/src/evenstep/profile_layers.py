@@ -1,4 +1,4 @@
-"""Which layers a model is a chain of: calls of modules, each reading what the one before made and nothing else."""
+"""Splits a model into a chain of layers: module calls that each read only the output of the previous one."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ class Link:
     #: Its path in the model, and its type.
     name: str
     module: nn.Module
-    #: The shape of a sample as it wants it, where the model only looks at it in another way (``flatten``) before.
+    #: The input shape of a sample, if the model only reshapes the tensor before the layer (``flatten``).
     reshaped: tuple[int, ...] | None
 
 
@@ -25,29 +25,29 @@ class Link:
 class _Call:
     module: nn.Module
     given: torch.Tensor
-    #: How often what it was given had been written to before.
+    #: Number of in-place writes to its input before the call.
     begun: int
     made: torch.Tensor
-    #: How often what it made was written to in all.
+    #: Number of in-place writes to its output in total.
     ended: int
 
 
 class _NoChainError(Exception):
-    """Why a module is no chain of its children."""
+    """The reason why a module is not a chain of its children."""
 
 
 def chain(model: nn.Module, sample_input: torch.Tensor) -> list[Link]:
-    """The layers of a model in the order in which they run.
+    """Returns the layers of a model in execution order.
 
-    A module whose forward is a chain of calls of its children is taken apart, down to modules without children; any
-    other is a layer as a whole.
+    A module whose forward pass is a chain of calls of its children is split, down to modules without children. Any
+    other module is one layer.
 
     Args:
-        model: a module with one tensor in and one out.
+        model: a module with one input tensor and one output tensor.
         sample_input: samples, along the first axis.
 
     Raises:
-        UnsupportedError: the model itself is no chain; it says where it breaks.
+        UnsupportedError: the model itself is not a chain; the message names the place.
     """
     with torch.no_grad():
         calls = _calls(model, sample_input)
@@ -55,8 +55,8 @@ def chain(model: nn.Module, sample_input: torch.Tensor) -> list[Link]:
             links = _unfolded(model, "", calls)
         except _NoChainError as broken:
             raise UnsupportedError(
-                f"{type(model).__name__} is no chain of layers: {broken}. Put what branches or computes between layers"
-                " into a module of its own, with one tensor in and one out: it becomes a layer"
+                f"{type(model).__name__} is not a chain of layers: {broken}. Move branches and computation "
+                "between layers into a module with one input and one output tensor, which becomes a layer"
             ) from None
     links = _named_apart(links)
     _check_shared(links)
@@ -64,7 +64,7 @@ def chain(model: nn.Module, sample_input: torch.Tensor) -> list[Link]:
 
 
 def _named_apart(links: list[Link]) -> list[Link]:
-    """The same layers, those that have one name numbered."""
+    """Returns the same layers, with numbers added to repeated names."""
     names = Counter(link.name for link in links)
     seen: Counter[str] = Counter()
     apart = []
@@ -76,7 +76,7 @@ def _named_apart(links: list[Link]) -> list[Link]:
 
 
 def _calls(model: nn.Module, sample_input: torch.Tensor) -> dict[nn.Module, list[Any]]:
-    """What each module's children were called with, in order; and under None what the model itself was."""
+    """Returns the recorded calls of each module's children in order; key None has the call of the model itself."""
     parents = {child: parent for parent in model.modules() for child in parent.children()}
     calls: dict[nn.Module, list[Any]] = {module: [] for module in model.modules()}
     own: list[Any] = []
@@ -91,7 +91,7 @@ def _calls(model: nn.Module, sample_input: torch.Tensor) -> dict[nn.Module, list
         if single and isinstance(given[0], torch.Tensor) and isinstance(made, torch.Tensor):
             call: Any = _Call(module, given[0], before, made, _writes(made))
         else:
-            call = f"{type(module).__name__} takes or makes more than one tensor"
+            call = f"{type(module).__name__} has more than one input or output tensor"
         (own if module is model else calls[parents[module]]).append(call)
 
     hooks = [module.register_forward_pre_hook(begin) for module in model.modules()]
@@ -106,10 +106,10 @@ def _calls(model: nn.Module, sample_input: torch.Tensor) -> dict[nn.Module, list
 
 
 def _unfolded(model: nn.Module, path: str, calls: dict[nn.Module, list[Any]]) -> list[Link]:
-    """The layers of the model, whose own call comes first among its calls.
+    """Returns the layers of the model; its own call is the first one.
 
     Raises:
-        _NoChainError: it is none.
+        _NoChainError: the model is not a chain.
     """
     own, *inner = calls[model]
     if not isinstance(own, _Call):
@@ -120,7 +120,7 @@ def _unfolded(model: nn.Module, path: str, calls: dict[nn.Module, list[Any]]) ->
 
 
 def _links(path: str, outer: _Call, inner: list[Any], calls: dict[nn.Module, list[Any]]) -> list[Link]:
-    """The layers of a module that was called once, and called its children like this."""
+    """Returns the layers of a module that was called once and made these calls of its children."""
     names = {child: name for name, child in outer.module.named_children()}
     if not inner:
         raise _NoChainError(f"{path or type(outer.module).__name__} calls none of its children")
@@ -131,22 +131,22 @@ def _links(path: str, outer: _Call, inner: list[Any], calls: dict[nn.Module, lis
             raise _NoChainError(call)
         name = f"{path}.{names[call.module]}" if path else names[call.module]
         if not _is_same(before, call.given) or call.begun != writes:
-            raise _NoChainError(f"{name} does not read just what {last} made")
+            raise _NoChainError(f"{name} does not read exactly the output of {last}")
         layers = _layers(name, call, calls)
         if before.shape != call.given.shape:
             layers[0] = replace(layers[0], reshaped=tuple(call.given.shape[1:]))
         links += layers
         before, writes, last = call.made, call.ended, name
     if not _is_same(before, outer.made) or before.shape != outer.made.shape or outer.ended != writes:
-        raise _NoChainError(f"something is computed behind {last}")
+        raise _NoChainError(f"there is computation after {last}")
     return links
 
 
 def _layers(name: str, call: _Call, calls: dict[nn.Module, list[Any]]) -> list[Link]:
-    """The layers of a child: those that it is a chain of, else itself."""
+    """Returns the layers of a child: the layers of its chain, else the child itself."""
     inner = calls[call.module]
     whole = [Link(f"{name} {type(call.module).__name__}", call.module, None)]
-    # What a module called twice did cannot be told apart.
+    # The calls of a module that runs twice cannot be distinguished.
     siblings = [other for children in calls.values() for other in children if isinstance(other, _Call)]
     if not inner or sum(other.module is call.module for other in siblings) > 1:
         return whole
@@ -157,12 +157,12 @@ def _layers(name: str, call: _Call, calls: dict[nn.Module, list[Any]]) -> list[L
 
 
 def _writes(tensor: torch.Tensor) -> int:
-    """How often a tensor, or what it is a view of, was written to in place."""
-    return tensor._version  # noqa: SLF001  # Autograd's own count has no other name.
+    """Returns the number of in-place writes to a tensor or its base."""
+    return tensor._version  # noqa: SLF001  # Autograd's counter has no public name.
 
 
 def _is_same(made: torch.Tensor, given: torch.Tensor) -> bool:
-    """Whether a layer is given what was made, or looks at all of it in another shape, sample by sample."""
+    """Whether a layer's input is the given output, or a reshaped view of all of it, sample by sample."""
     if made is given:
         return True
     same = made.data_ptr() == given.data_ptr() and made.numel() == given.numel() and made.dtype == given.dtype
@@ -170,7 +170,7 @@ def _is_same(made: torch.Tensor, given: torch.Tensor) -> bool:
 
 
 def _check_shared(links: list[Link]) -> None:
-    """Each layer gets GPUs of its own: parameters that two have would be on both.
+    """Checks that no layers share parameters: a plan gives each layer its own GPUs.
 
     Raises:
         UnsupportedError: two layers share parameters.

@@ -1,4 +1,4 @@
-"""What layers of a chain take: whole passes, layer by layer, each between two moments."""
+"""Measures the compute time of each layer over whole passes."""
 
 import statistics
 import time
@@ -12,7 +12,7 @@ from torch import nn
 from evenstep.moment import Moment, between, now
 from evenstep.profile_layers import Link
 
-#: Parameters, outputs and gradients are counted in values of so many bytes.
+#: Parameters, outputs and gradients are counted in values of this many bytes.
 VALUE_BYTES = 4
 
 
@@ -22,15 +22,15 @@ class Measured:
 
     forward_us: float
     backward_us: float
-    #: What it keeps between the two, without parameters.
+    #: Memory kept between forward and backward, without parameters.
     activation_bytes: int
-    #: Values handed on for each sample.
+    #: Number of output values per sample.
     outputs: int
 
 
 @dataclass
 class _Passed:
-    """A layer on its way through one pass."""
+    """A layer's state during one pass."""
 
     leaf: torch.Tensor
     made: torch.Tensor
@@ -39,10 +39,9 @@ class _Passed:
 
 
 def measure(links: list[Link], samples: torch.Tensor, *, warm_up: int, repeats: int) -> list[Measured]:
-    """Medians over passes forward and backward, in the order of the layers.
+    """Returns the median times over forward and backward passes, in the order of the layers.
 
-    Layers run apart from each other, as a burst-parallel plan runs them: each one's gradient goes to the one before by
-    hand.
+    Layers run separately, as in a burst-parallel plan: the code passes each layer's gradient to the previous one.
     """
     activations = _activations(links, samples)
     for _ in range(warm_up):
@@ -79,15 +78,15 @@ def _pass(links: list[Link], samples: torch.Tensor) -> list[_Passed]:
 
 
 def _given(link: Link, made: torch.Tensor, *, first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a layer reads, cut off from the one before; and the leaf that its gradient is left on."""
+    """Returns a layer's input, detached from the previous layer, and the leaf that gets its gradient."""
     leaf = made.detach()
     if link.reshaped is not None:
         leaf = leaf.reshape(len(leaf), *link.reshaped)
     if first or not leaf.is_floating_point():
-        # Nobody wants the gradient of the samples.
+        # The gradient of the input samples is not needed.
         return leaf, leaf
     leaf.requires_grad_()
-    # What is computed in place must not overwrite a leaf.
+    # An in-place operation must not overwrite a leaf.
     return leaf, leaf.clone() if _in_place(link.module) else leaf
 
 
@@ -96,7 +95,7 @@ def _in_place(module: nn.Module) -> bool:
 
 
 def _times(passed: list[_Passed], device: torch.device) -> list[tuple[float, float]]:
-    """Microseconds of each layer, forward and backward."""
+    """Returns the microseconds of each layer, forward and backward."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     spans = [(layer.forward, layer.backward) for layer in passed]
@@ -104,7 +103,7 @@ def _times(passed: list[_Passed], device: torch.device) -> list[tuple[float, flo
 
 
 def _activations(links: list[Link], samples: torch.Tensor) -> list[tuple[int, int]]:
-    """What each layer keeps for its backward pass in bytes, and how many values of four bytes it hands on."""
+    """Returns for each layer the bytes kept for its backward pass, and the number of its four-byte output values."""
     activations = []
     made = samples
     for at, link in enumerate(links):
@@ -117,7 +116,7 @@ def _activations(links: list[Link], samples: torch.Tensor) -> list[tuple[int, in
 
 @contextmanager
 def _kept(module: nn.Module) -> Iterator[dict[int, int]]:
-    """Bytes that are kept for a backward pass, by where they lie: what two operations keep is there once."""
+    """Records the bytes kept for a backward pass by address, so that a tensor kept by two operations counts once."""
     own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
     kept: dict[int, int] = {}
 

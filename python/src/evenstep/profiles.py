@@ -1,4 +1,4 @@
-"""Profiles of models, which burst-parallel plans are made from (``docs/burst.md``)."""
+"""Profiles of models, the input of burst-parallel plans (``docs/burst.md``)."""
 
 import copy
 import json
@@ -16,39 +16,39 @@ from evenstep.errors import SettingError, UnsupportedError
 from evenstep.profile_layers import Link, chain
 from evenstep.profile_measure import VALUE_BYTES, Measured, measure
 
-#: The most local batches of a profile.
+#: Maximum number of local batches in a profile.
 BATCHES_MAX = 64
-#: The most passes at each of them.
+#: Maximum number of passes at each local batch.
 REPEATS_MAX = 10_000
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer takes, by local batch."""
+    """The measurements of one layer, by local batch."""
 
     name: str
-    #: Forward and backward.
+    #: Microseconds of forward and backward together.
     compute_us: dict[int, float]
-    #: What of it is forward.
+    #: Microseconds of the forward pass.
     forward_us: dict[int, float]
-    #: Trained parameters, in values of four bytes.
+    #: Number of trained parameters, in values of four bytes.
     parameters: int
-    #: Values of four bytes handed on for each sample.
+    #: Number of four-byte output values per sample.
     outputs: int
-    #: Kept between forward and backward.
+    #: Bytes kept between forward and backward.
     activation_bytes: dict[int, int]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What the layers of a model take on one device: ``evenstep-predictor plan --profile`` reads it."""
+    """The measurements of a model's layers on one device, for ``evenstep-predictor plan --profile``."""
 
     model: str
     device: str
     layers: tuple[Layer, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The profile as JSON says it."""
+        """Returns the profile as a JSON object."""
         return {
             "model": self.model,
             "device": self.device,
@@ -66,10 +66,10 @@ class Profile:
         }
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes it to a file.
+        """Writes the profile to a JSON file.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
 
@@ -83,28 +83,28 @@ def profile(
     warm_up: int = 3,
     repeats: int = 20,
 ) -> Profile:
-    """Measures what each layer of a model takes, forward and backward, at several local batches.
+    """Measures the forward and backward time of each layer of a model at several local batches.
 
-    The model must be a chain: each module reads one tensor, which the one before made. A module that is none inside
-    becomes one layer. It is measured in training mode on a copy, so nothing of it changes; the loss and the optimizer
-    are not part of it.
+    The model must be a chain: each module reads one tensor, the output of the previous module. A module that is not a
+    chain inside becomes one layer. A copy of the model is measured in training mode, so the model does not change. The
+    loss and the optimizer are not included.
 
     Args:
         model: the module, not wrapped in DDP.
-        sample_input: one sample or more, along the first axis; repeated as often as a batch needs.
+        sample_input: one sample or more, along the first axis; repeated to fill a batch.
         batches: local batches to measure at, such as ``[1, 2, 4, 8, 16, 32]``.
-        device: where to measure; None: where the model is.
-        warm_up: passes at each batch that do not count.
-        repeats: passes at each batch whose median counts.
+        device: the device to measure on; None for the device of the model.
+        warm_up: number of passes at each batch that are not counted.
+        repeats: number of passes at each batch; their median counts.
 
     Raises:
         SettingError: an argument breaks its rule.
-        UnsupportedError: the model is no chain; the message says where it breaks.
+        UnsupportedError: the model is not a chain; the message names the place.
     """
     sizes = _checked(sample_input, batches, warm_up, repeats)
     place = _place(model, sample_input, device)
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        raise UnsupportedError(f"{type(model).__name__} runs on several GPUs: profile the module that it wraps")
+        raise UnsupportedError(f"{type(model).__name__} runs on several GPUs: profile the wrapped module instead")
     own = copy.deepcopy(model).to(place).train()
     own.zero_grad(set_to_none=True)
     with torch.random.fork_rng([place] if place.type == "cuda" else []), torch.enable_grad():
@@ -117,20 +117,24 @@ def profile(
 
 
 def _checked(sample_input: torch.Tensor, batches: Sequence[int], warm_up: int, repeats: int) -> list[int]:
-    """The batches in order, each once.
+    """Returns the batches in order, without duplicates.
 
     Raises:
         SettingError: an argument breaks its rule.
     """
     if sample_input.dim() < 1 or len(sample_input) < 1:
-        raise SettingError(f"sample_input of shape {tuple(sample_input.shape)}: must have samples along its first axis")
+        raise SettingError(
+            f"sample_input of shape {tuple(sample_input.shape)}: must have at least one sample along its first axis"
+        )
     sizes = sorted(set(batches))
     if not 1 <= len(sizes) <= BATCHES_MAX or sizes[0] < 1:
         raise SettingError(
-            f"batches={list(batches)[:BATCHES_MAX]}: must be 1 to {BATCHES_MAX} numbers of samples, at least 1 each"
+            f"batches={list(batches)[:BATCHES_MAX]}: must be 1 to {BATCHES_MAX} batch sizes, each at least 1"
         )
     if warm_up < 0 or not 1 <= repeats <= REPEATS_MAX:
-        raise SettingError(f"warm_up={warm_up}, repeats={repeats}: must be at least 0, and 1 to {REPEATS_MAX}")
+        raise SettingError(
+            f"warm_up={warm_up}, repeats={repeats}: warm_up must be at least 0, and repeats 1 to {REPEATS_MAX}"
+        )
     return sizes
 
 
@@ -141,7 +145,7 @@ def _place(model: nn.Module, sample_input: torch.Tensor, device: torch.device | 
 
 
 def _batch(sample_input: torch.Tensor, size: int, place: torch.device) -> torch.Tensor:
-    """So many samples: those that there are, again and again."""
+    """Returns a batch of this size, repeating the given samples as needed."""
     return sample_input.detach()[torch.arange(size, device=sample_input.device) % len(sample_input)].to(place)
 
 

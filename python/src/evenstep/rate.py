@@ -1,4 +1,4 @@
-"""What the learning rate is multiplied by, also in iterations that nobody answered for."""
+"""The learning-rate multiplier, also for iterations without a response of the predictor."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """A straight line of multipliers over iterations."""
+    """A linear ramp of the multiplier over iterations."""
 
     start: float
     end: float
@@ -16,15 +16,16 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A multiplier of the schedule's learning rate, and where it is on its way to another one, the rest of the way."""
+    """A multiplier of the schedule's learning rate, and the rest of the current ramp, if any."""
 
     multiplier: float = 1.0
     ramp: Ramp | None = None
 
     def at(self, iteration: int) -> float:
-        """The multiplier in an iteration: ``start + (end - start) min(1, (iteration - first) / iterations)`` on a ramp.
+        """Returns the multiplier in an iteration.
 
-        Dynamic Mini-batch SGD (arXiv 1904.12043) raises it so after workers came.
+        On a ramp it is ``start + (end - start) min(1, (iteration - first) / iterations)``, the rule of Dynamic
+        Mini-batch SGD (arXiv 1904.12043) after workers join.
         """
         ramp = self.ramp
         if ramp is None:
@@ -35,7 +36,7 @@ class Rate:
         return ramp.start + (ramp.end - ramp.start) * (gone / ramp.iterations)
 
     def to_json(self) -> list[Any]:
-        """As it travels between ranks and into checkpoints."""
+        """Returns the JSON form, which is sent between ranks and stored in checkpoints."""
         ramp = self.ramp
         return [self.multiplier] if ramp is None else [
             self.multiplier, ramp.start, ramp.end, ramp.start_iteration, ramp.iterations,
@@ -43,5 +44,5 @@ class Rate:
 
     @classmethod
     def from_json(cls, told: list[Any]) -> "Rate":
-        """Reads what :meth:`to_json` wrote."""
+        """Restores a rate from the result of :meth:`to_json`."""
         return cls(told[0], Ramp(*told[1:]) if len(told) > 1 else None)

@@ -1,4 +1,4 @@
-"""How an iteration went for one rank, and how that travels: a row of numbers of which nobody else writes."""
+"""A rank's report of an iteration, and its encoding as a row of numbers that only this rank fills."""
 
 import math
 import statistics
@@ -10,33 +10,33 @@ from evenstep.drivers import NAMES
 
 @dataclass(frozen=True, slots=True)
 class TailWork:
-    """What one rank did of an iteration's tail."""
+    """One rank's work on an iteration's shared tail."""
 
     chunks: int
     samples: int
     compute_time_s: float
-    #: Waiting for claims.
+    #: Time spent waiting for claims.
     claim_time_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One rank's iteration. Times in seconds."""
+    """One rank's report of an iteration. Times are in seconds."""
 
     iteration: int
     local_batch: int
-    #: Forward and backward, without any waiting.
+    #: Forward and backward, without waiting.
     compute_time_s: float
     loader_wait_s: float = 0.0
     micro_batches: int = 1
-    #: None where the device does not say.
+    #: Peak memory in bytes; None if the device does not report it.
     peak_memory_bytes: int | None = None
     tail: TailWork | None = None
-    #: Readings at the end of its compute, by the name of the driver.
+    #: Readings at the end of the iteration's compute, by driver name.
     drivers: dict[str, float] = field(default_factory=dict)
 
     def to_row(self) -> list[float]:
-        """Its slots; what is missing is NaN, which survives a sum with zeros and is never taken for a number."""
+        """Returns the slots of the row; a missing value is NaN, which survives a sum with zeros."""
         tail = self.tail or TailWork(0, 0, 0.0, 0.0)
         return [
             self.iteration + 1.0,
@@ -54,7 +54,7 @@ class Report:
 
     @classmethod
     def from_row(cls, row: list[float]) -> "Report | None":
-        """Reads what :meth:`to_row` wrote; None where nothing was written."""
+        """Restores a report from the result of :meth:`to_row`; None if the row is empty."""
         if row[0] == 0:
             return None
         peak, readings = row[5], dict(zip(NAMES, row[10:], strict=True))
@@ -70,15 +70,15 @@ class Report:
         )
 
 
-#: Slots of a row.
+#: Number of slots of a row.
 SLOTS = 10 + len(NAMES)
 
 
 def merged(reports: Sequence[Report]) -> Report:
-    """One report of a stretch of iterations: the last one's, with mean times over those that had the same share.
+    """Merges the reports of successive iterations: the last one, with mean times over those with the same share.
 
-    What was claimed of tails differs from one to the next: there it is the last one's alone. So it is where no time
-    could be measured.
+    With a shared tail the claimed samples differ between iterations, so only the last report counts. The same holds if
+    no time could be measured.
     """
     last = reports[-1]
     alike = [report for report in reports if _share(report) == _share(last) and report.compute_time_s > 0]

@@ -1,4 +1,4 @@
-"""A run that has begun: which iteration this is, whose its samples are, and what is said of it when it is done."""
+"""A started run: its current iteration, the samples of each rank, and the report after each iteration."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,13 +14,13 @@ from evenstep.plan import Plan
 from evenstep.report import Report
 from evenstep.sensor import Sensor
 
-#: Batches that may be read before the training begins their iteration.
+#: Maximum number of batches that can be read before training begins their iteration.
 READ_AHEAD_MAX = 4096
 
-#: How long the end of an epoch waits until ranks have told each other of its last iterations, in seconds.
+#: Maximum time that the end of an epoch waits for the exchange of its last iterations, in seconds.
 _SETTLE_S = 5.0
 
-#: The form of checkpoints.
+#: Format version of checkpoints.
 _VERSION = 1
 
 
@@ -28,51 +28,51 @@ _VERSION = 1
 class Step:
     """One rank's part of one iteration."""
 
-    #: Counts the optimizer's steps from the begin of the run.
+    #: Number of optimizer steps since the start of the run.
     iteration: int
-    #: The epoch, and which of its iterations this is.
+    #: The epoch, and the position of the iteration in it.
     epoch: int
     position: int
-    #: Samples of all ranks together.
+    #: Number of samples over all ranks.
     global_batch: int
-    #: This rank takes samples ``offset .. offset + local_batch`` of the iteration's.
+    #: This rank takes samples ``offset .. offset + local_batch`` of the iteration.
     offset: int
     local_batch: int
-    #: In so many equally large micro-batches.
+    #: Number of micro-batches, all of equal size.
     micro_batches: int
-    #: What the schedule's learning rate is multiplied by.
+    #: Factor for the schedule's learning rate.
     lr_multiplier: float
 
     @property
     def weight(self) -> float:
-        """Weight of the mean gradient over this rank's samples in the mean over all."""
+        """The weight of this rank's mean gradient in the mean over all samples."""
         return self.local_batch / self.global_batch
 
     @property
     def batch_size(self) -> int:
-        """Samples of one micro-batch."""
+        """The number of samples of one micro-batch."""
         return self.local_batch // self.micro_batches
 
 
 @dataclass(slots=True)
 class Turn:
-    """A batch on its way through the training."""
+    """A batch and its state in the training loop."""
 
     step: Step
-    #: Which micro-batch of its iteration it is.
+    #: Index of the micro-batch in its iteration.
     micro: int
-    #: Whether the training said itself that it begins.
+    #: Whether the training loop marked its begin explicitly.
     begun: bool = False
 
     @property
     def is_last(self) -> bool:
-        """Whether the iteration's gradients are complete with it."""
+        """Whether the iteration's gradients are complete after it."""
         return self.micro + 1 == self.step.micro_batches
 
 
 @dataclass(slots=True)
 class Progress:
-    """What is done: iterations whose gradients are there."""
+    """The position after the last iteration whose gradients are complete."""
 
     iteration: int = 0
     epoch: int = 0
@@ -89,34 +89,34 @@ class Run:
     quantum: int
     #: Plans by iteration, the same on all ranks.
     plans: Callable[[int], Plan]
-    #: None where plans are given and nobody needs to hear of anything.
+    #: The exchange with other ranks; None if plans are given, so that no reports are needed.
     exchange: Exchange | None
     ahead: int
     sensor: Sensor
     progress: Progress = field(default_factory=Progress)
     observer: Observer = field(default_factory=lambda: Observer.current)
-    #: Whether the current passes are those of a hedged step.
+    #: Whether the current passes belong to a hedged step.
     is_hedging: bool = False
     _turns: deque[Turn] = field(default_factory=lambda: deque(maxlen=READ_AHEAD_MAX))
     _current: Turn | None = None
-    #: The last plan that was checked, and for how many samples.
+    #: The last plan that was checked, and the number of samples it was checked for.
     _checked: tuple[Plan, int] | None = None
-    #: Whether the training says itself which batch it begins.
+    #: Whether the training loop marks the begin of each batch itself.
     _explicit: bool = False
-    #: How often an epoch was begun in this process.
+    #: Number of epoch iterators started in this process.
     _readings: int = 0
 
     def step(self, iteration: int, epoch: int, position: int, size: int | None = None) -> Step:
-        """This rank's part of an iteration.
+        """Returns this rank's part of an iteration.
 
         Raises:
-            EvenstepError: ranks could not reach each other.
+            EvenstepError: the exchange between ranks failed.
         """
         size = self.order.size(position) if size is None else size
         return self._part(self.plans(iteration).resized(size, self.quantum), iteration, epoch, position, size)
 
     def _part(self, plan: Plan, iteration: int, epoch: int, position: int, size: int) -> Step:
-        # Most iterations have the plan of the one before.
+        # Most iterations have the same plan as the previous one.
         if not (self._checked and self._checked[0] is plan and self._checked[1] == size):
             self._checked = plan.checked(size), size
         share = plan.shares[self.rank]
@@ -132,14 +132,17 @@ class Run:
         )
 
     def steps_of_epoch(self) -> Iterator[Step]:
-        """What is left of the epoch."""
+        """Yields the remaining steps of the epoch."""
         begun = self.progress
         iteration, epoch = begun.iteration, begun.epoch
         for ahead, position in enumerate(range(begun.position, self.order.steps)):
             yield self.step(iteration + ahead, epoch, position)
 
     def hedged_steps_of_epoch(self, planned: Callable[[Plan], Plan]) -> Iterator[tuple[Step, Plan]]:
-        """What is left of the epoch, with the whole plans: their tails are claimed. ``planned`` may change them."""
+        """Yields the remaining steps of the epoch with their complete plans, including tails.
+
+        ``planned`` may change the plans.
+        """
         begun = self.progress
         iteration, epoch = begun.iteration, begun.epoch
         for ahead, position in enumerate(range(begun.position, self.order.steps)):
@@ -149,7 +152,7 @@ class Run:
 
     @contextmanager
     def hedging(self) -> Iterator[None]:
-        """In here passes are those of a hedged step, which says itself what they come to."""
+        """Context manager for the passes of a hedged step, which reports its work itself."""
         self.is_hedging = True
         try:
             yield
@@ -157,7 +160,7 @@ class Run:
             self.is_hedging = False
 
     def read(self, turn: Turn) -> None:
-        """A batch was handed to the training. Unless that says itself what it begins, it begins this."""
+        """Records that the training loop got a batch, which begins now unless the loop marks iterations itself."""
         self._turns.append(turn)
         if not self._explicit:
             self._make_current(turn)
@@ -165,15 +168,15 @@ class Run:
         self.observer.read(turn.step)
 
     def begin(self) -> Step:
-        """The training begins the oldest batch that it has not begun, however many it has read.
+        """Begins the oldest batch that was read and not begun.
 
         Raises:
-            SettingError: none was read.
+            SettingError: there is no such batch.
         """
         self._explicit = True
         turn = next((turn for turn in self._turns if not turn.begun), None)
         if turn is None:
-            raise SettingError("step(): no batch was read that is not begun: read one from job.loader first")
+            raise SettingError("step(): all batches that were read have begun: read one from job.loader first")
         turn.begun = True
         self._make_current(turn)
         return turn.step
@@ -185,28 +188,28 @@ class Run:
 
     @property
     def current(self) -> Turn:
-        """The batch that is trained on.
+        """The batch that is being trained on.
 
         Raises:
-            SettingError: none was read yet.
+            SettingError: no batch was read yet.
         """
         if self._current is None:
             raise SettingError("no iteration has begun: read a batch from job.loader, or use `with job.step()`")
         return self._current
 
     def is_expected(self, samples: list[int]) -> bool:
-        """Whether inputs with these first dimensions can be of the current batch.
+        """Whether inputs with these first dimensions may belong to the current batch.
 
-        Only sure enough to refuse where they are not, and are of another batch that was read.
+        Returns False only if they match another batch that was read, and not the current one.
         """
         current = self._current
-        # A rank without samples computes some of weight 0.
+        # A rank without samples computes a batch of weight 0.
         if current is None or self._explicit or _size(current) in (0, *samples):
             return True
         return not any(_size(turn) in samples for turn in self._turns if turn is not current)
 
     def gradients_ready(self) -> None:
-        """All gradients of the current batch are there; with the last of an iteration that is done."""
+        """Records that all gradients of the current batch are complete; the last batch finishes its iteration."""
         turn = self.current
         step = turn.step
         if not turn.is_last or step.iteration < self.progress.iteration:
@@ -229,7 +232,7 @@ class Run:
         self.finish(step)
 
     def submit(self, step: Step, report: Callable[[], Report]) -> None:
-        """Says how an iteration went, to whoever makes plans. The last of an epoch may be the last of all."""
+        """Submits the report of an iteration to the exchange. The last one of an epoch may be the last of the run."""
         if self.exchange:
             order, position = self.order, step.position
             self.exchange.submit(
@@ -239,12 +242,12 @@ class Run:
             )
 
     def settle(self) -> None:
-        """Lets all ranks hear of what is due: scripts may end the process group after an epoch."""
+        """Waits for due exchanges, because scripts may destroy the process group after an epoch."""
         if self.exchange:
             self.exchange.settle(_SETTLE_S)
 
     def finish(self, step: Step) -> None:
-        """An iteration is done."""
+        """Marks an iteration as done."""
         is_end = step.position + 1 == self.order.steps
         epoch, position = (step.epoch + 1, 0) if is_end else (step.epoch, step.position + 1)
         self.progress = Progress(step.iteration + 1, epoch, position)
@@ -252,12 +255,13 @@ class Run:
             self._turns.popleft()
 
     def begin_epoch(self) -> Callable[[], bool]:
-        """An epoch is read from where the run stands; one that was left midway in this process is over.
+        """Starts reading an epoch at the current position.
 
-        What was read of it and not trained on will not be.
+        If this process left an epoch before its end, that epoch is over: batches that were read and not trained on are
+        skipped.
 
         Returns:
-            whether it is still this epoch's reading that goes on.
+            a function that tells whether this reading of the epoch is still the current one.
         """
         self._turns.clear()
         if self._readings and self.progress.position:
@@ -268,7 +272,7 @@ class Run:
         return lambda: self._readings == mine
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run stands: the iterations whose gradients are there are done."""
+        """Returns the state after the last iteration whose gradients are complete."""
         done, order = self.progress, self.order
         plan = self.plans(max(0, done.iteration - 1))
         return {
@@ -284,23 +288,24 @@ class Run:
 
 
 def resumed(state: dict[str, Any], order: Order) -> tuple[Progress, Plan]:
-    """Where a checkpoint stands, and the plan that was in force.
+    """Returns the progress and the plan stored in a checkpoint.
 
     Raises:
-        SettingError: it is of another form, data set, seed or global batch: samples would come twice, or never.
+        SettingError: the checkpoint has another format, data set size, seed or global batch, so that samples would
+            repeat or be missed.
     """
     if state.get("version") != _VERSION:
-        raise SettingError(f"the state's version {state.get('version')!r} must be {_VERSION}")
+        raise SettingError(f"the state has version {state.get('version')!r}: must be {_VERSION}")
     for name in ("seed", "samples", "global_batch"):
         if state[name] != getattr(order, name):
             raise SettingError(
-                f"{name}: the state says {state[name]} and the loader {getattr(order, name)}; with another one samples "
-                "would come twice, or never"
+                f"{name}: the state has {state[name]} but the loader has {getattr(order, name)}; use the same "
+                "value, or samples would be repeated or missed"
             )
     progress = Progress(state["iteration"], state["epoch"], state["position"])
     if not 0 <= progress.position < order.steps:
         raise EvenstepError(
-            f"the state's position {progress.position} must be under the epoch's {order.steps} iterations"
+            f"the state's position {progress.position} must be below the epoch's {order.steps} iterations"
         )
     return progress, Plan.from_json(state["plan"])
 

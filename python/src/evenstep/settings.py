@@ -1,4 +1,4 @@
-"""What a run is told from outside: torchrun's environment and evenstep's own variables."""
+"""Settings from the environment: torchrun's variables and those of evenstep."""
 
 import math
 import os
@@ -13,33 +13,33 @@ from evenstep.wire.ids import check_job_id, check_worker_id
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment says; arguments of :func:`evenstep.init` stand above it."""
+    """The settings from the environment; arguments of :func:`evenstep.init` take precedence."""
 
-    #: Position of this process among all, its position on its node, and how many there are.
+    #: Rank of this process, its rank on its node, and the number of processes.
     rank: int
     local_rank: int
     world_size: int
-    #: Predictors, comma-separated; None: there is none, and plans are even or given.
+    #: Predictor URLs, comma-separated; None for no predictor (plans are even or given).
     server: str | None
-    #: The job's id; one id is one run.
+    #: Id of the job; one id identifies one run.
     job: str | None
     #: Stable id of this worker: ``node/slot``.
     worker: str
-    #: The node's agent; None: nothing was said.
+    #: URL of the node's agent; None if it is not set.
     agent: str | None
-    #: How often torchrun has begun the processes again after a failure.
+    #: Number of times that torchrun restarted the processes after a failure.
     restarts: int = 0
-    #: The part of a core's time that exchanges between ranks may take; the larger, the more often.
+    #: Maximum CPU time of exchanges between ranks, as a fraction of one core; a larger value means more exchanges.
     overhead: float = SHARE
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None, hostname: str | None = None) -> "Settings":
         """Reads torchrun's variables and ``EVENSTEP_{SERVER,JOB,WORKER,AGENT,OVERHEAD}``.
 
-        Without torchrun's variables the process is alone. The job's id falls back to torchrun's ``--rdzv-id``.
+        Without torchrun's variables the process is alone. The default job id is torchrun's ``--rdzv-id``.
 
         Raises:
-            SettingError: a variable is no number, or no id.
+            SettingError: a variable is not a valid number or id.
         """
         environ = os.environ if environ is None else environ
         hostname = socket.gethostname() if hostname is None else hostname

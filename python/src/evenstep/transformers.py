@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: another import and one argument. ``pip install evenstep[transformers]``.
+"""Hugging Face's Trainer: change an import and add one argument. ``pip install evenstep[transformers]``.
 
 ::
 
@@ -6,10 +6,10 @@
 
     trainer = Trainer(job=evenstep.init(), model=model, args=arguments, train_dataset=dataset)
 
-For another trainer than Hugging Face's own: ``class MyTrainer(EvenstepMixin, SFTTrainer): pass``.
+For other trainer classes, use the mixin: ``class MyTrainer(EvenstepMixin, SFTTrainer): pass``.
 """
 
-# ruff: noqa: ARG002  # Callbacks are passed all of it by name.
+# ruff: noqa: ARG002  # Callbacks get all arguments by name.
 
 import json
 from collections import deque
@@ -29,62 +29,62 @@ try:
 except ImportError as error:
     raise ImportError("evenstep.transformers needs Transformers: pip install evenstep[transformers]") from error
 
-#: Beside the trainer's own state in each checkpoint.
+#: File with the run's progress, next to the trainer's own state in each checkpoint.
 STATE_NAME = "evenstep.json"
 
-#: What of the trainer's own DataLoader ours takes over.
+#: Settings that evenstep's loader takes over from the trainer's DataLoader.
 _KEPT = ("collate_fn", "num_workers", "pin_memory", "worker_init_fn", "multiprocessing_context")
 _KEPT_WITH_WORKERS = ("persistent_workers", "prefetch_factor")
 
-#: Ways to order samples, and whether they are shuffled.
+#: Supported sampling strategies, and whether they shuffle.
 _SHUFFLES = {"random": True, "sequential": False}
 
 
 class EvenstepMixin:
-    """Before any class of trainer: batches as the plan says, and the gradient of one process."""
+    """Mixin for any trainer class: batches sized by the plan, and the gradient of one process."""
 
     def __init__(self, *args: Any, job: Job, global_batch: int | None = None, **kwargs: Any) -> None:
-        """As the trainer's own, and:
+        """Takes the trainer's arguments, and:
 
         Args:
-            *args: of the trainer.
+            *args: passed to the trainer.
             job: what ``evenstep.init()`` returned.
-            global_batch: samples of an optimizer step over all ranks; default ``per_device_train_batch_size`` times
-                ranks times ``gradient_accumulation_steps``.
-            **kwargs: of the trainer.
+            global_batch: number of samples per optimizer step over all ranks. Default ``per_device_train_batch_size``
+                times ranks times ``gradient_accumulation_steps``.
+            **kwargs: passed to the trainer.
 
         Raises:
-            UnsupportedError: the arguments wish for what decides over batches too.
-        """  # noqa: D415  # It goes on.
+            UnsupportedError: an argument of the trainer also controls the batches.
+        """  # noqa: D415  # The line ends with a colon.
         super().__init__(*args, **kwargs)
         self.args: Any
         self._shuffle = _shuffle(self.args)
-        # We count the items of a batch over ranks ourselves: those of a rank without samples must not count.
+        # evenstep counts the items of a batch over ranks itself: items of a rank without samples must not count.
         self.args.average_tokens_across_devices = False
-        # Our loader stands where the checkpoint does: there is nothing to skip.
+        # evenstep's loader resumes at the checkpoint's position, so no data needs to be skipped.
         self.args.ignore_data_skip = True
         self._job = job
         self._global_batch = global_batch
         self._loader: Any = None
-        #: By micro-batch: what its mean loss counts, and its items where the trainer counts them.
+        #: By micro-batch: the weight of its mean loss, and its number of items if the trainer counts them.
         self._shares: deque[tuple[Any, Any]] = deque()
         self._share: tuple[Any, Any] | None = None
-        self.add_callback(_Callback(self, job))  # type: ignore[attr-defined]  # The trainer's.
+        self.add_callback(_Callback(self, job))  # type: ignore[attr-defined]  # Defined by the trainer.
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """As the trainer's own; a checkpoint must have been written by a trainer with evenstep."""
+        """Trains like the trainer's own method; a checkpoint must have been written by a trainer with evenstep."""
         found = get_last_checkpoint(self.args.output_dir) if resume_from_checkpoint is True else resume_from_checkpoint
         if found:
             path = Path(found) / STATE_NAME
             if not path.is_file():
-                raise SettingError(f"{path} is missing: only what was trained with evenstep can be resumed with it")
+                raise SettingError(f"{path} is missing: only checkpoints written with evenstep can be resumed with it")
             self._job.load_state_dict(json.loads(path.read_text()))
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
-        """Our loader, with what the trainer wishes of its own."""
-        check_ranks("the Trainer", self.args.world_size, "on CPUs say TrainingArguments(use_cpu=True)")
-        theirs = super().get_train_dataloader()  # type: ignore[misc]  # The trainer's.
+        """Returns evenstep's loader with the settings of the trainer's own loader."""
+        check_ranks("the Trainer", self.args.world_size, "on CPUs use TrainingArguments(use_cpu=True)")
+        theirs = super().get_train_dataloader()  # type: ignore[misc]  # Defined by the trainer.
         kept = _KEPT + (_KEPT_WITH_WORKERS if theirs.num_workers else ())
         args, seed = self.args, self.args.data_seed
         self._loader = self._job.loader(
@@ -100,7 +100,7 @@ class EvenstepMixin:
         return self._loader
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, *device: Any) -> tuple[list[Any], Any]:
-        """Reads the micro-batches of an optimizer step, and finds what each counts."""
+        """Reads the micro-batches of an optimizer step and computes their weights."""
         batches, items = [], []
         for _ in range(num_batches):
             read, count = super().get_batch_samples(epoch_iterator, 1, *device)  # type: ignore[misc]
@@ -112,7 +112,7 @@ class EvenstepMixin:
         return batches, None if items[0] is None else sum(items)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-        """One micro-batch."""
+        """Trains on one micro-batch."""
         with self._job.step(), self._job.on_oom():
             self._share = self._shares.popleft()
             return super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
@@ -125,10 +125,11 @@ class EvenstepMixin:
         num_items_in_batch: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """The loss such that DDP's average over ranks is the gradient of one process.
+        """Returns the loss, scaled so that DDP's average over ranks is the gradient of one process.
 
-        A model that divides by ``num_items_in_batch`` gets the items of this micro-batch, so its loss is the mean over
-        them, as it is of a model that does not know them. What that mean counts in the mean over all follows.
+        A model that divides by ``num_items_in_batch`` gets the number of items in this micro-batch, so its loss is
+        their mean. Models without this argument return a mean as well. That mean is then multiplied by its weight in
+        the mean over all items.
         """
         share, self._share = self._share, None
         if share is None:
@@ -143,15 +144,15 @@ class EvenstepMixin:
         return (loss, outputs) if return_outputs else loss
 
     def _shares_of(self, items: list[Any]) -> list[Any]:
-        """What the mean over a micro-batch counts, times the ranks that DDP divides by."""
+        """Returns the weight of each micro-batch's mean, times the number of ranks, by which DDP divides."""
         step, ranks = self._loader.latest, self.args.world_size
         scaled = getattr(self, "loss_is_scaled_for_ga", None)
         if scaled is not None and scaled != (items[0] is not None):
             raise UnsupportedError(
-                f"loss_is_scaled_for_ga={scaled}: must be None, so that it is known what the loss is of a micro-batch"
+                f"loss_is_scaled_for_ga={scaled}: must be None, so that the reduction of the loss is known"
             )
         if items[0] is None:
-            # The trainer divides by the number of micro-batches, which are equally large.
+            # The trainer divides by the number of micro-batches, which have equal sizes.
             return [step.weight * ranks] * len(items)
         counts = torch.stack(items).to(torch.float64) * (1.0 if step.local_batch else 0.0)
         total = self.accelerator.reduce(counts.sum(), reduction="sum")  # type: ignore[attr-defined]  # The trainer's.
@@ -163,7 +164,7 @@ class Trainer(EvenstepMixin, transformers.Trainer):
 
 
 class _Callback(transformers.TrainerCallback):
-    """What happens between the steps."""
+    """Actions between the training steps."""
 
     def __init__(self, trainer: Any, job: Job) -> None:
         self._trainer = trainer
@@ -178,13 +179,13 @@ class _Callback(transformers.TrainerCallback):
         if isinstance(model, DistributedDataParallel):
             self._job.wrap(model, loss="scaled")
         elif args.world_size > 1:
-            raise UnsupportedError(f"{type(model).__name__} is not DDP: with the Trainer only DDP is supported")
+            raise UnsupportedError(f"{type(model).__name__} is not DDP: evenstep supports only DDP with the Trainer")
         optimizer = self._trainer.optimizer
         self._job.optimizer(getattr(optimizer, "optimizer", optimizer))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        # After a resume the trainer believes that it read the epoch from its begin.
-        loader = self._trainer._loader  # noqa: SLF001  # One object in two classes.
+        # After a resume the trainer assumes that it read the epoch from its start.
+        loader = self._trainer._loader  # noqa: SLF001  # Both classes implement one object.
         state.epoch = state.global_step * loader.accumulate / len(loader)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -197,11 +198,11 @@ def _shuffle(args: Any) -> bool:
     """Whether samples are shuffled.
 
     Raises:
-        UnsupportedError: batches are to be sized or composed by something else than the plan.
+        UnsupportedError: another option would size or compose the batches.
     """
     if args.auto_find_batch_size:
         raise UnsupportedError(
-            "auto_find_batch_size: the plan sizes batches; cap this rank by init(max_local_batch=..)"
+            "auto_find_batch_size: the plan sizes batches; cap this rank with init(max_local_batch=..) instead"
         )
     old = "group_by_length" if getattr(args, "group_by_length", False) else "random"
     strategy = str(getattr(args, "train_sampling_strategy", old))

@@ -1,4 +1,4 @@
-"""`evenstep doctor`: whether everything is there that training needs."""
+"""`evenstep doctor`: checks everything that training needs."""
 
 from evenstep.doctor.command import add_arguments
 

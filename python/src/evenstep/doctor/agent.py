@@ -1,4 +1,4 @@
-"""The node's agent: whether it answers, samples, and reads this very process."""
+"""Checks of the node's agent: whether it responds, samples, and reads this process."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from evenstep.wire.http import Connection, ExchangeError
 
 
 def check_agent(agent: str, *, timeout_s: float) -> list[Check]:
-    """Checks the agent at a base URL; `timeout_s` is for each request."""
+    """Checks the agent at a base URL; `timeout_s` is the timeout of each request in seconds."""
     name = f"agent {agent}"
     try:
         readings = FromAgent(agent).read()
@@ -21,23 +21,25 @@ def check_agent(agent: str, *, timeout_s: float) -> list[Check]:
     except SettingError as error:
         return [Check(name, "failed", str(error), "correct EVENSTEP_AGENT or --agent")]
     except ExchangeError as error:
-        advice = "start evenstep-agent on each node for readings of GPUs; without it /proc is read"
-        return [Check(name, "warning", f"nobody is there ({error})", advice)]
+        advice = "start evenstep-agent on each node to get GPU readings; without it, /proc is read"
+        return [Check(name, "warning", f"no agent is listening ({error})", advice)]
     connection.close()
     status = _object(said.body)
     if status is None or said.status != 200:
-        return [Check(name, "warning", "it does not answer as an agent does", "is another program there?")]
+        return [Check(name, "warning", (
+            "the response does not come from an agent"
+        ), "is another program listening there?")]
     node = f"node {status.get('node')}, version {status.get('version')}"
     if health.status != 200:
         why = (_object(health.body) or {}).get("detail", f"status {health.status}")
-        return [Check(name, "warning", f"{node}: not sampling: {why}", "look at its log")]
+        return [Check(name, "warning", f"{node}: not sampling: {why}", "look at the agent's log")]
     return [_check_sampling(name, node, status), _check_uplink(name, status), _check_reading(name, readings)]
 
 
 def _check_sampling(name: str, node: str, status: dict[str, Any]) -> Check:
     if status.get("synthetic") is True:
-        advice = "start it without --demo-seed"
-        return Check(name, "warning", f"{node}: its samples are made up, nothing is forecast from them", advice)
+        advice = "start the agent without --demo-seed"
+        return Check(name, "warning", f"{node}: the samples are simulated; the predictor does not use them", advice)
     return Check(name, "ok", f"{node}: {status.get('samples_taken')} samples taken")
 
 
@@ -46,8 +48,8 @@ def _check_uplink(name: str, status: dict[str, Any]) -> Check:
     uplink = status.get("uplink")
     failure = uplink.get("last_failure") if isinstance(uplink, dict) else None
     if isinstance(uplink, dict) and failure and not uplink.get("samples_acknowledged"):
-        found = f"{uplink.get('server')} has taken no sample yet: {failure}"
-        return Check(name, "warning", found, "give the agent the predictor's address: --server")
+        found = f"{uplink.get('server')} has not accepted any sample yet: {failure}"
+        return Check(name, "warning", found, "pass the predictor's address to the agent: --server")
     return Check(name, "ok", f"to {uplink.get('server')}" if isinstance(uplink, dict) else "not said")
 
 
@@ -57,8 +59,8 @@ def _check_reading(name: str, readings: dict[str, float] | None) -> Check:
         advice = "/proc is read instead; is the machine overloaded, or the agent outside this container?"
         return Check(name, "warning", "no fresh reading of this process within 20 ms", advice)
     if not is_ours(readings):
-        advice = "let it share our process numbers (--pid=host); until then /proc is read"
-        return Check(name, "warning", "it reads another process by our number", advice)
+        advice = "share the host's process ids with this container (--pid=host); until then /proc is read"
+        return Check(name, "warning", "the agent reads another process with this process id", advice)
     return Check(name, "ok", f"{len(readings)} readings of this process")
 
 

@@ -1,4 +1,4 @@
-"""What a check found: one line for people, one object for programs."""
+"""The result of a check: one line for people, one object for programs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,13 +9,13 @@ Status = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
-        name: What was checked.
-        status: `failed` means that training would not work, `warning` that something is worth a look.
-        found: What was found, in words.
-        advice: What to do; empty where all is well.
+        name: Name of the check.
+        status: `failed` means that training would not work; `warning` means a possible problem.
+        found: The finding in words.
+        advice: The recommended action; empty if there is no problem.
     """
 
     name: str
@@ -24,14 +24,14 @@ class Check:
     advice: str = ""
 
     def line(self) -> str:
-        """The check in one line."""
+        """Returns the check as one line."""
         return f"{self.status:<8} {self.name}: {self.found}" + (f" -> {self.advice}" if self.advice else "")
 
     def to_json(self) -> dict[str, str]:
-        """The check as an object; `advice` may be empty."""
+        """Returns the check as an object; `advice` may be empty."""
         return asdict(self)
 
 
 def is_well(checks: Sequence[Check]) -> bool:
-    """Whether none failed."""
+    """Returns whether no check failed."""
     return all(check.status != "failed" for check in checks)

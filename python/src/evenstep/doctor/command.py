@@ -1,4 +1,4 @@
-"""`evenstep doctor`: each check a line, with what to do."""
+"""`evenstep doctor`: one line per check, with a recommended action."""
 
 import argparse
 import json
@@ -18,24 +18,26 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  # It has no public name.
 
 DEFAULT_SERVER = "http://127.0.0.1:7117"
-"""Where a predictor listens by itself."""
+"""The default address of a predictor."""
 
 TIMEOUT_S = 2.0
-"""For each request."""
+"""Timeout of each request, in seconds."""
 
 
 def add_arguments(subparsers: "Subparsers") -> None:
-    """Adds the command to a command line."""
-    parser = subparsers.add_parser("doctor", help="check what training needs", description=__doc__)
-    parser.add_argument("--server", help=f"EVENSTEP_SERVER, else {DEFAULT_SERVER}; several separated by commas")
-    parser.add_argument("--agent", help=f"EVENSTEP_AGENT, else {DEFAULT_AGENT}; empty: none")
-    parser.add_argument("--job", help="EVENSTEP_JOB, else torchrun's --rdzv-id")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    """Adds the `doctor` command to a command line."""
+    parser = subparsers.add_parser("doctor", help="check everything that training needs", description=__doc__)
+    parser.add_argument("--server", help=(
+        f"predictor URLs, comma-separated; default EVENSTEP_SERVER, else {DEFAULT_SERVER}"
+    ))
+    parser.add_argument("--agent", help=f"agent URL, empty for none; default EVENSTEP_AGENT, else {DEFAULT_AGENT}")
+    parser.add_argument("--job", help="job id; default EVENSTEP_JOB, else torchrun's --rdzv-id")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs all checks; returns 1 where one failed, else 0. Of several ranks only rank 0 speaks."""
+    """Runs all checks and returns 1 if one failed, else 0. Only rank 0 prints the result."""
     place, environment = read_place(os.environ)
     server = _setting(arguments.server, os.environ, "EVENSTEP_SERVER")
     job = _setting(arguments.job, os.environ, "EVENSTEP_JOB") or _run_id(os.environ)
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
             checks += compare(meet(place, os.environ, versions, told, checks))
         except (RuntimeError, ImportError) as error:
             advice = "is MASTER_ADDR reachable from every node, and did every rank start?"
-            checks.append(Check("ranks", "failed", f"no group: {str(error).splitlines()[0]}", advice))
+            checks.append(Check("ranks", "failed", f"no process group: {str(error).splitlines()[0]}", advice))
     if place is None or place.rank == 0:
         sys.stdout.write(render(checks, as_json=arguments.json))
         sys.stdout.flush()
@@ -67,14 +69,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def render(checks: Sequence[Check], *, as_json: bool) -> str:
-    """All checks as lines, or as one JSON object."""
+    """Returns all checks as lines, or as one JSON object."""
     if as_json:
         return json.dumps({"ok": is_well(checks), "checks": [check.to_json() for check in checks]}) + "\n"
     return "".join(f"{check.line()}\n" for check in checks)
 
 
 def _run_id(environ: Mapping[str, str]) -> str | None:
-    """The name that torchrun was given for this run, where it was."""
+    """Returns the name that torchrun has for this run, if any."""
     run_id = environ.get("TORCHELASTIC_RUN_ID")
     return None if run_id == "none" else run_id
 

@@ -1,4 +1,4 @@
-"""The ranks: what torchrun says in the environment, and whether all of them are alike."""
+"""Checks of the ranks: torchrun's environment, and whether all ranks have the same settings."""
 
 import socket
 import time
@@ -9,25 +9,25 @@ from datetime import timedelta
 from evenstep.doctor.check import Check
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun sets for each process."""
+"""Variables that torchrun sets for each process."""
 
 GROUP_TIMEOUT_S = 60
-"""How long ranks wait for each other."""
+"""Maximum time that ranks wait for each other."""
 
 RANK_CLOCKS_MAX_S = 1.0
-"""Further apart, times in the ranks' logs do not fit together. No step depends on it."""
+"""Maximum clock difference in seconds; above it, times in the ranks' logs do not match."""
 
 TORCHRUN = "torchrun --nproc-per-node 3 -m evenstep doctor"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this process stands among the ranks.
+    """The position of this process among the ranks.
 
     Attributes:
-        rank: Its number among all, from 0.
-        world_size: How many there are.
-        local_rank: Its number on its node, from 0.
+        rank: Its rank, from 0.
+        world_size: Number of ranks.
+        local_rank: Its rank on its node, from 0.
     """
 
     rank: int
@@ -37,16 +37,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What one rank tells the others.
+    """The facts that one rank sends to the others.
 
     Attributes:
-        place: Where it stands.
+        place: Its position among the ranks.
         host: Name of its machine.
         worker: Its stable id.
-        versions: What is installed there.
+        versions: Installed versions.
         settings: Settings that all must share, by name.
-        unix_s: Its clock, right after all had met.
-        checks: What it found by itself.
+        unix_s: Its clock right after all ranks had joined the group, in Unix seconds.
+        checks: Results of its own checks.
     """
 
     place: Place
@@ -59,12 +59,12 @@ class Facts:
 
 
 def read_place(environ: Mapping[str, str]) -> tuple[Place | None, Check]:
-    """Reads torchrun's environment: where we stand, if it says so consistently, and the check of it."""
+    """Reads torchrun's environment. Returns the position, None if it is inconsistent, and the result of the check."""
     missing = [name for name in VARIABLES if not environ.get(name)]
     if len(missing) == len(VARIABLES):
         return None, Check("torchrun", "ok", f"not under torchrun, so ranks are not compared; try: {TORCHRUN}")
     if missing:
-        return None, _wrong(f"{', '.join(missing)} not set beside the others")
+        return None, _wrong(f"{', '.join(missing)} not set, although other variables of torchrun are")
     numbers = {}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
         value = environ.get(name, "")
@@ -79,16 +79,16 @@ def read_place(environ: Mapping[str, str]) -> tuple[Place | None, Check]:
         (place.rank >= place.world_size, f"RANK={place.rank}: must be below WORLD_SIZE={place.world_size}"),
         (
             place.local_rank > place.rank,
-            f"LOCAL_RANK={place.local_rank}: must not be above RANK={place.rank}",
+            f"LOCAL_RANK={place.local_rank}: must be at most RANK={place.rank}",
         ),
         (place.local_rank >= local_size, f"LOCAL_RANK={place.local_rank}: must be below {local_size}"),
-        (local_size > place.world_size, f"LOCAL_WORLD_SIZE={local_size}: must not be above WORLD_SIZE"),
-        (not 0 < numbers["MASTER_PORT"] < 1 << 16, f"MASTER_PORT={numbers['MASTER_PORT']}: 1 to 65535"),
+        (local_size > place.world_size, f"LOCAL_WORLD_SIZE={local_size}: must be at most WORLD_SIZE"),
+        (not 0 < numbers["MASTER_PORT"] < 1 << 16, f"MASTER_PORT={numbers['MASTER_PORT']}: must be 1 to 65535"),
     ):
         if wrong:
             return None, _wrong(rule)
     where = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
-    return place, Check("torchrun", "ok", f"rank {place.rank} of {place.world_size}, meeting at {where}")
+    return place, Check("torchrun", "ok", f"rank {place.rank} of {place.world_size}, rendezvous at {where}")
 
 
 def meet(
@@ -98,12 +98,12 @@ def meet(
     settings: Mapping[str, str],
     own: Sequence[Check],
 ) -> list[Facts]:
-    """Makes a real Gloo group and gives what every rank tells, in rank order.
+    """Creates a Gloo group and returns the facts of all ranks, in rank order.
 
     Raises:
-        RuntimeError: The ranks did not find each other, or one went away.
+        RuntimeError: The ranks could not connect, or a connection broke.
     """
-    import torch.distributed as dist  # noqa: PLC0415  # The other checks need no torch.
+    import torch.distributed as dist  # noqa: PLC0415  # The other checks do not need torch.
 
     host = socket.gethostname()
     worker = environ.get("EVENSTEP_WORKER") or f"{host}/{place.local_rank}"
@@ -119,16 +119,16 @@ def meet(
 
 
 def compare(ranks: Sequence[Facts]) -> list[Check]:
-    """Checks what the ranks told each other. What rank 0 found by itself is not repeated."""
+    """Compares the facts of all ranks. Findings of rank 0's own checks are not repeated."""
     hosts = sorted({facts.host for facts in ranks})
     clocks = [facts.unix_s for facts in ranks]
     apart_s = max(clocks) - min(clocks)
     clocks_found = f"at most {apart_s:.2f} s apart"
     advice = f"run NTP on all nodes: more than {RANK_CLOCKS_MAX_S:g} s"
     return [
-        Check("ranks", "ok", f"{len(ranks)} met over Gloo on {', '.join(hosts)}"),
-        _same("ranks' versions", [dict(facts.versions) for facts in ranks], "install the same on all nodes"),
-        _same("ranks' settings", [dict(facts.settings) for facts in ranks], "set them alike for all ranks"),
+        Check("ranks", "ok", f"{len(ranks)} connected over Gloo on {', '.join(hosts)}"),
+        _same("ranks' versions", [dict(facts.versions) for facts in ranks], "install the same version on all nodes"),
+        _same("ranks' settings", [dict(facts.settings) for facts in ranks], "set the same value for all ranks"),
         _check_workers(ranks),
         Check("ranks' clocks", "ok", clocks_found)
         if apart_s <= RANK_CLOCKS_MAX_S
@@ -148,17 +148,19 @@ def compare(ranks: Sequence[Facts]) -> list[Check]:
 
 
 def _check_workers(ranks: Sequence[Facts]) -> Check:
-    """The predictor knows workers by their ids, so no two ranks may share one."""
+    """Checks that no two ranks have the same worker id, by which the predictor identifies workers."""
     ranks_of: dict[str, list[int]] = {}
     for facts in ranks:
         ranks_of.setdefault(facts.worker, []).append(facts.place.rank)
-    shared = [f"ranks {numbers} all are {worker}" for worker, numbers in ranks_of.items() if len(numbers) > 1]
+    shared = [(
+        f"ranks {numbers} have the same worker id {worker}"
+    ) for worker, numbers in ranks_of.items() if len(numbers) > 1]
     if shared:
         return Check(
             "ranks' workers",
             "failed",
             "; ".join(shared),
-            "give nodes different hostnames, or set EVENSTEP_WORKER",
+            "use a different hostname for each node, or set EVENSTEP_WORKER",
         )
     return Check("ranks' workers", "ok", ", ".join(ranks_of))
 
@@ -176,4 +178,4 @@ def _same(name: str, told: Sequence[Mapping[str, str]], advice: str) -> Check:
 
 
 def _wrong(found: str) -> Check:
-    return Check("torchrun", "failed", found, f"start through torchrun: {TORCHRUN}")
+    return Check("torchrun", "failed", found, f"start with torchrun: {TORCHRUN}")

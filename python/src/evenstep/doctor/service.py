@@ -1,4 +1,4 @@
-"""The predictors: whether they answer, which version they are, and how far our clocks are apart."""
+"""Checks of the predictors: whether they respond, their version, and the clock difference."""
 
 import email.utils
 import json
@@ -12,10 +12,10 @@ from evenstep.wire.ids import check_job_id
 from evenstep.wire.servers import parse_servers
 
 CLOCK_DIFFERENCE_MAX_S = 2.0
-"""Further apart, telemetry and pages show times that do not fit together. No allocation depends on it."""
+"""Maximum clock difference in seconds; above it, times in telemetry and on pages do not match."""
 
 DATE_RESOLUTION_S = 1.0
-"""HTTP's `Date` counts whole seconds."""
+"""Resolution of HTTP's `Date` in seconds."""
 
 
 def check_servers(servers: str, *, named: bool, own_version: str | None, timeout_s: float) -> list[Check]:
@@ -23,9 +23,9 @@ def check_servers(servers: str, *, named: bool, own_version: str | None, timeout
 
     Args:
         servers: Base URLs, separated by commas.
-        named: Whether somebody asked for these; nobody listening at the default is no failure.
-        own_version: Version of this package, where it is installed as one.
-        timeout_s: For each request, in seconds.
+        named: Whether the user named these servers. An unreachable default server is not a failure.
+        own_version: Version of this package, if it is installed.
+        timeout_s: Timeout of each request, in seconds.
     """
     try:
         urls = parse_servers(servers)
@@ -37,7 +37,7 @@ def check_servers(servers: str, *, named: bool, own_version: str | None, timeout
 
 
 def check_job(servers: str, job_id: str, *, timeout_s: float) -> list[Check]:
-    """Says what the first predictor that answers knows of a job; nothing where none answers."""
+    """Checks a job at the first predictor that responds; returns nothing if none does."""
     try:
         check_job_id(job_id)
         urls = parse_servers(servers)
@@ -49,9 +49,9 @@ def check_job(servers: str, job_id: str, *, timeout_s: float) -> list[Check]:
         except ExchangeError:
             continue
         if answer.status == 404:
-            return [Check("job", "ok", f"{job_id} is new")]
+            return [Check("job", "ok", f"{job_id} does not exist yet")]
         if answer.status == 200:
-            return [Check("job", "ok", f"{job_id} is known: {_text(answer, 'state') or 'its state is not said'}")]
+            return [Check("job", "ok", f"{job_id} exists: {_text(answer, 'state') or 'its state is not said'}")]
     return []
 
 
@@ -66,8 +66,8 @@ def _check_server(url: str, *, named: bool, own_version: str | None, timeout_s: 
     except ExchangeError as error:
         if named:
             return [Check(name, "failed", str(error), "start evenstep-predictor serve, or correct EVENSTEP_SERVER")]
-        advice = "set EVENSTEP_SERVER, or train with init(plan=...), which needs none"
-        return [Check(name, "warning", f"nobody is there ({error})", advice)]
+        advice = "set EVENSTEP_SERVER, or train with init(plan=...), which needs no predictor"
+        return [Check(name, "warning", f"no predictor is listening ({error})", advice)]
     finally:
         connection.close()
     return [
@@ -81,39 +81,42 @@ def _check_ready(name: str, ready: Answer) -> Check:
     if ready.status == 200:
         return Check(name, "ok", "ready")
     why = _text(ready, "detail") or f"status {ready.status}"
-    return Check(name, "failed", f"not ready: {why}", "look at its log")
+    return Check(name, "failed", f"not ready: {why}", "look at the predictor's log")
 
 
 def _check_version(name: str, version: str | None, own_version: str | None) -> Check:
     if version is None:
-        return Check(f"{name} version", "failed", "/openapi.json has no info.version", "is it a predictor?")
+        return Check(f"{name} version", "failed", "/openapi.json has no info.version", (
+            "is another program listening there?"
+        ))
     if own_version is not None and major_minor(version) != major_minor(own_version):
-        found = f"{version}, and this package is {own_version}"
+        found = f"{version}, but this package is {own_version}"
         return Check(f"{name} version", "warning", found, "use the same major and minor version of both")
     return Check(f"{name} version", "ok", version)
 
 
 def check_clock(name: str, date: str | None, before: float, after: float) -> Check:
-    """Compares our clock with the `Date` of an answer, awaited from `before` to `after` (Unix seconds)."""
+    """Compares the local clock with a response's `Date`, awaited from `before` to `after` (Unix seconds)."""
     name = f"{name} clock"
     written = _unix_s(date)
     if written is None:
-        return Check(name, "warning", f"no usable Date in its answer: {date!r}", "compare the clocks by hand")
+        return Check(name, "warning", f"no usable Date in the response: {date!r}", "compare the clocks manually")
     least, most = clock_difference_s(written, before, after)
     if least <= 0 <= most:
-        return Check(name, "ok", f"no difference to ours seen (HTTP Date, to {DATE_RESOLUTION_S:g} s)")
+        return Check(name, "ok", f"no difference to the local clock (HTTP Date, resolution {DATE_RESOLUTION_S:g} s)")
     apart = least if least > 0 else most
-    found = f"at least {abs(apart):.1f} s {'ahead of' if apart > 0 else 'behind'} ours (HTTP Date)"
+    found = f"at least {abs(apart):.1f} s {'ahead of' if apart > 0 else 'behind'} the local clock (HTTP Date)"
     if abs(apart) <= CLOCK_DIFFERENCE_MAX_S:
         return Check(name, "ok", found)
-    advice = f"run NTP on both: more than {CLOCK_DIFFERENCE_MAX_S:g} s and times on pages do not fit together"
+    advice = f"run NTP on both machines: with more than {CLOCK_DIFFERENCE_MAX_S:g} s, times on pages do not match"
     return Check(name, "warning", found, advice)
 
 
 def clock_difference_s(written: float, before: float, after: float) -> tuple[float, float]:
-    """How far the server's clock is ahead of ours, at least and at most; all in seconds.
+    """Returns the lower and upper bound of the server's clock offset, in seconds.
 
-    The server wrote its time `written`, cut to whole seconds, somewhen from `before` to `after` by our clock.
+    A positive offset means that the server is ahead. The server wrote its time `written`, cut to whole seconds, between
+    `before` and `after` of the local clock.
     """
     return written - after, written + DATE_RESOLUTION_S - before
 
@@ -126,7 +129,7 @@ def _unix_s(date: str | None) -> float | None:
 
 
 def _text(answer: Answer, *path: str) -> str | None:
-    """A text in a JSON answer, by the names of the way there."""
+    """Returns a text field of a JSON response by its path."""
     try:
         value = json.loads(answer.body)
         for key in path:

@@ -1,4 +1,4 @@
-"""Drivers: what makes this process slow now, read at the boundary of an iteration."""
+"""Drivers: readings of the causes that slow this process, taken at the boundary of an iteration."""
 
 from evenstep.drivers.names import NAMES
 from evenstep.drivers.reader import Drivers

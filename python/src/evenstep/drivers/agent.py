@@ -1,4 +1,4 @@
-"""The boundary reading of this process from the node's agent, `GET /sample`."""
+"""Readings of this process from the node's agent, `GET /sample`."""
 
 import json
 import math
@@ -9,14 +9,14 @@ from evenstep.wire.http import Connection, ExchangeError
 from evenstep.wire.servers import parse_base
 
 DEFAULT_AGENT = "http://127.0.0.1:7118"
-"""Where an agent listens by itself."""
+"""The default address of an agent."""
 
 AGENT_TIMEOUT_S = 0.02
-"""A reading that takes longer is not fresh any more."""
+"""Timeout of a reading in seconds; a later one would not be fresh."""
 
 
 class FromAgent:
-    """An agent's reader for this process; its windows are its own, since it was last asked."""
+    """Reads this process through the agent. Each window starts at the previous request of this reader."""
 
     def __init__(
         self,
@@ -30,19 +30,19 @@ class FromAgent:
         Args:
             agent: Base URL of the agent on this node.
             gpu: Index of this process's GPU in NVML's order, if it has one.
-            timeout_s: How long an answer may take, in seconds.
+            timeout_s: Timeout of a request, in seconds.
 
         Raises:
-            SettingError: `agent` is no base URL.
+            SettingError: `agent` is not a base URL.
         """
         if parse_base(agent) is None:
-            raise SettingError(f"agent {agent!r}: must be like {DEFAULT_AGENT}")
+            raise SettingError(f"agent {agent!r}: must be a base URL such as {DEFAULT_AGENT}")
         self._timeout_s = timeout_s
         self._connection = Connection(agent.rstrip("/"))
         self._path = f"/sample?pid={os.getpid()}" + (f"&gpu={gpu}" if gpu is not None else "")
 
     def read(self) -> dict[str, float] | None:
-        """All that it reads of this process and its machine, by name; `None` where it does not answer."""
+        """Returns the readings of this process and its machine by name; `None` if the agent does not respond."""
         try:
             answer = self._connection.exchange("GET", self._path, None, self._timeout_s)
         except ExchangeError:
@@ -51,7 +51,7 @@ class FromAgent:
 
 
 def parse_sample(body: bytes) -> dict[str, float] | None:
-    """The readings in an answer of `/sample`: numbers that are finite. `None` where it is no such answer."""
+    """Returns the finite readings in a response of `/sample`; `None` if the body is not such a response."""
     try:
         readings = json.loads(body)["readings"].items()
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError):

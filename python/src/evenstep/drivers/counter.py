@@ -1,4 +1,4 @@
-"""Differences of counters that only rise. What is not known is `None`, never 0."""
+"""Differences of monotonic counters. An unknown value is `None`, never 0."""
 
 from collections import deque
 from typing import Generic, TypeVar
@@ -6,23 +6,23 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 TICK_LOOKBACK_S = 0.1
-"""CPU times of the machine count in ticks of 10 ms: their differences look back at least this far."""
+"""Minimum window for CPU times of the machine, in seconds: they count in ticks of 10 ms."""
 
 SNAPSHOT_SPACING_S = 0.012
-"""Snapshots closer together are not kept: the look-back is at most this much longer."""
+"""Minimum distance of stored snapshots, in seconds; the window is at most this much longer."""
 
 
 class Counter:
-    """A counter of the kernel's that only rises while whatever it belongs to lives."""
+    """A kernel counter that only rises during the lifetime of its object."""
 
     __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        """Has seen nothing yet."""
+        """Starts without a value."""
         self._last: float | None = None
 
     def advance(self, value: float | None) -> float | None:
-        """Remembers `value` and gives how far it rose since the last one."""
+        """Stores `value` and returns its increase since the previous one."""
         last, self._last = self._last, value
         if last is None or value is None or value < last:
             return None
@@ -30,24 +30,24 @@ class Counter:
 
 
 class Lookback(Generic[T]):
-    """Past values of a coarse counter, to difference over at least `TICK_LOOKBACK_S`."""
+    """Past values of a coarse counter, for differences over at least `TICK_LOOKBACK_S`."""
 
     __slots__ = ("_snapshots",)
 
     def __init__(self) -> None:
-        """Has seen nothing yet."""
+        """Starts without values."""
         self._snapshots: deque[tuple[float, T]] = deque()
 
     def advance(self, now: float, value: T | None) -> tuple[float, T] | None:
-        """Remembers `value` at `now` (seconds); gives the youngest that is old enough, with its age.
+        """Stores `value` at `now` (seconds) and returns the newest value that is old enough, with its age.
 
-        A value that is missing forgets all: a difference over it would span a time that nobody watched.
+        A missing value clears the history: a difference across it would include time without readings.
         """
         snapshots = self._snapshots
         if value is None:
             snapshots.clear()
             return None
-        # The second stays old enough for ever, so nothing will look back past it again.
+        # The second value remains old enough, so the first is never needed again.
         while len(snapshots) > 1 and now - snapshots[1][0] >= TICK_LOOKBACK_S:
             snapshots.popleft()
         base = None

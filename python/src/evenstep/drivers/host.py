@@ -1,4 +1,4 @@
-"""The machine, from `/proc`: pressure, CPU time, runnable and blocked tasks, memory."""
+"""Readings of the machine from `/proc`: pressure, CPU time, runnable and blocked tasks, memory."""
 
 import os
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from evenstep.drivers.procfs import ProcFile
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """CPU time of all cores since the machine started, in ticks; steal is what the hypervisor took."""
+    """CPU time of all cores since boot, in ticks; steal is the time taken by the hypervisor."""
 
     busy: int
     idle: int
@@ -18,10 +18,10 @@ class CpuTimes:
 
 
 class Host:
-    """One reader of the machine; shares are over the window since its last reading."""
+    """Reads the machine; shares are over the window since its previous reading."""
 
     def __init__(self) -> None:
-        """Has read nothing yet."""
+        """Starts without a reading."""
         self._pressures = [
             (f"psi_{resource}_some", ProcFile(f"/proc/pressure/{resource}"), Counter())
             for resource in ("cpu", "memory", "io")
@@ -32,14 +32,14 @@ class Host:
         self._cpu_times = Lookback[CpuTimes]()
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self.busy_s: float | None = None
-        """CPU time of all cores together at the last reading, in seconds since the machine started."""
+        """CPU time of all cores together at the previous reading, in seconds since boot."""
 
     def read(self, now: float, window_s: float | None, readings: dict[str, float]) -> None:
-        """Puts what can be read into `readings`; `now` in seconds, `window_s` since the last reading."""
+        """Adds the available readings to `readings`; `now` in seconds, `window_s` since the previous reading."""
         for name, file, counter in self._pressures:
             waited_us = counter.advance(pressure_total_us(file.read()))
             if waited_us is not None and window_s:
-                # The counter is read a little after `now`, so a window that was all waiting may pass 1.
+                # The counter is read slightly after `now`, so a window of constant waiting may exceed 1.
                 readings[name] = min(waited_us / 1e6 / window_s, 1.0)
         times, blocked = parse_stat(self._stat.read())
         self.busy_s = None if times is None else times.busy / self._ticks_per_s
@@ -59,7 +59,7 @@ class Host:
 
 
 def pressure_total_us(text: bytes | None) -> int | None:
-    """Time that some task waited, in microseconds, from a file of `/proc/pressure`."""
+    """Returns the time that some task waited, in microseconds, from a file of `/proc/pressure`."""
     if text is None or not text.startswith(b"some "):
         return None
     at = text.find(b"total=")
@@ -67,25 +67,25 @@ def pressure_total_us(text: bytes | None) -> int | None:
 
 
 def parse_stat(text: bytes | None) -> tuple[CpuTimes | None, int | None]:
-    """The CPU times of all cores and the tasks blocked on I/O, from `/proc/stat`."""
+    """Returns the CPU times of all cores and the number of tasks blocked on I/O, from `/proc/stat`."""
     if text is None:
         return None, None
     times = None
     if text.startswith(b"cpu "):
-        # Guest time is within user.
+        # Guest time is included in user time.
         fields = text[: text.find(b"\n")].split()[1:9]
         if len(fields) == 8 and all(map(bytes.isdigit, fields)):
             user, nice, system, idle, iowait, irq, softirq, steal = map(int, fields)
             times = CpuTimes(user + nice + system + irq + softirq, idle, iowait, steal)
-    # Near the end, behind interrupt lines that may be long.
+    # The line is near the end, after interrupt lines that may be long.
     at = text.rfind(b"\nprocs_blocked ")
     return times, None if at < 0 else _whole(text[at + 15 : text.find(b"\n", at + 15)])
 
 
 def busy_share(now: CpuTimes, then: CpuTimes) -> float | None:
-    """Busy share of all cores' time between two readings, 0 to 1.
+    """Returns the busy share of all cores' time between two readings, 0 to 1.
 
-    Idle and I/O wait are known to step back by a tick now and then; they count as 0 there.
+    Idle and I/O wait time sometimes decrease by a tick; such a decrease counts as 0.
     """
     busy, steal = now.busy - then.busy, now.steal - then.steal
     total = busy + steal + max(now.idle - then.idle, 0) + max(now.iowait - then.iowait, 0)
@@ -93,13 +93,13 @@ def busy_share(now: CpuTimes, then: CpuTimes) -> float | None:
 
 
 def parse_running(text: bytes | None) -> int | None:
-    """Runnable tasks, the reader among them, from `/proc/loadavg`."""
+    """Returns the number of runnable tasks, including the reader, from `/proc/loadavg`."""
     fields = (text or b"").split()
     return _whole(fields[3].partition(b"/")[0]) if len(fields) > 3 else None
 
 
 def parse_memory_used(text: bytes | None) -> float | None:
-    """Share of memory that is not available, 0 to 1, from `/proc/meminfo`."""
+    """Returns the share of memory that is not available, 0 to 1, from `/proc/meminfo`."""
     total, available = _kilobytes(text, b"MemTotal:"), _kilobytes(text, b"MemAvailable:")
     if not total or available is None:
         return None

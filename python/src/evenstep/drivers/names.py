@@ -1,4 +1,4 @@
-"""Names of the drivers that forecasts take, in their order. `agent/README.md` says what each one is."""
+"""Names of the drivers used by forecasts, in order. `agent/README.md` describes each one."""
 
 NAMES: tuple[str, ...] = (
     "psi_cpu_some",
@@ -31,4 +31,4 @@ OF_THE_MOMENT = frozenset(
         "gpu_temperature_celsius",
     }
 )
-"""Those that need no window."""
+"""The readings that need no window."""

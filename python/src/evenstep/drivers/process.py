@@ -1,4 +1,4 @@
-"""This process, from its clocks and `/proc`: CPU time, waiting for a core, context switches."""
+"""Readings of this process from its clocks and `/proc`: CPU time, waiting for a core, context switches."""
 
 import os
 import resource
@@ -8,26 +8,26 @@ from evenstep.drivers.counter import Counter
 from evenstep.drivers.procfs import ProcFile
 
 THREADS_MAX = 1024
-"""With more threads `run_queue_wait` is missing."""
+"""Maximum number of threads for which `run_queue_wait` is read."""
 
 THREAD_HANDLES_MAX = 128
-"""With more threads their files are opened for each reading."""
+"""Maximum number of threads whose files stay open; above it they are opened for each reading."""
 
 
 class Process:
-    """One reader of this process; rates are over the window since its last reading."""
+    """Reads this process; rates are over the window since its previous reading."""
 
     def __init__(self) -> None:
-        """Has read nothing yet."""
+        """Starts without a reading."""
         self._cpu_ns = Counter()
         self._voluntary = Counter()
         self._involuntary = Counter()
         self._threads = Threads()
         self.cpu_s = 0.0
-        """CPU time that this process had used at the last reading, in seconds."""
+        """CPU time of this process at the previous reading, in seconds."""
 
     def read(self, window_s: float | None, readings: dict[str, float]) -> None:
-        """Puts what can be read into `readings`; `window_s` is the time since the last reading."""
+        """Adds the available readings to `readings`; `window_s` is the time since the previous reading."""
         cpu_ns = time.process_time_ns()
         self.cpu_s = cpu_ns / 1e9
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -44,21 +44,21 @@ class Process:
 
 
 class Threads:
-    """How long this process's threads waited, runnable, for a core. Threads come and go.
+    """The time that this process's threads waited, runnable, for a core. Threads may start and end.
 
-    What a thread waited between the last reading and its end is not known, and not in the sum.
+    The sum excludes a thread's wait between the last reading and its end, which is unknown.
     """
 
     def __init__(self) -> None:
-        """Has read nothing yet."""
+        """Starts without a reading."""
         self._directory = f"/proc/{os.getpid()}/task"
         self._known: dict[str, tuple[ProcFile, int]] = {}
         self._listed_before = False
 
     def wait_ns(self) -> int | None:
-        """What all threads together waited since the last call, in nanoseconds; `None` at the first."""
+        """Returns the wait of all threads since the previous call, in nanoseconds; `None` at the first call."""
         try:
-            threads = os.listdir(self._directory)  # noqa: PTH208  # Names are all it takes, and are cheaper.
+            threads = os.listdir(self._directory)  # noqa: PTH208  # Only the names are needed, and this is cheaper.
         except OSError:
             threads = []
         if not 0 < len(threads) <= THREADS_MAX:
@@ -73,10 +73,10 @@ class Threads:
             if len(threads) > THREAD_HANDLES_MAX:
                 file.close()
             if waited is None:
-                # Gone between the listing and the reading: that is how threads end.
+                # The thread ended between the listing and the reading.
                 continue
             if last < 0:
-                # Found at the first reading it was there before; found later it began within a window.
+                # A thread in the first listing existed before; a thread found later started within a window.
                 last = 0 if self._listed_before else waited
             rise += max(waited - last, 0)
             self._known[thread] = (file, waited)
@@ -85,6 +85,6 @@ class Threads:
 
 
 def parse_wait_ns(text: bytes | None) -> int | None:
-    """The second of `schedstat`'s fields: time run, time waited runnable (nanoseconds), times scheduled."""
+    """Returns the second field of `schedstat`: time run, time waited runnable (nanoseconds), times scheduled."""
     fields = (text or b"").split()
     return int(fields[1]) if len(fields) == 3 and all(map(bytes.isdigit, fields)) else None

@@ -1,4 +1,4 @@
-"""The fresh readings of this process at the boundary of an iteration, from wherever they are to be had."""
+"""Current readings of this process at the boundary of an iteration, from the agent or `/proc`."""
 
 import os
 import time
@@ -10,18 +10,18 @@ from evenstep.drivers.names import NAMES, OF_THE_MOMENT
 from evenstep.drivers.proc import FromProc
 
 AGENT_PAUSE_S = 5.0
-"""An agent that did not answer is asked again after this many seconds."""
+"""Pause before the next request to an agent that did not respond, in seconds."""
 
 SAME_PROCESS_RATIO = 2.0
-"""Where resident memory by the agent differs more than this from our own, it reads another process."""
+"""Maximum difference between the agent's and the local resident memory; above it, the agent reads another process."""
 
 
 class Drivers:
-    """The reader of the process that makes it: the node's agent where one answers, else `/proc`.
+    """Reads its own process: from the node's agent if it responds, else from `/proc`.
 
-    Shares and rates are over the window since the last call, whichever source it is from; those that count in
-    ticks (`cpu_busy`, `other_cpu`) look back at least 100 ms. What cannot be read is absent, never 0, so the
-    first reading has only what needs no window. One thread uses a reader.
+    Shares and rates are over the window since the last call, from either source. Those counted in ticks (`cpu_busy`,
+    `other_cpu`) look back at least 100 ms. Unavailable values are absent, never 0, so the first reading has only values
+    that need no window. Use a reader from one thread only.
     """
 
     def __init__(
@@ -32,16 +32,16 @@ class Drivers:
         timeout_s: float = AGENT_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Reads nothing yet.
+        """Starts without a reading.
 
         Args:
-            agent: Base URL of the node's agent. `None`: where agents listen by default. Empty: ask none.
-            gpu: Index of this process's GPU in NVML's order: only an agent reads GPUs.
-            timeout_s: How long the agent's answer may take, in seconds: meanwhile the training waits.
-            clock: Counts seconds and never goes back.
+            agent: Base URL of the node's agent. `None` for the default address, empty for no agent.
+            gpu: Index of this process's GPU in NVML's order; only an agent reads GPUs.
+            timeout_s: Timeout of a request to the agent, in seconds; training waits meanwhile.
+            clock: Monotonic clock in seconds.
 
         Raises:
-            SettingError: `agent` is no base URL.
+            SettingError: `agent` is not a base URL.
         """
         url = DEFAULT_AGENT if agent is None else agent
         self._agent = FromAgent(url, gpu=gpu, timeout_s=timeout_s) if url else None
@@ -50,23 +50,24 @@ class Drivers:
         self._ask_at = -float("inf")
         self._agent_has_window = False
         self.source = "nothing"
-        """Where the last reading is from: `agent` or `proc`."""
+        """Source of the last reading: `agent` or `proc`."""
 
     def read(self) -> dict[str, float]:
-        """The readings that can be had now, by name, in the order of `NAMES`."""
+        """Returns the available readings by name, in the order of `NAMES`."""
         now = self._clock()
         asked = self._ask(now)
         if asked is not None and (self._agent_has_window or self._proc is None):
-            # Where we have not asked before, its window is that of whoever asked for this process last.
+            # At this reader's first request, the window started at the previous request for this process by any client.
             known = NAMES if self._agent_has_window else OF_THE_MOMENT
             self._agent_has_window = True
             self._proc = None
             self.source = "agent"
             return {name: asked[name] for name in NAMES if name in asked and name in known}
-        # Where the agent answers again its window is not ours: it began when we last asked. The next one is.
+        # After an outage of the agent, its window started at this reader's last request to it. The next window is
+        # right.
         self._agent_has_window = asked is not None
         if self._proc is None:
-            # Nothing is known of the window that ends now: the agent watched it, and is gone.
+            # The agent watched the window that ends now, and is unreachable, so nothing is known about it.
             self._proc = FromProc()
         self.source = "proc"
         return self._proc.read(now)
@@ -82,9 +83,9 @@ class Drivers:
 
 
 def is_ours(asked: dict[str, float]) -> bool:
-    """Whether an agent's reading is of this process.
+    """Returns whether the agent's reading is of this process.
 
-    An agent outside our container counts processes otherwise, and reads another one by our number.
+    An agent outside this container has other process ids, and reads another process with this id.
     """
     theirs, ours = asked.get("rss_bytes"), resident_bytes()
     if theirs is None or ours is None:
@@ -93,7 +94,7 @@ def is_ours(asked: dict[str, float]) -> bool:
 
 
 def resident_bytes() -> int | None:
-    """Memory of this process that is resident, in bytes; `None` where the system does not say."""
+    """Returns the resident memory of this process in bytes; `None` if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

@@ -1,11 +1,11 @@
-"""How hedged steps begin: what they wish for, and where ranks claim."""
+"""The start of hedged steps: their options, and the store for claims."""
 
 import secrets
 from dataclasses import replace
 
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch's stubs leave it out.
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
 from evenstep.errors import SettingError
 from evenstep.hedge.chunks import SharedTail
@@ -16,25 +16,27 @@ from evenstep.opening import Wishes
 
 
 def hedged(wishes: Wishes, tail: float | None, min_chunk: int | None) -> Wishes:
-    """The wishes of a run whose ranks claim.
+    """Returns the options of a run with hedged steps.
 
     Args:
-        wishes: what else it is to be.
-        tail: without a predictor, which part of each iteration is a tail; None: nothing.
-        min_chunk: no chunk is smaller; None: the quantum.
+        wishes: the other options of the run.
+        tail: without a predictor, the fraction of each iteration that becomes the shared tail; None for no tail.
+        min_chunk: minimum number of samples in a chunk; None for the quantum.
 
     Raises:
-        SettingError: a value breaks its rule.
+        SettingError: an option breaks its rule.
     """
     if is_planned(wishes):
         if tail is not None:
-            raise SettingError(f"tail={tail}: the predictor decides it; leave it out, or give a plan in init(plan=..)")
+            raise SettingError(
+                f"tail={tail}: the predictor sets the tail; remove the argument, or pass a plan in init(plan=..)"
+            )
         job = dict(wishes.job) if min_chunk is None else {**wishes.job, "min_chunk": min_chunk}
         return replace(wishes, claims=True, job=job)
     if tail is None:
         if min_chunk is not None:
             raise SettingError(
-                f"min_chunk={min_chunk}: there is no tail; say how much of an iteration is one (tail=0.3)"
+                f"min_chunk={min_chunk}: there is no tail; set its fraction of an iteration (tail=0.3)"
             )
         return replace(wishes, claims=True)
     shared = SharedTail(tail, wishes.quantum if min_chunk is None else min_chunk)
@@ -43,18 +45,18 @@ def hedged(wishes: Wishes, tail: float | None, min_chunk: int | None) -> Wishes:
 
 
 def is_planned(wishes: Wishes) -> bool:
-    """Whether a predictor makes the plans."""
+    """Returns whether a predictor makes the plans."""
     return wishes.fixed is None and wishes.settings.server is not None
 
 
 def claims_of(trainee: Trainee, wishes: Wishes) -> Claims:
-    """One rank's claims, on counters that nobody added to yet; all ranks call it alike.
+    """Creates one rank's claims on new counters; all ranks must call it together.
 
-    A store may outlive a run: torchrun's does when it begins the processes again. So counters have a name that rank 0
-    draws.
+    A store may outlive a run: torchrun's store survives a restart of the processes. So rank 0 draws a random name for
+    the counters.
 
     Raises:
-        SettingError: the group has no store that can be claimed on.
+        SettingError: the group has no store that supports claims.
     """
     group, job = trainee.group, wishes.settings.job or "run"
     if group is None or not (is_planned(wishes) or wishes.tail):

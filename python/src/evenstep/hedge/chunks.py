@@ -1,28 +1,28 @@
-"""Tails without a predictor: a given part of each iteration, in chunks that shrink as it empties."""
+"""Shared tails without a predictor: a given fraction of each iteration, in chunks of decreasing size."""
 
 from dataclasses import dataclass, replace
 
 from evenstep.errors import SettingError
 from evenstep.plan import Plan, Tail, apportion
 
-#: The most chunks of a tail for each rank, on average.
+#: Maximum number of chunks in a tail, per rank on average.
 CHUNKS_PER_RANK_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
 class SharedTail:
-    """How much of an iteration is left to whoever is free."""
+    """The options of a shared tail without a predictor."""
 
-    #: Its part of the iteration, above 0 and at most 1.
+    #: Fraction of the iteration, above 0 and at most 1.
     share: float
-    #: No chunk is smaller, where the tail is not; a multiple of the quantum.
+    #: Minimum number of samples in a chunk, a multiple of the quantum; only a smaller tail has a smaller chunk.
     min_chunk: int
 
     def check(self, quantum: int) -> None:
-        """Refuses what cannot be shared out.
+        """Validates the options.
 
         Raises:
-            SettingError: a value breaks its rule.
+            SettingError: an option breaks its rule.
         """
         if not 0 < self.share <= 1:
             raise SettingError(f"tail={self.share}: must be above 0 and at most 1")
@@ -30,7 +30,7 @@ class SharedTail:
             raise SettingError(f"min_chunk={self.min_chunk}: must be a multiple of quantum={quantum}, at least 1")
 
     def of(self, plan: Plan, quantum: int) -> Plan:
-        """The plan with its last part left to all ranks; shares shrink in proportion. A tail of no samples is none."""
+        """Returns the plan with a tail for all ranks; shares shrink in proportion. A tail without samples is None."""
         size, ranks = plan.size, len(plan.shares)
         samples = int(self.share * size) // quantum * quantum
         if not samples:
@@ -46,14 +46,14 @@ class SharedTail:
 
 
 def chunks(tail: int, parts: int, smallest: int, quantum: int = 1) -> list[int]:
-    """Factoring (Hummel, Schonberg, Flynn, CACM 1992): each chunk is what is left over ``parts``.
+    """Returns chunk sizes by factoring (Hummel, Schonberg, Flynn, CACM 1992): the remaining samples over ``parts``.
 
-    A chunk that turns out to take twice as long as others still ends with them, and the last ones are small.
+    A chunk that takes twice as long as the others still ends with them, and the last chunks are small.
 
     Args:
-        tail: samples, a multiple of ``quantum``: the sum of what is returned.
-        parts: twice the number of ranks, by custom; at least 1.
-        smallest: a multiple of ``quantum``, at least 1; only a tail that is smaller has a smaller chunk.
+        tail: number of samples, a multiple of ``quantum``; the chunks sum to it.
+        parts: usually twice the number of ranks; at least 1.
+        smallest: minimum chunk size, a multiple of ``quantum``, at least 1; only a smaller tail has a smaller chunk.
         quantum: every chunk is a multiple of it.
     """
     left, sizes = tail, []
@@ -63,7 +63,7 @@ def chunks(tail: int, parts: int, smallest: int, quantum: int = 1) -> list[int]:
         left -= chunk
     if not sizes:
         return [tail] if tail else []
-    # What is left is no chunk of its own; at the end, where it counts, they stay small.
+    # The remainder is not a separate chunk. It is added to the first chunks, so that the last ones stay small.
     for more in range(left // quantum):
         sizes[more % len(sizes)] += quantum
     return sizes

@@ -1,12 +1,12 @@
-"""A rank's side of a tail: one counter for a pool, and the judgement whether to take more.
+"""The claim rules of one rank: a counter per pool, and the decision whether to claim more.
 
-Members share one counter and change it by atomic additions only: :data:`CLAIM` takes the next chunk, :data:`LEAVE`
-says that this member takes no more. Every chunk is taken by exactly one: additions are in one order for all, so each
-total up to the number of chunks is seen once. And every chunk is taken: a member stops when the chunks are used up, or
-by leaving, and whoever would be the last to leave must stay.
+Members of a pool share one counter and change it only by atomic additions: :data:`CLAIM` claims the next chunk,
+:data:`LEAVE` announces that this member claims no more. Exactly one member claims each chunk: additions have one order
+for all, so each total up to the number of chunks occurs once. Every chunk is claimed: a member stops when no chunks are
+left, or by leaving, and the last member cannot leave.
 
-The counter is never set back. What it stood at when an iteration began is what the additions of all iterations before
-come to, which ranks tell each other by the all-reduce: see :meth:`Counter.settle`.
+The counter is never reset. Its value at the start of an iteration is the sum of all earlier additions, which ranks
+exchange in the all-reduce: see :meth:`Counter.settle`.
 """
 
 import math
@@ -16,94 +16,95 @@ from dataclasses import dataclass
 #: Added to claim the next chunk.
 CLAIM = 1
 
-#: Added to claim no more in this iteration.
+#: Added to announce that this member claims no more in this iteration.
 LEAVE = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A pool's counter in one iteration, as a member reads it."""
+    """A pool's counter in one iteration, as read by a member."""
 
-    #: What it stood at when the iteration began.
+    #: Its value at the start of the iteration.
     began_at: int
     chunks: int
     members: int
 
     def claimed(self, total: int) -> int | None:
-        """The chunk that an addition of :data:`CLAIM` took, by the total that it gave; None: they are used up."""
+        """Returns the chunk claimed by an addition of :data:`CLAIM` with this total; None if no chunks are left."""
         chunk = (_wrapped(total - self.began_at) & (LEAVE - 1)) - 1
         return chunk if 0 <= chunk < self.chunks else None
 
     def may_leave(self, total: int) -> bool:
-        """Whether a member that added :data:`LEAVE` may leave, by the total that this gave.
+        """Returns whether a member that added :data:`LEAVE` and got this total may leave.
 
-        Else all others have left, and it must claim until the chunks are used up.
+        Otherwise all others have left, and it must claim until no chunks are left.
         """
         return 0 <= _wrapped(total - self.began_at) >> 32 < self.members
 
     @staticmethod
     def settle(began_at: int, claims: int, leaves: int) -> int:
-        """Where a counter stands after an iteration with so many additions of each kind, over all members."""
+        """Returns the counter's value after an iteration with these numbers of additions over all members."""
         return _wrapped(began_at + claims * CLAIM + leaves * LEAVE)
 
 
 def _wrapped(total: int) -> int:
-    """As the store's counters, which are signed numbers of 64 bits."""
+    """Wraps to a signed 64-bit number, like the store's counters."""
     return (total + 2**63) % 2**64 - 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What a member expects of another one."""
+    """The expected progress of another member."""
 
-    #: When it will have done its base, in seconds after the begin of the iteration.
+    #: Expected end of its base batch, in seconds after the start of the iteration.
     base_end_s: float
     #: Its speed in samples per second.
     speed: float
 
 
 class Judge:
-    """Whether the others would sooner finish without this member.
+    """Decides whether the others would finish sooner without this member.
 
-    It knows its own pace, which it has just measured, and what the others have done: their bases, and the chunks that
-    are taken and not its own. So it knows how fast they were until it claimed last, less a chunk each that they may not
-    have done yet; before its first claim it has the forecasts. The others will have done what is left after
-    ``left / speed``, and the one that comes last up to a chunk later.
+    A member knows its own measured seconds per sample. It also knows the work of the others: their base batches and the
+    chunks that they claimed. From this it estimates their speed up to its last claim, minus one possibly unfinished
+    chunk each. Before its first claim it uses the forecasts. The others finish the remaining samples after ``left /
+    speed``, and the last of them up to one chunk later.
     """
 
     def __init__(self, chunks: Sequence[int], others: Sequence[Peer]) -> None:
-        """Of a member of a pool with chunks of so many samples; without others it declines nothing."""
+        """Creates the decision for a member of a pool with these chunk sizes; without peers it never declines."""
         self._chunks = chunks
         self._others = others
         self._speed = sum(peer.speed for peer in others)
         self._bases = sum(peer.speed * peer.base_end_s for peer in others)
-        #: Chunks that are known to be taken, and when that was known.
+        #: Number of chunks known to be claimed, and the time of that knowledge.
         self._taken = 0
         self._at_s = 0.0
-        #: Samples in them that others took.
+        #: Number of samples in chunks that others claimed.
         self._by_others = 0
-        #: Samples in the chunks that are not known to be taken.
+        #: Number of samples in chunks not known to be claimed.
         self._left = sum(chunks)
 
     @property
     def is_empty(self) -> bool:
-        """Whether every chunk is known to be taken."""
+        """Whether every chunk is known to be claimed."""
         return self._taken == len(self._chunks)
 
     def saw(self, chunk: int, at_s: float) -> None:
-        """This member took a chunk, and all before it were taken, ``at_s`` seconds after the begin of the iteration."""
+        """Records that this member claimed ``chunk`` (so all earlier ones are claimed) ``at_s`` seconds into the
+        iteration."""
         samples = sum(self._chunks[self._taken : chunk + 1])
         self._left -= samples
         self._by_others += samples - self._chunks[chunk]
         self._taken, self._at_s = chunk + 1, at_s
 
     def declines(self, now_s: float, pace_s: float, claim_s: float) -> bool:
-        """Whether to leave the rest to the others.
+        """Returns whether to leave the remaining chunks to the others.
 
         Args:
-            now_s: seconds after the begin of the iteration.
-            pace_s: this member's seconds for a sample in this iteration.
-            claim_s: what a claim takes, in seconds.
+            now_s: seconds after the start of the iteration.
+            pace_s: this member's seconds per sample in this iteration.
+            claim_s: expected duration of a claim, in seconds.
         """
         others = len(self._others)
         if not others:
@@ -121,7 +122,7 @@ class Judge:
         return claim_s + pace_s * chunk > others_s
 
     def _chunk_at(self, left: float) -> int:
-        """The chunk that comes next where so many samples are left."""
+        """Returns the size of the next chunk when this number of samples is left."""
         after, chunk = self._left, 0
         for chunk in self._chunks[self._taken :]:
             after -= chunk

@@ -1,4 +1,4 @@
-"""One rank's claims: which chunks of a tail it takes, iteration by iteration."""
+"""The claims of one rank: the chunks of the shared tail that it takes in each iteration."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,50 +9,50 @@ from evenstep.hedge.line import Line
 from evenstep.hedge.seat import Seat, ranks_of
 from evenstep.plan import Plan, Share
 
-#: What the first claim is expected to take, in seconds.
+#: Expected duration of the first claim, in seconds.
 CLAIM_S = 5e-4
 
-#: Weight of the latest claim in what a claim is expected to take.
+#: Weight of the newest claim in the expected duration of a claim.
 LATEST = 0.2
 
-#: A claim is made ahead by so many times what it is expected to take. More would hide more of the late ones, and would
-#: have a rank sit on a chunk that another one could have begun.
+#: A claim is sent early by this many expected durations. A larger value would hide more late responses, but a rank
+#: would then hold a chunk that another rank could have begun.
 AHEAD = 2.0
 
 
 @dataclass(slots=True)
 class Additions:
-    """What one rank added to its pool's counter in an iteration."""
+    """One rank's additions to its pool's counter in an iteration."""
 
-    #: How often it claimed, in vain too.
+    #: Number of claims, including unsuccessful ones.
     claims: int = 0
-    #: How often it said that it leaves.
+    #: Number of announcements to leave.
     leaves: int = 0
 
 
 class Claims:
-    """The pools' counters as this rank knows them, and its connection to them."""
+    """One rank's view of the pools' counters, and its connection to them."""
 
     def __init__(self, line: Line, prefix: str, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Of counters that nobody added to yet, under keys that begin with ``prefix``; ``clock`` is the line's."""
+        """Uses new counters with keys that start with ``prefix``; ``clock`` is the clock of ``line``."""
         self.line = line
         self.clock = clock
-        #: What a claim takes, in seconds.
+        #: Expected duration of a claim, in seconds.
         self.claim_s = CLAIM_S
-        #: This rank's seconds for a sample in the iteration before.
+        #: This rank's seconds per sample in the previous iteration.
         self.pace_s: float | None = None
         self._prefix = prefix
         self._stand: dict[int, int] = {}
 
     def turn(self, plan: Plan, rank: int) -> "Turn":
-        """This rank's part in the tail of an iteration that begins now."""
+        """Returns this rank's part in the tail of an iteration that starts now."""
         seat = Seat.of(plan, rank)
         return Turn(self, seat, f"{self._prefix}/{seat.pool}", self._stand.get(seat.pool, 0)) if seat else Turn(self)
 
     def settle(self, plan: Plan, additions: Sequence[Additions], pace_s: float | None) -> None:
-        """After an iteration's all-reduce: counters stand where everybody's additions, by rank, brought them.
+        """Updates the counters after an iteration's all-reduce with the additions of all ranks.
 
-        ``pace_s`` is this rank's own, None where it computed nothing.
+        ``pace_s`` is this rank's seconds per sample, None if it computed none.
         """
         self.pace_s = self.pace_s if pace_s is None else pace_s
         if plan.tail is None:
@@ -64,35 +64,36 @@ class Claims:
 
 
 class Turn:
-    """One rank's part in one iteration's tail."""
+    """One rank's part in the tail of one iteration."""
 
     def __init__(self, claims: Claims, seat: Seat | None = None, key: str = "", began_at: int = 0) -> None:
-        """At a seat, whose counter has this key and stood at ``began_at``; without one there is nothing to claim."""
+        """Starts at a seat; its counter has this key and started at ``began_at``. Without a seat it claims nothing."""
         self.additions = Additions()
-        #: Chunks that were claimed, samples in them, and the seconds of waiting for claims.
+        #: Number of claimed chunks, their samples, and the seconds of waiting for claims.
         self.chunks, self.samples, self.claim_time_s = 0, 0, 0.0
         self._claims = claims
-        #: None once there is nothing more to claim.
+        #: The seat; None once this rank claims no more.
         self._seat = seat
         self._key = key
         self._begun = claims.clock()
         if seat:
             self._counter = Counter(began_at, len(seat.chunks), seat.members)
             self._judge = Judge(seat.chunks, seat.peers)
-        #: What was added and has not come to a total yet.
+        #: The addition whose total has not arrived yet.
         self._on_its_way: int | None = None
-        #: It wanted to leave and was the last: it claims until the chunks are used up.
+        #: Whether this rank was the last to leave, so that it must claim until no chunks are left.
         self._is_bound = False
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to claim."""
+        """Whether this rank claims no more."""
         return self._seat is None
 
     def ask_ahead(self, samples: int, pace_s: float | None) -> None:
-        """Asks for the next chunk beside the computing of the last ``samples`` of what this rank has.
+        """Requests the next chunk while this rank computes its last ``samples`` samples.
 
-        So late that the answer comes when these are about done. ``pace_s`` is the pace in this iteration so far.
+        The request is timed so that the response arrives when they are almost done. ``pace_s`` is the seconds per
+        sample in this iteration up to now.
         """
         if self._seat:
             now, pace_s = self._claims.clock(), self._pace_s(self._seat, pace_s)
@@ -101,10 +102,10 @@ class Turn:
             self._ask(now - self._begun + left_s, pace_s, 0.0, due)
 
     def next(self, pace_s: float | None) -> Share | None:
-        """The next samples to compute, within the iteration; None: chunks are used up, or better left to the others.
+        """Returns the next samples to compute; None if no chunks are left or the others should take them.
 
         Raises:
-            EvenstepError: the store is gone.
+            EvenstepError: the store is unreachable.
         """
         began, claimed = self._claims.clock(), None
         while self._seat and claimed is None:
@@ -118,16 +119,16 @@ class Turn:
         return claimed
 
     def _pace_s(self, seat: Seat, measured: float | None) -> float:
-        """Seconds for a sample; before any was computed, by forecast or as in the iteration before.
+        """Returns the seconds per sample; before the first one, the forecast or the value of the previous iteration.
 
-        0 where nothing is known: then nothing is declined.
+        It is 0 if neither is known; then no chunk is declined.
         """
         if measured is not None:
             return measured
         return 1 / seat.speed if seat.speed else self._claims.pace_s or 0.0
 
     def _ask(self, at_s: float, pace_s: float, claim_s: float, due: float) -> None:
-        """Claims, or says that it leaves, unless that is on its way or nothing is left."""
+        """Claims or announces to leave, unless an addition is in progress or no chunks are left."""
         if self._on_its_way is not None or self._judge.is_empty:
             return
         leaves = not self._is_bound and self._judge.declines(at_s, pace_s, claim_s)
@@ -135,7 +136,7 @@ class Turn:
         self._claims.line.add(self._key, self._on_its_way, due)
 
     def _answer(self, seat: Seat) -> Share | None:
-        """What came of asking: a chunk, or nothing; where this rank is done it gives up its seat."""
+        """Returns the claimed chunk, if any; gives up the seat when this rank is done."""
         amount, self._on_its_way = self._on_its_way, None
         if amount is None:
             self._seat = None

@@ -1,4 +1,4 @@
-"""A rank's own connection to the job's store, on which a thread of its own claims ahead of need."""
+"""A rank's own connection to the job's store, with a thread that claims ahead of time."""
 
 import os
 import queue
@@ -9,28 +9,28 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's stubs leave it out.
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
 from evenstep.errors import EvenstepError, SettingError
 
-#: How long the store may take to be reached, or to answer, in seconds.
+#: Timeout for connecting to the store and for its responses, in seconds.
 PATIENCE_S = 60.0
 
 
 class Store(Protocol):
-    """What claims need of a store."""
+    """The interface of a store for claims."""
 
     def add(self, key: str, amount: int, /) -> int:
-        """Adds to a counter at once, in one order for all, and returns its total."""
+        """Adds to a counter atomically, in one order for all clients, and returns its total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What an addition came to."""
+    """The result of an addition."""
 
     #: The counter after it.
     total: int
-    #: When that was known, and how many seconds it took from when it was due.
+    #: Time at which the total was known, and the seconds since the addition was due.
     at: float
     took_s: float
 
@@ -43,17 +43,17 @@ class _Wanted:
 
 
 def connect(environ: Mapping[str, str] | None = None) -> Store:
-    """A second connection to the store that the process group met at, so that no claim waits for anything else on it.
+    """Opens a second connection to the process group's store, so that claims wait for no other request.
 
     Raises:
-        SettingError: the environment does not say where it is, or nobody answers there.
+        SettingError: the environment has no address of the store, or the store does not respond.
     """
     environ = os.environ if environ is None else environ
     host, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     if not host or not port.isdecimal():
         raise SettingError(
-            f"MASTER_ADDR={host!r} and MASTER_PORT={port!r}: must say where the group's TCPStore is, as torchrun does: "
-            "job.steps claims samples on it; without one (file://, MPI) use job.loader"
+            f"MASTER_ADDR={host!r} and MASTER_PORT={port!r}: must be the address of the group's TCPStore, as set "
+            "by torchrun, because job.steps claims samples on it; without one (file://, MPI) use job.loader"
         )
     try:
         store: Store = TCPStore(
@@ -65,51 +65,51 @@ def connect(environ: Mapping[str, str] | None = None) -> Store:
 
 
 class Line:
-    """Makes additions beside the computing; at most one is on its way."""
+    """Makes additions while the training computes; at most one at a time."""
 
     def __init__(self, store: Store) -> None:
-        """Begins; the store is this line's alone. The thread ends with :meth:`close`, or with the process."""
+        """Starts the thread, which uses the store alone. It ends with :meth:`close` or with the process."""
         self._store = store
-        #: An addition, then True: it is due now (that of the one before may still be there). False: end.
+        #: An addition, then True: it is due now (an earlier True may still be queued). False ends the thread.
         self._words: queue.SimpleQueue[_Wanted | bool] = queue.SimpleQueue()
         self._totals: queue.SimpleQueue[Total | Exception] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="evenstep-claims", daemon=True)
         self._thread.start()
 
     def add(self, key: str, amount: int, due: float) -> None:
-        """Adds to a counter at the time ``due`` of ``time.perf_counter``; :meth:`total` tells what came of it."""
+        """Schedules an addition at the time ``due`` of ``time.perf_counter``; :meth:`total` returns its result."""
         self._words.put(_Wanted(key, amount, due))
 
     def total(self) -> Total:
-        """What the last addition came to. It is due now: whoever asks has nothing else to do.
+        """Returns the result of the last addition, which becomes due at once because the caller waits for it.
 
         Raises:
-            EvenstepError: the store is gone.
+            EvenstepError: the store is unreachable.
         """
         self._words.put(True)
         try:
             told = self._totals.get(timeout=2 * PATIENCE_S)
         except queue.Empty:
-            told = TimeoutError(f"no answer in {2 * PATIENCE_S} s")
+            told = TimeoutError(f"no response in {2 * PATIENCE_S} s")
         if isinstance(told, Exception):
-            raise EvenstepError(f"claiming samples on the group's store: {told}") from told
+            raise EvenstepError(f"claiming samples on the group's store failed: {told}") from told
         return told
 
     def close(self, timeout_s: float) -> None:
-        """Ends the thread, or gives it up after so long."""
+        """Stops the thread, or stops waiting for it after ``timeout_s`` seconds."""
         self._words.put(False)
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while (wanted := self._words.get()) is not False:
-            # A hurry (True) that is left of an addition which was made before it was asked after.
+            # A leftover True belongs to an addition that was made before its total was requested.
             if isinstance(wanted, _Wanted):
                 if not self._is_due(wanted):
                     return
                 self._totals.put(self._added(wanted))
 
     def _is_due(self, wanted: _Wanted) -> bool:
-        """Waits until an addition is due, or is said to be; False: nobody wants it any more."""
+        """Waits until an addition is due or requested; returns False if it is no longer needed."""
         try:
             wait_s = wanted.due - time.perf_counter()
             return wait_s <= 0 or self._words.get(timeout=wait_s) is not False
@@ -120,7 +120,7 @@ class Line:
         begun = min(wanted.due, time.perf_counter())
         try:
             total = self._store.add(wanted.key, wanted.amount)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the training must hear of it and not wait for ever.
+        except Exception as error:  # noqa: BLE001  # the training must get any error instead of waiting for ever.
             return error
         at = time.perf_counter()
         return Total(total, at, at - begun)

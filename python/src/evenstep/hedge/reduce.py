@@ -1,13 +1,16 @@
-"""The one all-reduce of a hedged iteration: gradients, and what ranks tell each other, in one flat sum.
+"""The single all-reduce of a hedged iteration: gradients and the ranks' numbers in one flat sum.
 
-Why not DDP's, which runs beside the last backward pass: which pass is the last is known only when a claim comes back
-empty, after that pass. So gradients of all passes add up in a flat buffer of our own, each with its exact weight
-``samples / global_batch``, and are summed over ranks once, after the last. Nothing overlaps the sum then. In return a
-rank has as many passes as it has time for, without any of them waiting for another rank.
+DDP's all-reduce runs in parallel with the last backward pass. Here the last pass is known only after it, when a claim
+returns no chunk. So the gradients of all passes are added in a separate flat buffer, each with its exact weight
+``samples / global_batch``. They are summed over ranks once, after the last pass. The sum overlaps no computation. In
+return, a rank can make as many passes as it has time for, and no pass waits for another rank.
 
-Gradients are taken out after each pass, and not scaled where they are from the weight of one pass to that of the next:
-either way goes over them once, but here each is weighted once, whatever the number of passes; a ``zero_grad`` between
-passes does no harm; and what is reduced is there already, without a copy.
+Gradients are moved out after each pass instead of being rescaled in place for the next pass. Both cost one traversal,
+but moving has three advantages:
+
+- Each gradient is weighted exactly once, regardless of the number of passes.
+- A ``zero_grad`` between passes does no harm.
+- The buffer can be reduced without another copy.
 """
 
 from collections.abc import Sequence
@@ -17,17 +20,17 @@ from itertools import accumulate
 import torch
 import torch.distributed as dist
 
-#: A rank tells of whole numbers in digits of this base, each in a slot of its own rank: a sum hands them out exactly in
-#: every floating-point type, of which bfloat16 holds whole numbers up to 256.
+#: A rank sends whole numbers as digits of this base, each in a slot of its own rank. The sum is then exact in every
+#: floating-point type: bfloat16 represents whole numbers up to 256.
 _BASE = 256
 
-#: Digits of each number.
+#: Number of digits of each number.
 _DIGITS = 4
 
 
 @dataclass(slots=True)
 class _Flat:
-    """What has one type on one device, in one buffer."""
+    """All tensors of one type on one device, in one buffer."""
 
     tensors: list[torch.Tensor]
     buffer: torch.Tensor
@@ -35,7 +38,7 @@ class _Flat:
 
     @classmethod
     def of(cls, tensors: list[torch.Tensor], slots: int, like: torch.Tensor) -> "_Flat":
-        """Views of the tensors' shapes and strides, and so many slots after them."""
+        """Creates views with the tensors' shapes and strides, followed by ``slots`` extra slots."""
         sizes = [tensor.numel() for tensor in tensors]
         buffer = torch.zeros(sum(sizes) + slots, dtype=like.dtype, device=like.device)
         offsets = accumulate(sizes, initial=0)
@@ -45,19 +48,19 @@ class _Flat:
 
 @dataclass(slots=True)
 class Reducer:
-    """Adds up one rank's gradients over the passes of an iteration, and all ranks' after them."""
+    """Adds one rank's gradients over the passes of an iteration, then sums them over all ranks."""
 
     parameters: Sequence[torch.nn.Parameter]
     buffers: Sequence[torch.Tensor]
     group: dist.ProcessGroup | None
-    #: How many whole numbers each rank tells.
+    #: Number of whole numbers that each rank sends.
     numbers: int
     _flats: list[_Flat] = field(init=False)
     _world_size: int = field(init=False)
     _rank: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Lays out a flat buffer for each type and device; the first also carries the numbers."""
+        """Creates a flat buffer for each type and device; the first one also carries the numbers."""
         self._world_size, self._rank = (self.group.size(), self.group.rank()) if self.group else (1, 0)
         by_kind: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
         for tensor in (*self.parameters, *self.buffers):
@@ -68,11 +71,11 @@ class Reducer:
 
     @property
     def device(self) -> torch.device:
-        """Where the gradients are."""
+        """The device of the gradients."""
         return self.parameters[0].device
 
     def begin(self) -> None:
-        """An iteration begins: nothing is added up, and gradients that are left of another one are dropped."""
+        """Starts an iteration with an empty sum; gradients of an earlier one are dropped."""
         for flat in self._flats:
             flat.buffer.zero_()
         for parameter in self.parameters:
@@ -80,7 +83,7 @@ class Reducer:
 
     @torch.no_grad()
     def add(self, weight: float) -> None:
-        """Takes the gradients of a pass out of the parameters, with this weight; what the pass did not use has none."""
+        """Adds the gradients of a pass with this weight and clears them; unused parameters have none."""
         for flat in self._flats:
             pairs = [
                 (view, parameter.grad)
@@ -95,14 +98,14 @@ class Reducer:
 
     @torch.no_grad()
     def reduce(self, numbers: Sequence[int], source: int) -> list[list[int]]:
-        """Sums over all ranks; the parameters then have the gradient of the whole iteration.
+        """Sums over all ranks and sets the parameters' gradients to the gradient of the whole iteration.
 
         Args:
-            numbers: what this rank tells, each at least 0 and below 2^32.
-            source: the rank whose buffers all get.
+            numbers: the numbers of this rank, each at least 0 and below 2^32.
+            source: the rank whose model buffers are sent to all ranks.
 
         Returns:
-            what each rank told.
+            the numbers of each rank.
         """
         slots = self._slots(self._flats[0])
         begin = self._rank * self.numbers * _DIGITS
@@ -130,12 +133,12 @@ class Reducer:
 
 
 def digits(numbers: Sequence[int]) -> list[int]:
-    """Whole numbers as digits, the least first, :data:`_DIGITS` each."""
+    """Encodes whole numbers as :data:`_DIGITS` digits each, the least significant first."""
     return [number // _BASE**place % _BASE for number in numbers for place in range(_DIGITS)]
 
 
 def from_digits(told: Sequence[int]) -> list[int]:
-    """Reads what :func:`digits` wrote."""
+    """Decodes the result of :func:`digits`."""
     return [
         sum(digit * _BASE**place for place, digit in enumerate(told[begin : begin + _DIGITS]))
         for begin in range(0, len(told), _DIGITS)
@@ -143,7 +146,7 @@ def from_digits(told: Sequence[int]) -> list[int]:
 
 
 def _view(buffer: torch.Tensor, offset: int, tensor: torch.Tensor) -> torch.Tensor:
-    """Of a tensor's shape, in its own layout: optimizers are quick where gradients lie as their parameters do."""
+    """Returns a view with a tensor's shape and layout: optimizers are faster if gradients match the layout."""
     flat = buffer[offset : offset + tensor.numel()]
     for layout in (torch.channels_last, torch.channels_last_3d):
         is_of_its_dimensions = tensor.ndim == (4 if layout == torch.channels_last else 5)

@@ -1,4 +1,4 @@
-"""What one rank has to do with a tail: where it claims, with whom, and what it may expect of them."""
+"""One rank's membership in a pool of the tail: the pool, its members, and their expected progress."""
 
 from dataclasses import dataclass
 
@@ -8,23 +8,23 @@ from evenstep.plan import Plan, Tail
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A rank's place at a pool of a tail."""
+    """A rank's membership in a pool of a tail."""
 
     pool: int
-    #: Where the pool's first chunk begins within the iteration.
+    #: Offset of the pool's first chunk within the iteration.
     offset: int
-    #: Samples of each of the pool's chunks, in their order.
+    #: Number of samples of each of the pool's chunks, in order.
     chunks: tuple[int, ...]
-    #: How many ranks claim from the pool.
+    #: Number of ranks that claim from the pool.
     members: int
-    #: What is expected of the others; nobody where any member's speed is unknown, as then nobody can be judged by.
+    #: Expected progress of the others; empty if any member's speed is unknown.
     peers: tuple[Peer, ...]
     #: The rank's own forecast speed in samples per second.
     speed: float | None
 
     @classmethod
     def of(cls, plan: Plan, rank: int) -> "Seat | None":
-        """Of a rank in a plan; None: it claims nothing."""
+        """Returns a rank's seat in a plan; None if it claims nothing."""
         tail = plan.tail
         pool = tail.pool[rank] if tail else None
         if tail is None or pool is None:
@@ -47,10 +47,10 @@ class Seat:
         )
 
     def chunk_offset(self, chunk: int) -> int:
-        """Where a chunk begins within the iteration."""
+        """Returns the offset of a chunk within the iteration."""
         return self.offset + sum(self.chunks[:chunk])
 
 
 def ranks_of(tail: Tail, pool: int) -> list[int]:
-    """The ranks that claim from a pool."""
+    """Returns the ranks that claim from a pool."""
     return [rank for rank, own in enumerate(tail.pool) if own == pool]

@@ -1,4 +1,4 @@
-"""The iterations of an epoch as a training loop sees them: passes over a base and over claimed chunks, then one sum."""
+"""The iterations of an epoch for a training loop: passes over a base batch and claimed chunks, then one all-reduce."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,27 +20,27 @@ from evenstep.report import Report, TailWork
 from evenstep.run import Run, Step
 from evenstep.run import Turn as Batch
 
-#: Samples, claims and leaves: what ranks tell each other in an iteration.
+#: Samples, claims and leaves: the numbers that ranks exchange in an iteration.
 _NUMBERS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """What a rank trains with, in all iterations of an epoch."""
+    """The objects that a rank uses in all iterations of an epoch."""
 
     run: Run
     trainee: Trainee
     reducer: Reducer
     claims: Claims
-    #: The most samples of a pass.
+    #: Maximum number of samples per pass.
     micro_batch: int | None
 
 
 class Steps:
-    """The iterations of an epoch, each time; after a resume what is left of it.
+    """An iterable over the iterations of an epoch; after a resume, over the remaining ones.
 
-    Each is an iterable of this rank's batches. When it ends, the parameters have the gradient of the whole iteration,
-    the same on all ranks, whoever computed what: the optimizer steps then.
+    Each iteration is an iterable of this rank's batches. When it ends, the parameters have the gradient of the whole
+    iteration, the same on all ranks, and the optimizer can step.
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class Steps:
         micro_batch: int | None = None,
         tail: SharedTail | None = None,
     ) -> None:
-        """Of a run that has begun.
+        """Creates the iterations of a started run.
 
         Args:
-            run: of this rank.
-            dataset: map-style.
-            trainee: gives the model, which may be wrapped only after this.
-            claims: gives this rank's claims, the same in every epoch; called by all ranks alike.
-            collate_fn: makes a batch of a list of samples.
-            micro_batch: the most samples of a pass.
-            tail: what of a plan without one is left to a tail.
+            run: the run of this rank.
+            dataset: a map-style data set.
+            trainee: returns the model, which may be wrapped later than this call.
+            claims: returns this rank's claims, the same in every epoch; all ranks call it together.
+            collate_fn: makes a batch from a list of samples.
+            micro_batch: maximum number of samples per pass.
+            tail: the tail of plans without one.
         """
         self._run = run
         self._dataset = run.observer.dataset(dataset)
@@ -74,14 +74,14 @@ class Steps:
         self._tail = tail
 
     def __len__(self) -> int:
-        """Iterations of an epoch."""
+        """The number of iterations in an epoch."""
         return self._run.order.steps
 
     def __iter__(self) -> "Iterator[Iteration]":
-        """What is left of the epoch.
+        """Yields the remaining iterations of the epoch.
 
         Raises:
-            DivergedError: an iteration was not computed to its end.
+            DivergedError: the loop left an iteration before its end.
         """
         run, trainee = self._run, self._trainee()
         run.observer.hedged()
@@ -99,11 +99,13 @@ class Steps:
             yield iteration
             if not iteration.is_done:
                 raise DivergedError(
-                    f"iteration {step.iteration} was left before its end: `for batch in step` must run through, as the "
-                    "gradient would lack what nobody computes"
+                    f"iteration {step.iteration} was left before its end: `for batch in step` must run to the "
+                    "end, or the gradient would lack samples"
                 )
             if not goes_on():
-                raise SettingError("an epoch was begun again meanwhile: read a job's data by one iterator at a time")
+                raise SettingError(
+                    "a second iterator has started the epoch again: read a job's data with one iterator at a time"
+                )
         run.settle()
         run.observer.epoch_ends()
 
@@ -119,13 +121,13 @@ class Steps:
 
 
 class Iteration:
-    """One optimizer step's batches of this rank: its base, then the chunks that it claims. To be iterated once."""
+    """This rank's batches of one optimizer step: its base batch, then the chunks that it claims. Iterate it once."""
 
     def __init__(self, own: _Rank, step: Step, plan: Plan, load: Callable[[Share], Any]) -> None:
-        """Of one rank; ``load`` gives a batch of samples of the iteration."""
-        #: Which iteration it is, and this rank's base of it.
+        """Creates one rank's iteration; ``load`` returns a batch of samples of the iteration."""
+        #: The iteration, with this rank's base batch.
         self.step = step
-        #: What all ranks have of it, and what is left to a tail.
+        #: The shares of all ranks and the tail.
         self.plan = plan
         #: Whether the parameters have the gradient of the whole iteration.
         self.is_done = False
@@ -136,15 +138,17 @@ class Iteration:
         self._is_begun = False
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches for forward and backward; how many there are is known at the end, and it may be none.
+        """Yields batches for forward and backward passes. Their number is known only at the end and may be 0.
 
         Raises:
-            SettingError: it was iterated before.
-            DivergedError: ranks have not computed each sample of the iteration once: all of them raise this.
-            EvenstepError: the store is gone.
+            SettingError: the iteration was iterated before.
+            DivergedError: the ranks did not compute each sample of the iteration once; all ranks raise it.
+            EvenstepError: the store is unreachable.
         """
         if self._is_begun:
-            raise SettingError(f"iteration {self.step.iteration} was iterated before: take the next of job.steps")
+            raise SettingError(
+                f"iteration {self.step.iteration} was already iterated: take the next one from job.steps"
+            )
         self._is_begun = True
         self._own.reducer.begin()
         rank = self._own.run.rank
@@ -161,7 +165,7 @@ class Iteration:
         self._reduce(turn)
 
     def _passes(self, part: Share, turn: Turn) -> Iterator[Any]:
-        """Batches of a base or a chunk; the next chunk is asked for while the last of them is computed."""
+        """Yields the batches of a base batch or chunk; requests the next chunk during the last of them."""
         end = part.offset + part.local_batch
         size = self._own.micro_batch or max(part.local_batch, 1)
         for offset in range(part.offset, end, size):
@@ -178,11 +182,11 @@ class Iteration:
             self._watch.end(samples)
 
     def _pace_s(self, turn: Turn) -> float | None:
-        """Without a tail nobody needs it, and nothing waits for a device."""
+        """Without a tail the pace is not needed, and waiting for the device is avoided."""
         return None if turn.is_over else self._watch.pace_s()
 
     def _submit(self, turn: Turn, base_s: float) -> None:
-        """Says how it went, before waiting for the others."""
+        """Submits the report before waiting for the other ranks."""
         watch, loader_wait_s = self._watch, self._loader_wait_s
         peak = watch.peak_memory_bytes()
 
@@ -208,8 +212,8 @@ class Iteration:
         samples = sum(numbers[0] for numbers in told)
         if samples != self.step.global_batch:
             raise DivergedError(
-                f"iteration {self.step.iteration}: ranks computed {[numbers[0] for numbers in told]} samples, "
-                f"and not {self.step.global_batch} together"
+                f"iteration {self.step.iteration}: the ranks computed {[numbers[0] for numbers in told]} samples; "
+                f"the sum must be {self.step.global_batch}"
             )
         additions = [Additions(claims, leaves) for _, claims, leaves in told]
         self._own.claims.settle(self.plan, additions, self._watch.pace_s())

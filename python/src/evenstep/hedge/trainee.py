@@ -1,4 +1,4 @@
-"""The model that hedged steps train, and how DDP is kept from reducing what is not complete."""
+"""The model that hedged steps train, with DDP's own reduction of incomplete gradients switched off."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,45 +14,48 @@ from evenstep.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class Trainee:
-    """A model, and what the loss is of its batch."""
+    """A model and the reduction of its loss."""
 
     model: torch.nn.Module
     loss: hook.Loss = "mean"
-    #: Whether a communication hook of the user's is to have the gradients.
+    #: Whether the user passed another communication hook.
     has_inner: bool = False
 
     def check(self, world_size: int) -> None:
-        """Refuses what hedged steps would train wrongly.
+        """Checks that hedged steps can train the model.
 
         Raises:
-            UnsupportedError: it is not DDP although ranks are several, ranks would wait for each other in a pass, or
-                nothing of it is trained.
+            UnsupportedError: with several ranks the model is not DDP, ranks would wait for each other within a pass, or
+                no parameter is trained.
         """
         if not self.parameters():
-            raise UnsupportedError(f"job.steps with {type(self.model).__name__}: no parameter of it is trained")
+            raise UnsupportedError(f"job.steps with {type(self.model).__name__}: no parameter requires a gradient")
         if world_size > 1 and not isinstance(self.model, DistributedDataParallel):
             raise UnsupportedError(
-                f"job.steps with {type(self.model).__name__}: must be DistributedDataParallel where ranks are several; "
-                "with others that reduce gradients themselves use job.loader"
+                f"job.steps with {type(self.model).__name__}: must be DistributedDataParallel with several ranks; "
+                "with other wrappers that reduce gradients themselves use job.loader"
             )
         if self.has_inner:
             raise UnsupportedError(
-                "job.steps sums gradients once, after the last pass, and not by DDP: wrap(inner=..) would not be asked"
+                
+                    "job.steps sums gradients once, after the last pass, and without DDP: it cannot use "
+                    "wrap(inner=..); remove inner"
+                
             )
         if any(isinstance(module, torch.nn.SyncBatchNorm) for module in self.model.modules()):
             raise UnsupportedError(
-                "SyncBatchNorm waits for all ranks in each pass, and ranks have different numbers of them: use "
+                "SyncBatchNorm waits for all ranks in each pass, but ranks have different numbers of passes: use "
                 "torch.nn.BatchNorm, or job.loader"
             )
 
     @property
     def group(self) -> dist.ProcessGroup | None:
-        """Who trains together; None: this process alone."""
+        """The process group of the model; None if this process is alone."""
         model = self.model
         return model.process_group if isinstance(model, DistributedDataParallel) else None
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """Those that are trained and that DDP would reduce, in the order of the module."""
+        """The trained parameters that DDP would reduce, in the order of the module."""
         model, ignored = self.model, set[str]()
         if isinstance(model, DistributedDataParallel):
             model, ignored = model.module, set(model.parameters_to_ignore)
@@ -60,7 +63,7 @@ class Trainee:
         return [parameter for name, parameter in named if parameter.requires_grad and name not in ignored]
 
     def buffers(self) -> list[torch.Tensor]:
-        """Floating-point buffers that DDP would keep alike on all ranks: batch norm's running statistics."""
+        """The floating-point buffers that DDP keeps the same on all ranks: batch norm's running statistics."""
         model = self.model
         if not isinstance(model, DistributedDataParallel) or not model.broadcast_buffers:
             return []
@@ -72,9 +75,9 @@ class Trainee:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """DDP talks to no other rank in here, in forward or backward passes: ranks have different numbers of them.
+        """Context manager that switches off DDP's communication in passes, whose number differs between ranks.
 
-        As its own ``no_sync``, and of the first forward pass too, which would broadcast buffers.
+        Like DDP's ``no_sync``, but it also covers the first forward pass, which would broadcast buffers.
         """
         model = self.model
         if not isinstance(model, DistributedDataParallel):

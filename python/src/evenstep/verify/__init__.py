@@ -1,30 +1,31 @@
-"""`evenstep verify`: whether a script trains under uneven batches as it does in one process.
+"""`evenstep verify`: checks that a script trains with uneven batches as it does in one process.
 
 ::
 
     $ evenstep verify train.py --epochs 1
 
-The script runs three times, a few iterations each: in three processes under plans that are as uneven as can be (one of
-them leaves a rank without any samples, and they change with every iteration), and twice in one process with the whole
-batch. It is not changed: whatever comes before the optimizer's step belongs to what is verified, be it AMP, clipping,
-accumulation, Lightning or a loop of your own. What is compared:
+The script runs three times for a few iterations: once in three processes with very uneven plans, and twice in one
+process with the whole batch. The plan changes with every iteration, and one plan leaves a rank without samples. The
+script is not changed, so everything before the optimizer's step is verified: AMP, clipping, accumulation, Lightning or
+your own loop. The command compares:
 
-- samples: each of an iteration came exactly once over all ranks, and they are those of the one process;
-- contents: a sample is the same wherever it is read (a ``random_split`` without a seed is found here);
-- ranks: they all hold the same gradients and parameters after each step;
-- gradients: those that the optimizer gets are the one process's, parameter for parameter, relative to the largest entry
-  (float64 1e-12, float32 1e-5, float16 2e-2, bfloat16 1e-1; ``--tolerance`` says otherwise).
+- samples: each sample of an iteration occurred exactly once over all ranks, and one process read the same samples;
+- contents: a sample is the same on every rank (this detects a ``random_split`` without a seed);
+- ranks: all ranks have the same gradients and parameters after each step;
+- gradients: the optimizer gets the gradients of one process, for each parameter. The tolerance is relative to the
+  largest entry: float64 1e-12, float32 1e-5, float16 2e-2, bfloat16 1e-1; ``--tolerance`` changes it.
 
-Each step of the one process begins with the parameters that the ranks have, so every iteration is a check of its own,
-and scripts without a seed compare as well. What is random in a step (dropout, augmentation) can not be compared: the
-second run in one process has other random numbers, and if that alone changes the gradient it is said, and nothing is
-blamed. ``--plain`` switches dropout off and lets batch norm use its running statistics, to compare the rest.
+Each step of the one process starts with the parameters of the ranks. So every iteration is an independent check, and
+scripts without a seed can be compared too. Random parts of a step (dropout, augmentation) cannot be compared. The
+second run in one process uses other random numbers; if these alone change the gradient, the command reports it and
+gives no verdict. ``--plain`` switches dropout off and makes batch norm use its running statistics, to compare the rest.
 
-Exit status: 0 agrees, 1 differs, 2 nothing can be said (the script ended with an error, whose output is shown; or its
-gradient is another one each time). CPUs only, over Gloo, unless ``--device cuda`` gives each rank a GPU. No predictor
-is asked. The script ends after the iterations that are looked at; what it writes before, it writes. Gradients and
-parameters of each step are kept in the folder for temporary files until the end: up to four times the model for each
-iteration.
+Exit status: 0 agrees, 1 differs, 2 no verdict. There is no verdict if the script failed (its output is shown), or if
+its gradient changes from run to run.
+
+The ranks use CPUs and Gloo, unless ``--device cuda`` gives each rank a GPU. No predictor is used. The script ends after
+the compared iterations; files that it wrote until then remain. Gradients and parameters of each step are kept in the
+temporary folder until the end: up to four times the model size per iteration.
 """
 
 from evenstep.verify.command import add_arguments

@@ -1,4 +1,4 @@
-"""`evenstep verify`: whether a script trains under uneven batches as it does in one process."""
+"""`evenstep verify`: checks that a script trains with uneven batches as it does in one process."""
 
 import argparse
 import json
@@ -15,36 +15,44 @@ if TYPE_CHECKING:
 
 
 def add_arguments(subparsers: "Subparsers") -> None:
-    """Adds the command to a command line."""
+    """Adds the `verify` command to a command line."""
     parser = subparsers.add_parser(
         "verify",
-        help="check that a script trains under uneven batches as in one process",
+        help="check that a script trains with uneven batches as in one process",
         description=__doc__,
-        epilog="Exit status: 0 agrees, 1 differs, 2 nothing can be said. Options come before the script.",
+        epilog="Exit status: 0 agrees, 1 differs, 2 no verdict. Options come before the script.",
     )
-    parser.add_argument("--ranks", type=int, help=f"processes; default as many as a plan has, else {RANKS}")
-    parser.add_argument("--steps", type=int, default=STEPS, help="iterations that are compared; default %(default)s")
+    parser.add_argument("--ranks", type=int, help=f"number of processes; default the length of a plan, else {RANKS}")
+    parser.add_argument("--steps", type=int, default=STEPS, help="number of compared iterations; default %(default)s")
     parser.add_argument(
         "--plan",
         action="append",
         default=[],
-        help="proportions of the ranks, such as 12,3,1; several, each with a --plan of its own, take turns",
+        help="proportions of the ranks, such as 12,3,1; repeat --plan to alternate between several",
     )
-    parser.add_argument("--tolerance", type=float, help="how far gradients may be apart, of the largest entry")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default %(default)s: GPUs are hidden")
-    parser.add_argument("--plain", action="store_true", help="dropout off, batch norm by its running statistics")
+    parser.add_argument("--tolerance", type=float, help=(
+        "maximum gradient difference, relative to the largest entry; default by type"
+    ))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=(
+        "device of the ranks; default %(default)s, which hides GPUs"
+    ))
+    parser.add_argument("--plain", action="store_true", help=(
+        "switch dropout off; batch norm uses its running statistics"
+    ))
     parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT_S, help="for each of three runs, in seconds; default %(default)g"
+        "--timeout", type=float, default=TIMEOUT_S, help=(
+            "timeout of each of the three runs, in seconds; default %(default)g"
+        )
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    parser.add_argument("-m", action="store_true", dest="module", help="the script is the name of a module")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+    parser.add_argument("-m", action="store_true", dest="module", help="treat the script as the name of a module")
     parser.add_argument("script", help="a path, or a function as module:function")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verifies, and says what came of it; returns the exit status."""
+    """Verifies the script, prints the verdict and returns the exit status."""
     try:
         verdict = verify(
             arguments.script,

@@ -1,4 +1,4 @@
-"""Differences in numbers, between the uneven ranks and the one process."""
+"""Comparison of the numbers of the uneven ranks and the one process."""
 
 import pickle
 from collections import Counter
@@ -12,8 +12,8 @@ from evenstep.verify.items import noted
 from evenstep.verify.record import difference
 from evenstep.verify.task import Recorded, summary_file, update_file
 
-#: How far gradients may be apart relative to the largest entry, by the type that they are computed in: what adding up
-#: in another order comes to, with room for deep models. A wrong weight is far above all of them.
+#: Maximum gradient difference relative to the largest entry, by the computing type. It allows for another order of
+#: additions, with room for deep models. A wrong weight exceeds all of them by far.
 TOLERANCES: Mapping[str, float] = {
     "torch.float64": 1e-12,
     "torch.float32": 1e-5,
@@ -21,54 +21,54 @@ TOLERANCES: Mapping[str, float] = {
     "torch.bfloat16": 1e-1,
 }
 
-#: Gradients that are smaller than the largest of the model by this factor are compared to that much of it: what should
-#: be 0 (a bias before batch norm) is rounding, and has no precision of its own.
+#: Gradients smaller than the model's largest one by this factor are compared relative to this fraction of it: gradients
+#: that should be 0 (a bias before batch norm) are only rounding errors.
 _SMALL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of one parameter's gradient in one step of an optimizer."""
+    """The difference of one parameter's gradient in one optimizer step."""
 
     iteration: int
     name: str
     #: Relative to the largest entry.
     relative: float
-    #: What the ranks' gradient is, times the one process's, as near as a factor comes; None: it is 0.
+    #: The factor that best maps the one process's gradient to the ranks' gradient; None if the former is 0.
     factor: float | None = None
 
 
 @dataclass(slots=True)
 class Samples:
-    """What was read, iteration for iteration."""
+    """The result of comparing the samples of all iterations."""
 
     iterations: int = 0
     samples: int = 0
-    #: In words, where something came twice or never, or where another sample came.
+    #: Descriptions of iterations with repeated, missing or different samples.
     wrong: list[str] = field(default_factory=list)
-    #: Samples that were read by the ranks and by the one process.
+    #: Number of samples that both the ranks and the one process read.
     compared: int = 0
-    #: Samples whose content was not the same wherever they were read, between ranks and one process.
+    #: Samples whose content differed between ranks, or between ranks and the one process.
     unlike: list[int] = field(default_factory=list)
-    #: Whether a rank reads the same each time, and another rank something else.
+    #: Whether each rank reads the same content every time, but differs from another rank.
     is_split_apart: bool = False
 
 
 def load(folder: Path, world_size: int) -> list[Recorded]:
-    """What the ranks of a run recorded."""
+    """Loads the records of all ranks of a run."""
     files = [summary_file(folder, rank) for rank in range(world_size)]
-    return [pickle.loads(file.read_bytes()) for file in files]  # noqa: S301  # Our own.
+    return [pickle.loads(file.read_bytes()) for file in files]  # noqa: S301  # Written by this program.
 
 
 def tolerance(recorded: Recorded) -> tuple[str, float]:
-    """The type that was computed in, and how far gradients may be apart then."""
+    """Returns the computing type and the maximum gradient difference for it."""
     dtypes = {recorded.seen.autocast or "", *(update.dtype for update in recorded.updates)} & TOLERANCES.keys()
     dtype = max(dtypes, key=TOLERANCES.__getitem__, default="torch.float32")
     return dtype.removeprefix("torch."), TOLERANCES[dtype]
 
 
 def compare_samples(ranks: Sequence[Recorded], one: Recorded, folder: Path, folder_of_one: Path) -> Samples:
-    """Whether each sample of each iteration came once over all ranks, and is one that the one process read."""
+    """Checks that each sample of each iteration occurred once over all ranks, and that the one process read it too."""
     found = Samples()
     for iteration in ranks[0].iterations():
         theirs = Counter(sample for rank in ranks for sample in rank.samples.get(iteration, ()))
@@ -79,8 +79,8 @@ def compare_samples(ranks: Sequence[Recorded], one: Recorded, folder: Path, fold
             twice = sorted(sample for sample, times in theirs.items() if times > own[sample])
             never = sorted(sample for sample, times in own.items() if times > theirs[sample])
             found.wrong.append(
-                f"iteration {iteration}: {len(twice)} samples too often (such as {twice[:3]}), {len(never)} never "
-                f"({never[:3]})"
+                f"iteration {iteration}: {len(twice)} samples are repeated (such as {twice[:3]}), {len(never)} "
+                f"are missing ({never[:3]})"
             )
     by_ranks, by_one = noted(folder), noted(folder_of_one)
     wanted = {sample for iteration in one.iterations() for sample in one.samples.get(iteration, ())}
@@ -94,7 +94,7 @@ def compare_samples(ranks: Sequence[Recorded], one: Recorded, folder: Path, fold
 
 
 def unlike_between_ranks(ranks: Sequence[Recorded]) -> list[int]:
-    """Iterations after which ranks had not all the same gradients and parameters."""
+    """Returns the iterations after which gradients or parameters differed between ranks."""
     updates = [
         [(update.iteration, update.gradients, update.parameters) for update in recorded.updates] for recorded in ranks
     ]
@@ -105,7 +105,7 @@ def unlike_between_ranks(ranks: Sequence[Recorded]) -> list[int]:
 
 
 def compare_gradients(folder: Path, folder_of_one: Path, recorded: Recorded, count: int) -> list[Difference]:
-    """Of all parameters in all steps, the largest first; infinite where one side has no gradient of that name."""
+    """Returns the differences of all parameters in all steps, the largest first; infinite for a missing gradient."""
     found = []
     for number, update in enumerate(recorded.updates[:count]):
         theirs = torch.load(update_file(folder, number), weights_only=True)["gradients"]

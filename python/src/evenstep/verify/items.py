@@ -1,4 +1,4 @@
-"""Whether a sample is the same wherever it is read: a data set that was split or augmented at random is not."""
+"""Checks that a sample is the same in every process: a data set split or augmented at random is not."""
 
 import ctypes
 import os
@@ -12,31 +12,31 @@ from typing import Any
 
 import torch
 
-#: A sample's index and the checksum of what was read.
+#: The sample's index and the checksum of its content.
 _ROW = struct.Struct("<qI")
 
 
 class Watched:
-    """A data set that notes what each sample was, also in the worker processes of a DataLoader."""
+    """A data set that records the checksum of each sample, also in the worker processes of a DataLoader."""
 
     def __init__(self, dataset: Any, folder: Path, rank: int) -> None:
-        """Notes go to the folder, a file for each process."""
+        """Writes the records to the folder, one file per process."""
         self._dataset = dataset
         self._folder = folder
         self._rank = rank
 
     def __len__(self) -> int:
-        """Samples."""
+        """Returns the number of samples."""
         return len(self._dataset)
 
     def __getitem__(self, index: int) -> Any:
-        """A sample."""
+        """Returns a sample."""
         item = self._dataset[index]
         self._note(index, item)
         return item
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        """Samples, as many at once as the data set can."""
+        """Returns samples, in one call if the data set supports it."""
         if getattr(self._dataset, "__getitems__", None):
             items: list[Any] = self._dataset.__getitems__(indices)
             for index, item in zip(indices, items, strict=False):
@@ -45,9 +45,9 @@ class Watched:
         return [self[index] for index in indices]
 
     def __getattr__(self, name: str) -> Any:
-        """Anything else is the data set's."""
+        """Forwards all other attributes to the data set."""
         if name == "_dataset":
-            # While it is unpickled.
+            # During unpickling.
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
@@ -58,7 +58,7 @@ class Watched:
 
 
 def noted(folder: Path) -> dict[int, set[int]]:
-    """Checksums by sample, from all ranks of a folder."""
+    """Returns the checksums by sample, from all ranks of a folder."""
     found: dict[int, set[int]] = defaultdict(set)
     for path in folder.glob("items-*"):
         for index, value in _ROW.iter_unpack(path.read_bytes()):
@@ -67,7 +67,7 @@ def noted(folder: Path) -> dict[int, set[int]]:
 
 
 def checksum(item: Any) -> int:
-    """Of what a sample is made of, wherever it lies in memory."""
+    """Returns a checksum of a sample's contents, independent of addresses."""
     value = 0
     for part in _parts(item):
         value = zlib.crc32(part, value)
@@ -75,7 +75,7 @@ def checksum(item: Any) -> int:
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    """The numbers of a dense tensor. Without NumPy, which PyTorch does not need."""
+    """Returns the bytes of a dense tensor, without NumPy, which PyTorch does not require."""
     tensor = tensor.detach().cpu().contiguous()
     return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()) if tensor.numel() else b""
 
@@ -91,10 +91,10 @@ def _parts(item: Any) -> Iterator[bytes]:
         for value in item:
             yield from _parts(value)
     elif hasattr(item, "tobytes"):
-        # Arrays of NumPy, images of Pillow.
+        # NumPy arrays and Pillow images.
         yield item.tobytes()
     else:
         try:
             yield pickle.dumps(item)
-        except Exception:  # noqa: BLE001  # whatever cannot be told apart is taken to be the same.
+        except Exception:  # noqa: BLE001  # objects that cannot be compared count as equal.
             yield type(item).__name__.encode()

@@ -1,7 +1,7 @@
-"""Processes of a run: begun as torchrun would, from one that has loaded PyTorch already.
+"""Processes of a run, started like torchrun's, from a process that has already loaded PyTorch.
 
-They are forked: loading PyTorch takes longer than a few steps of most scripts. So the process that forks must not have
-threads: the store that ranks meet at is in a process of its own.
+They are forked, because loading PyTorch takes longer than a few steps of most scripts. The forking process must not
+have threads, so the rendezvous store runs in a separate process.
 """
 
 import contextlib
@@ -20,40 +20,40 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's stubs leave it out.
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
 from evenstep.observer import Observer
 from evenstep.verify.record import Recorder, reseed
 from evenstep.verify.target import Target
 from evenstep.verify.task import Task
 
-#: Lines of a failed process's output that are shown.
+#: Number of output lines of a failed process that are shown.
 TAIL_LINES = 30
 
-#: How long a process that took too long has to say where its threads stand, in seconds.
+#: Maximum time that a process has to print the stacks of its threads after a timeout, in seconds.
 _LAST_WORDS_S = 5.0
 
-#: What is set for each process, or taken away: of the outside only what torchrun would leave.
+#: Variables that are set or removed for each process; all others are inherited, as with torchrun.
 _OURS = ("EVENSTEP_SERVER", "EVENSTEP_JOB", "EVENSTEP_WORKER", "EVENSTEP_AGENT", "TORCHELASTIC_RUN_ID")
 
 _CONTEXT = multiprocessing.get_context("fork")
 
 
 class RunFailedError(Exception):
-    """A process did not do what it was to do: why, and the end of its output."""
+    """A process did not finish its task; has the reason and the end of its output."""
 
     def __init__(self, why: str, tail: str) -> None:
-        """Of one process."""
+        """Creates the error of one process."""
         super().__init__(why)
         self.why = why
         self.tail = tail
 
 
 def launch(tasks: Sequence[Task], target: Target, *, device: str, timeout_s: float) -> None:
-    """Runs a script in as many processes as there are tasks, until all have recorded what they were to.
+    """Runs a script in one process per task, until all have written their records.
 
     Raises:
-        RunFailedError: one ended otherwise, or they took too long.
+        RunFailedError: a process ended early, or the time limit was exceeded.
     """
     tasks[0].folder.mkdir()
     with _store() as port:
@@ -66,7 +66,7 @@ def launch(tasks: Sequence[Task], target: Target, *, device: str, timeout_s: flo
 
 
 def gpus() -> int:
-    """GPUs of this machine, counted by a process of its own: processes cannot be forked from one that uses them."""
+    """Returns the number of GPUs, counted in a separate process: a process that uses GPUs must not be forked."""
     ours, theirs = _CONTEXT.Pipe()
     counter = _CONTEXT.Process(target=lambda: theirs.send(torch.cuda.device_count()))
     counter.start()
@@ -80,7 +80,7 @@ def gpus() -> int:
 
 
 class _Rank:
-    """A process, as the one that began it sees it."""
+    """The parent's view of a process."""
 
     def __init__(self, task: Task, process: Any, pipe: Connection) -> None:
         self.task = task
@@ -88,7 +88,7 @@ class _Rank:
         self.pipe = pipe
 
     def is_done(self) -> bool:
-        """Whether it said so; called once it said something or ended."""
+        """Returns whether it reported success; call it when it sent a message or ended."""
         try:
             return bool(self.pipe.poll() and self.pipe.recv_bytes())
         except (EOFError, OSError):
@@ -101,13 +101,13 @@ class _Rank:
         return RunFailedError(f"{_name(task)} {ended}", tail(_log(task)))
 
     def last_words(self) -> str:
-        """Ends it, in such a way that it says where its threads stand."""
+        """Ends the process so that it prints the stacks of its threads, and returns its output."""
         os.kill(self.process.pid, signal.SIGABRT)
         self.process.join(_LAST_WORDS_S)
         return f"{_name(self.task)}:\n{tail(_log(self.task))}"
 
     def end(self) -> None:
-        """Ends it, and all that it began."""
+        """Ends the process and all its children."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
@@ -124,14 +124,14 @@ def _begun(task: Task, target: Target, environ: Mapping[str, str]) -> _Rank:
 
 
 def _await(ranks: Sequence[_Rank], timeout_s: float) -> None:
-    """Waits for all to be done; the first that fails is heard, for the others then fail because of it."""
+    """Waits for all processes; the first failure is reported, because the others then fail as a consequence."""
     deadline = time.monotonic() + timeout_s
     missing = list(ranks)
     while missing:
         waiting: list[Any] = [thing for rank in missing for thing in (rank.pipe, rank.process.sentinel)]
         ready = wait(waiting, max(0.0, deadline - time.monotonic()))
         if not ready:
-            why = f"{', '.join(_name(rank.task) for rank in missing)}: not done in {timeout_s:g} s"
+            why = f"{', '.join(_name(rank.task) for rank in missing)}: not finished within {timeout_s:g} s"
             raise RunFailedError(why, "\n".join([rank.last_words() for rank in missing]))
         for rank in [rank for rank in missing if rank.pipe in ready or rank.process.sentinel in ready]:
             if not rank.is_done():
@@ -141,7 +141,7 @@ def _await(ranks: Sequence[_Rank], timeout_s: float) -> None:
 
 @contextmanager
 def _store() -> Iterator[int]:
-    """Where ranks meet, in a process of its own; gives its port."""
+    """Runs the rendezvous store in a separate process and yields its port."""
     ours, theirs = _CONTEXT.Pipe()
     process = _CONTEXT.Process(target=_keep_store, args=(theirs,))
     process.start()
@@ -161,14 +161,14 @@ def _keep_store(pipe: Connection) -> None:
 
 
 def _wait_for_end(pipe: Connection) -> None:
-    """Until we are ended, or nobody is there any more who could."""
+    """Waits until the parent ends this process or exits."""
     with contextlib.suppress(EOFError, OSError):
         pipe.recv_bytes()
     os._exit(0)
 
 
 def _work(pipe: Connection, task: Task, target: Target, environ: Mapping[str, str]) -> None:
-    """One rank: runs the script under a recorder."""
+    """Runs the script on one rank with a recorder."""
     os.setsid()
     with _log(task).open("wb") as log:
         os.dup2(log.fileno(), 1)
@@ -178,16 +178,16 @@ def _work(pipe: Connection, task: Task, target: Target, environ: Mapping[str, st
         os.environ.pop(name, None)
     os.environ.update(environ)
     if "OMP_NUM_THREADS" not in os.environ:
-        # As torchrun has it where there are several processes; what is computed should not depend on it.
+        # torchrun sets this with several processes; the results should not depend on it.
         torch.set_num_threads(1)
-    # A fork has its parent's random numbers: processes that set no seed would seem to have agreed on one.
+    # A forked process inherits random state: processes without a seed would seem to share one.
     reseed(None)
-    # TF32 is less precise than what is to be compared.
+    # TF32 is less precise than the comparison requires.
     torch.backends.cudnn.allow_tf32 = False
 
     def finished() -> None:
         _flush()
-        # Nobody leaves before all have recorded: others may still wait for what we have sent.
+        # No process ends before all have written their records: others may still wait for its data.
         pipe.send_bytes(b"done")
         _wait_for_end(pipe)
 
@@ -200,7 +200,7 @@ def _work(pipe: Connection, task: Task, target: Target, environ: Mapping[str, st
             sys.stderr.write("" if isinstance(end.code, int) else f"{end.code}\n")
             _flush()
             os._exit(end.code if isinstance(end.code, int) else 1)
-    except BaseException:  # noqa: BLE001  # whatever it is, it is shown.
+    except BaseException:  # noqa: BLE001  # any error is shown.
         traceback.print_exc()
         _flush()
         os._exit(1)
@@ -229,7 +229,7 @@ def _environ(task: Task, port: int, device: str) -> dict[str, str]:
 
 
 def tail(log: Path) -> str:
-    """The end of a process's output."""
+    """Returns the end of a process's output."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     return "\n".join(lines[-TAIL_LINES:])
 

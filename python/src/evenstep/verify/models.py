@@ -1,4 +1,4 @@
-"""Finds the models that a script trains, whether it showed them to us or not."""
+"""Finds the models that a script trains, including those that it did not pass to evenstep."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -14,10 +14,10 @@ _Kind = TypeVar("_Kind")
 
 
 class Models:
-    """The trained modules of this process, and a name for each of their tensors."""
+    """The trained modules of this process, with a name for each of their tensors."""
 
     def __init__(self) -> None:
-        """Looks for what there is now."""
+        """Searches for the models that exist now."""
         self.roots = _roots()
         named = [
             (name, tensor)
@@ -25,14 +25,14 @@ class Models:
             for name, tensor in (*root.named_parameters(), *root.named_buffers())
             if tensor is not None
         ]
-        #: Parameters and buffers. Where two models have the same names, the later ones are counted.
+        #: Parameters and buffers. If two models have the same names, later ones get a number.
         self.tensors: dict[str, torch.Tensor] = {}
         for name, tensor in named:
             self.tensors[_free(name, self.tensors)] = tensor
         self._names = {id(tensor): name for name, tensor in self.tensors.items()}
 
     def named(self, optimizer: Optimizer) -> dict[str, torch.Tensor]:
-        """An optimizer's parameters that have a gradient, by name."""
+        """Returns an optimizer's parameters with a gradient, by name."""
         found: dict[str, torch.Tensor] = {}
         for at, group in enumerate(optimizer.param_groups):
             for place, parameter in enumerate(group["params"]):
@@ -42,24 +42,24 @@ class Models:
         return found
 
     def knows(self, optimizer: Optimizer) -> bool:
-        """Whether all parameters of an optimizer have names of their own."""
+        """Returns whether all parameters of an optimizer have unique names."""
         return all(id(parameter) in self._names for group in optimizer.param_groups for parameter in group["params"])
 
     def modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
-        """All modules by name."""
+        """Yields all modules by name."""
         for root in self.roots:
             yield from root.named_modules()
 
     def dropouts(self) -> list[str]:
-        """Names of the modules that leave out something at random."""
+        """Returns the names of modules that drop values at random."""
         return [name for name, module in self.modules() if isinstance(module, _DropoutNd) and module.p > 0]
 
     def batch_norms(self) -> list[str]:
-        """Names of the modules that mix the samples of a batch."""
+        """Returns the names of modules that mix the samples of a batch."""
         return [name for name, module in self.modules() if isinstance(module, _BatchNorm) and module.training]
 
     def make_plain(self) -> None:
-        """Dropout off and batch norm by its running statistics, whatever ``model.train()`` says later."""
+        """Switches dropout off and makes batch norm use its running statistics, regardless of ``model.train()``."""
 
         def evaluates(module: torch.nn.Module, _: Any) -> None:
             module.training = False
@@ -69,14 +69,14 @@ class Models:
                 module.register_forward_pre_hook(evaluates)
 
     def watch(self, forward_begins: Callable[..., None]) -> None:
-        """Calls this before each module's forward pass."""
+        """Calls ``forward_begins`` before each module's forward pass."""
         for _, module in self.modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 module.register_forward_pre_hook(forward_begins)
 
 
 def _roots() -> list[torch.nn.Module]:
-    """What is wrapped in DDP, and the outermost modules that have a parameter of some optimizer."""
+    """Returns the models in DDP, and the outermost modules with a parameter of some optimizer."""
     wrappers = _alive(DistributedDataParallel)
     roots = {id(wrapper.module): wrapper.module for wrapper in wrappers}
     trained = {
@@ -91,12 +91,12 @@ def _roots() -> list[torch.nn.Module]:
     for module in modules:
         if id(module) not in inner and {id(parameter) for parameter in module.parameters()} & (trained - covered):
             roots[id(module)] = module
-    # The order in which they were made is not known; names are the same in all processes.
+    # The order of creation is unknown; the names are the same in all processes.
     return sorted(roots.values(), key=lambda root: (type(root).__name__, [name for name, _ in root.named_parameters()]))
 
 
 def _alive(kind: type[_Kind]) -> list[_Kind]:
-    """All objects of a class. By their true type: others pretend, and load whole packages when they are asked."""
+    """Returns all objects of a class, by their true type: ``isinstance`` makes lazy proxies load whole packages."""
     return [thing for thing in gc.get_objects() if issubclass(type(thing), kind) and hasattr(thing, "__dict__")]
 
 

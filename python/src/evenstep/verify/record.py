@@ -1,4 +1,4 @@
-"""Looks over a script's shoulder: what it reads, which gradients its optimizers get, and where they lead."""
+"""Records a script's samples, the gradients that its optimizers get, and the resulting parameters."""
 
 import math
 import pickle
@@ -25,10 +25,10 @@ from evenstep.verify.models import Models
 from evenstep.verify.plans import batches
 from evenstep.verify.task import INITIAL, Recorded, Task, Update, summary_file, update_file
 
-#: The seed of the second run in one process.
+#: Seed of the second run in one process.
 _OTHER_SEED = 20_011
 
-#: Samples that are read twice.
+#: Number of samples that are read twice.
 _PROBES = 4
 
 Tensors = dict[str, torch.Tensor]
@@ -37,83 +37,84 @@ Tensors = dict[str, torch.Tensor]
 class Recorder(Observer):
     """Records one process.
 
-    Gradients are taken right after an optimizer's step: whatever aggregates, unscales or clips them is done, and it is
-    all the same who did it. Then the one process gets the parameters that the uneven ranks have: so each step begins
-    alike, and its gradient is a check of its own that no earlier difference blurs.
+    Gradients are recorded right after an optimizer's step, when all aggregation, unscaling and clipping is done. Then
+    the one process gets the parameters of the uneven ranks. So each step starts from the same state, and its gradient
+    is an independent check without earlier differences.
     """
 
     def __init__(self, task: Task, finished: Callable[[], None]) -> None:
-        """Begins with the next optimizer step; ``finished`` is called when all is seen, and does not come back."""
+        """Starts with the next optimizer step; ``finished`` is called at the end and does not return."""
         self._task = task
         self._finished = finished
         self._recorded = Recorded()
         self._models: Models | None = None
         self._own_plan: Fixed | None = None
         self._order: Order | None = None
-        #: The iteration of the batch that was read last.
+        #: Iteration of the last batch read.
         self._iteration = 0
-        #: How many samples it has.
+        #: Number of samples in that batch.
         self._batch_size = 0
         self._is_reseeded = False
-        #: What the parameters were before the next step, in one process.
+        #: The parameters before the next step, in one process.
         self._before: Tensors = {}
         register_optimizer_step_post_hook(self._stepped)
 
     def finish(self) -> None:
-        """Writes down what was seen, and ends."""
+        """Writes the records and ends the process."""
         path = summary_file(self._task.folder, self._task.rank)
         path.write_bytes(pickle.dumps(self._recorded))
         self._finished()
 
-    # What the run tells
+    # Events of the run
 
     def job_made(self, wishes: Wishes) -> Wishes:
-        """No predictor, and our plans."""
+        """Removes the predictor and sets the plans of the verification."""
         self._recorded.seen.has_init = True
         self._own_plan = wishes.fixed
         return replace(wishes, settings=replace(wishes.settings, server=None), fixed=self._plan)
 
     def global_batch(self, asked: int) -> int:
-        """That of the uneven ranks: some scripts multiply one by the number of processes."""
+        """Returns the global batch of the uneven ranks: some scripts multiply it by the number of processes."""
         return self._task.reference.global_batch if self._task.reference else asked
 
     def run_begins(self, order: Order) -> None:
-        """From now on plans can be made."""
+        """Stores the order, from which plans are made."""
         self._order = order
         seen = self._recorded.seen
         seen.has_loader, seen.global_batch, seen.accumulate = True, order.global_batch, order.accumulate
 
     def dataset(self, dataset: Any) -> Any:
-        """The data set, watched. Some samples are read twice: that tells what is random from what was split."""
+        """Wraps the data set. Some samples are read twice, to tell random contents from a split that differs between
+        ranks."""
         length = len(dataset)
         probed = range(0, length, max(1, length // _PROBES))
         self._recorded.seen.probes = [(checksum(dataset[index]), checksum(dataset[index])) for index in probed]
         return Watched(dataset, self._task.folder, self._task.rank)
 
     def wrapped(self, loss: Loss, *, has_inner: bool) -> None:
-        """Notes it."""
+        """Records the call."""
         self._recorded.seen.loss, self._recorded.seen.has_inner = loss, has_inner
 
     def scaled(self) -> None:
-        """Notes it."""
+        """Records the call."""
         self._recorded.seen.has_scale = True
 
     def hedged(self) -> None:
-        """Notes it."""
+        """Records the call."""
         self._recorded.seen.is_hedged = True
 
     def epoch_begins(self) -> None:
-        """Other random numbers for the second run, before worker processes draw theirs."""
+        """Changes the random numbers of the second run, before worker processes draw theirs."""
         if self._task.role == "again" and not self._is_reseeded:
             self._is_reseeded = True
             reseed(_OTHER_SEED)
 
     def drawn(self, step: Step, indices: list[int]) -> None:
-        """Notes them."""
+        """Records the samples."""
         self._recorded.samples.setdefault(step.iteration, []).extend(indices)
 
     def read(self, step: Step) -> None:
-        """A batch goes to the training: the first finds the models as they begin, and the last is not trained on."""
+        """Records a batch. The first one finds the initial models; the last one is not trained on."""
         if self._models is None:
             self._begin()
         if step.iteration != self._iteration:
@@ -123,15 +124,15 @@ class Recorder(Observer):
         self._recorded.batches[step.iteration] = step.local_batch
 
     def epoch_ends(self) -> None:
-        """What comes after the epoch is not our matter."""
+        """Ends the recording with the epoch."""
         self._end_if_done()
 
-    # Inside
+    # Internals
 
     def _plan(self, iteration: int) -> Sequence[int]:
         if self._order is None:
             if self._own_plan is None:
-                raise SettingError("global_batch: must be given, unless init(plan=..) does")
+                raise SettingError("global_batch is missing: pass it, or use init(plan=..)")
             return self._own_plan(iteration) if callable(self._own_plan) else self._own_plan
         if self._task.world_size == 1:
             return [self._order.global_batch]
@@ -163,7 +164,7 @@ class Recorder(Observer):
                 self._recorded.seen.autocast = str(torch.get_autocast_dtype(device))
 
     def _notes_batch(self, root: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        """A model that is given tensors of which none has as many samples as the batch that was read."""
+        """Records a model whose input tensors do not have the number of samples of the last batch read."""
         shapes = [value.shape for value in args if isinstance(value, torch.Tensor) and value.ndim]
         if root.training and self._batch_size and shapes and not any(self._batch_size in shape for shape in shapes):
             self._recorded.seen.strange_batch = (self._iteration, self._batch_size, shapes[0][0])
@@ -189,7 +190,7 @@ class Recorder(Observer):
             self.finish()
 
     def _kept(self, number: int, update: Update, parameters: Tensors, gradients: Tensors, after: Tensors) -> Update:
-        """Writes an update down; in one process the next step then begins where the uneven ranks' does."""
+        """Records an update; in one process the next step then starts from the parameters of the uneven ranks."""
         task = self._task
         if task.reference is None:
             if task.rank == 0:
@@ -214,7 +215,7 @@ class Recorder(Observer):
 
 
 def reseed(seed: int | None) -> None:
-    """Other random numbers from now on; None: such that no other process has."""
+    """Seeds the random numbers of this process; None for a seed that no other process has."""
     random.seed(seed)
     torch.seed() if seed is None else torch.manual_seed(seed)
     if numpy := sys.modules.get("numpy"):
@@ -222,20 +223,20 @@ def reseed(seed: int | None) -> None:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU; of a tensor that is sharded over ranks, all of it."""
+    """Returns a copy on the CPU; for a tensor sharded over ranks, the whole tensor."""
     if hasattr(tensor, "full_tensor"):
         tensor = tensor.full_tensor()
     return tensor.detach().to_dense().cpu().clone()
 
 
 def difference(own: torch.Tensor, other: torch.Tensor, floor: float = 0.0) -> float:
-    """The largest difference, relative to the other's largest entry or to ``floor``; infinite between other shapes."""
+    """Returns the largest difference, relative to the other's largest entry or ``floor``; infinite if shapes differ."""
     if own.shape != other.shape:
         return float("inf")
     if not own.numel():
         return 0.0
     own, other = own.double(), other.double()
-    # What overflows in both is no difference.
+    # Overflow in both is not a difference.
     finite = own.isfinite() | other.isfinite()
     apart = float((own - other).where(finite, 0.0).abs().max())
     scale = max(float(other.nan_to_num(posinf=0.0, neginf=0.0).abs().max()), floor)

@@ -1,4 +1,4 @@
-"""The three runs, and what they come to."""
+"""The three runs and their comparison."""
 
 import importlib
 import tempfile
@@ -14,16 +14,16 @@ from evenstep.verify.target import Target
 from evenstep.verify.task import Recorded, Reference, Role, Task
 from evenstep.verify.verdict import Verdict, could_not_run, judge, missing_line
 
-#: Ranks, where neither they nor a plan is given.
+#: Default number of ranks.
 RANKS = 3
 
-#: Iterations that are looked at: as many as there are default plans.
+#: Default number of compared iterations: one for each default plan.
 STEPS = 6
 
-#: How long a run may take, in seconds.
+#: Default time limit of a run, in seconds.
 TIMEOUT_S = 600.0
 
-#: What DistributedDataParallel loads when it is first made: loaded once, before processes are forked.
+#: Modules that DistributedDataParallel loads at its first use; loaded once, before processes are forked.
 _PRELOADED = ("torch._dynamo", "torch._dynamo.callback")
 
 
@@ -40,25 +40,25 @@ def verify(
     plain: bool = False,
     timeout_s: float = TIMEOUT_S,
 ) -> Verdict:
-    """Runs a script on a few iterations under uneven plans, and in one process, and compares.
+    """Runs a script for a few iterations with uneven plans and in one process, and compares the results.
 
-    Processes are forked from this one: it must not have used a GPU, and should have no threads.
+    Processes are forked from this one, so it must not have used a GPU and should have no threads.
 
     Args:
         target: a path, ``module:function``, a function without parameters, or with ``is_module`` a module's name.
-        arguments: of the script.
+        arguments: arguments of the script.
         is_module: run the module of that name, as ``python -m`` does.
-        ranks: processes of the uneven run; default as many as the plans have, else 3.
-        steps: iterations that are compared.
-        plans: proportions of the ranks, such as ``[12, 3, 1]``, iteration for iteration; default a set of very uneven
-            ones, of which some leave a rank without samples.
-        tolerance: how far gradients may be apart, relative to the largest entry; default by their type.
-        device: ``"cpu"`` hides all GPUs, ``"cuda"`` leaves one to each rank.
-        plain: dropout off, and batch norm by its running statistics.
-        timeout_s: how long each of the three runs may take.
+        ranks: number of processes of the uneven run; default the length of the plans, else 3.
+        steps: number of compared iterations.
+        plans: proportions of the ranks, such as ``[12, 3, 1]``, for successive iterations. Default a set of very uneven
+            plans, some of which leave a rank without samples.
+        tolerance: maximum gradient difference, relative to the largest entry; default by type.
+        device: ``"cpu"`` hides all GPUs, ``"cuda"`` gives each rank one.
+        plain: switch dropout off and use batch norm's running statistics.
+        timeout_s: time limit of each of the three runs, in seconds.
 
     Raises:
-        SettingError: a value breaks its rule.
+        SettingError: an argument breaks its rule.
     """
     ranks = _checked_ranks(ranks, plans)
     if steps < 1:
@@ -69,7 +69,7 @@ def verify(
     for name in _PRELOADED:
         importlib.import_module(name)
     if device == "cuda" and (count := gpus()) < ranks:
-        return could_not_run("device", f"{ranks} ranks need a GPU each, and there are {count}")
+        return could_not_run("device", f"{ranks} ranks need one GPU each, but there are {count}")
     chosen = tuple(tuple(plan) for plan in plans) or default_plans(ranks)
     with tempfile.TemporaryDirectory(prefix="evenstep-verify-") as name:
         folder = Path(name)
@@ -111,10 +111,10 @@ def verify(
 def _checked_ranks(ranks: int | None, plans: Sequence[Sequence[int]]) -> int:
     ranks = ranks if ranks is not None else len(plans[0]) if plans else RANKS
     if ranks < 2:
-        raise SettingError(f"ranks={ranks}: must be at least 2, to be compared with one process")
+        raise SettingError(f"ranks={ranks}: must be at least 2, for a comparison with one process")
     for plan in plans:
         if len(plan) != ranks:
-            raise SettingError(f"plan {list(plan)}: must have a number for each of the {ranks} ranks")
+            raise SettingError(f"plan {list(plan)}: must have one number for each of the {ranks} ranks")
         if min(plan) < 0 or not any(plan):
-            raise SettingError(f"plan {list(plan)}: none may be negative, and some must be above 0")
+            raise SettingError(f"plan {list(plan)}: must not have negative numbers, and at least one must be above 0")
     return ranks

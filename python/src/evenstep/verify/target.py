@@ -1,4 +1,4 @@
-"""What is verified: a script, a module or a function, run as Python would run it."""
+"""The verified program: a script, a module or a function, run as Python would run it."""
 
 import importlib
 import runpy
@@ -13,7 +13,7 @@ from evenstep.errors import SettingError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What each process runs, and its arguments."""
+    """The program of each process, and its arguments."""
 
     what: str | Callable[[], Any]
     arguments: tuple[str, ...] = ()
@@ -23,25 +23,25 @@ class Target:
     def of(
         cls, what: str | Path | Callable[[], Any], arguments: Sequence[str] = (), *, is_module: bool = False
     ) -> "Target":
-        """A path, a module's name, ``module:function``, or a function without parameters.
+        """Creates a target from a path, a module's name, ``module:function``, or a function without parameters.
 
         Raises:
-            SettingError: there is no such file.
+            SettingError: the file does not exist.
         """
         if callable(what):
             return cls(what, tuple(arguments))
         text = str(what)
         if not is_module and not Path(text).exists() and not _is_function(text):
-            raise SettingError(f"{text}: must be a script, or a function as module:function; there is no such file")
+            raise SettingError(f"{text}: file not found; must be a script, or a function as module:function")
         return cls(text, tuple(arguments), is_module)
 
     @property
     def name(self) -> str:
-        """As it is called by people."""
+        """The name for messages."""
         return self.what if isinstance(self.what, str) else self.what.__qualname__
 
     def run(self) -> None:
-        """Runs it in this process."""
+        """Runs the target in this process."""
         what = self.what
         sys.argv = [self.name, *self.arguments]
         if callable(what):

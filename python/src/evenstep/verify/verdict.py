@@ -1,4 +1,4 @@
-"""What the differences mean: a line for each check, and what to do."""
+"""The verdict: the meaning of the differences, with a line and advice for each check."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from evenstep.doctor.check import Check
 from evenstep.verify.compare import Difference, Samples
 from evenstep.verify.task import Recorded, Seen
 
-#: `unknown`: the script draws random numbers, so that nothing can be said of its gradients.
+#: `unknown`: the script draws random numbers, so that its gradients cannot be compared.
 Result = Literal["agree", "differ", "unknown", "failed"]
 
 _EXIT_STATUSES: dict[Result, int] = {"agree": 0, "differ": 1, "unknown": 2, "failed": 2}
@@ -17,53 +17,53 @@ _EXIT_STATUSES: dict[Result, int] = {"agree": 0, "differ": 1, "unknown": 2, "fai
 _MEANINGS: dict[Result, str] = {
     "agree": "uneven batches train as one process does",
     "differ": "uneven batches do not train as one process does",
-    "unknown": "nothing can be said: the gradient is another one each time",
+    "unknown": "no verdict: the gradient changes from run to run",
     "failed": "the script could not be run",
 }
 
-#: Names and samples that are shown of many.
+#: Number of names and samples that are shown as examples.
 _SHOWN = 3
 
-#: Updates of one gradient may be so far apart relative to themselves, in the median over parameters: Adam and others
-#: blow up what is rounding in some of them, and a small step is not exact beside a large parameter.
+#: Maximum difference of two updates by the same gradient, relative to their length: the median over parameters. Adam
+#: and similar optimizers amplify rounding errors in some parameters, and a small step is inexact for a large parameter.
 _UPDATE_MAX = 0.1
 
 WITHOUT_WRAP = (
-    "job.wrap was never called: DDP averages gradients with equal weights. Say model = "
-    "job.wrap(DistributedDataParallel(net)); without DDP, job.scale(loss).backward()"
+    "job.wrap was never called: DDP averages gradients with equal weights. Use model = "
+    "job.wrap(DistributedDataParallel(net)), or without DDP job.scale(loss).backward()"
 )
 
-PLAIN = "with --plain dropout is off and batch norm uses its running statistics, and the rest is compared"
+PLAIN = "--plain switches dropout off, makes batch norm use its running statistics, and compares the rest"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of it."""
+    """The verdict on a script."""
 
     result: Result
     checks: tuple[Check, ...]
-    #: The worst differences of gradients, the largest first.
+    #: The largest differences of gradients, in decreasing order.
     worst: tuple[Difference, ...] = ()
-    #: The largest difference relative to the largest entry; None where nothing was compared.
+    #: The largest difference relative to the largest entry; None if nothing was compared.
     difference: float | None = None
-    #: What it may be.
+    #: The maximum allowed difference.
     tolerance: float | None = None
-    #: The end of what a failed process said.
+    #: The end of a failed process's output.
     output: str = ""
 
     @property
     def exit_status(self) -> int:
-        """0: agrees; 1: differs; 2: nothing can be said."""
+        """Returns 0 if the results agree, 1 if they differ, 2 if there is no verdict."""
         return _EXIT_STATUSES[self.result]
 
     def text(self) -> str:
-        """For people: a line for each check, and the last one says it all."""
+        """Returns the text for people: a line for each check, then the result."""
         output = f"{self.output}\n" if self.output else ""
         lines = "".join(f"{check.line()}\n" for check in self.checks)
         return f"{output}{lines}{self.result}: {_MEANINGS[self.result]}\n"
 
     def to_json(self) -> dict[str, Any]:
-        """For programs. Numbers that are not finite are null."""
+        """Returns the JSON object for programs; numbers that are not finite are null."""
         return {
             "result": self.result,
             "difference": _finite(self.difference),
@@ -78,19 +78,21 @@ class Verdict:
 
 
 def could_not_run(what: str, why: str, output: str = "") -> Verdict:
-    """A script that did not come as far as to be compared."""
+    """Returns the verdict on a script that failed before the comparison."""
     return Verdict("failed", (Check(what, "failed", why, "see its output above" if output else ""),), output=output)
 
 
 def missing_line(seen: Seen, updates: int) -> Verdict | None:
-    """A script without the lines that make its batches uneven."""
+    """Returns the verdict on a script without the calls that make its batches uneven."""
     if not seen.has_init:
-        return _missing("evenstep.init was never called: nothing of evenstep is in use", "say job = evenstep.init()")
+        return _missing("evenstep.init was never called: the script does not use evenstep", "add job = evenstep.init()")
     if not seen.has_loader:
-        advice = "say loader = job.loader(dataset, global_batch=...) in place of DataLoader and its sampler"
-        return _missing("job.loader was never called: batches are not shared out by a plan", advice)
+        advice = "use loader = job.loader(dataset, global_batch=...) instead of DataLoader and its sampler"
+        return _missing("job.loader was never called: batches are not sized by a plan", advice)
     if not updates:
-        return could_not_run("optimizer", "no step of a torch.optim.Optimizer was seen, so no gradient could be taken")
+        return could_not_run("optimizer", (
+            "no step of a torch.optim.Optimizer was observed, so there are no gradients to compare"
+        ))
     return None
 
 
@@ -104,16 +106,16 @@ def judge(
     repeated: Sequence[Difference],
     allowed: tuple[str, float],
 ) -> Verdict:
-    """The verdict on a script that ran.
+    """Returns the verdict on a script that ran.
 
     Args:
-        ranks: what the uneven ranks recorded.
-        one: what the one process recorded.
-        samples: what was read.
-        unlike_ranks: iterations after which ranks were not the same.
-        gradients: between the ranks and the one process, the largest first.
-        repeated: between the one process and itself with other random numbers, the largest first.
-        allowed: the type that was computed in, and how far gradients may be apart then.
+        ranks: the records of the uneven ranks.
+        one: the records of the one process.
+        samples: the comparison of the samples.
+        unlike_ranks: iterations after which ranks differed.
+        gradients: differences between the ranks and the one process, the largest first.
+        repeated: differences between the two runs in one process, which have other random numbers; the largest first.
+        allowed: the computing type, and the maximum gradient difference for it.
     """
     seen, tolerance = ranks[0].seen, allowed[1]
     is_random = bool(repeated) and repeated[0].relative > tolerance
@@ -128,12 +130,12 @@ def judge(
     if is_random:
         checks.append(_repeatable(seen, repeated, samples))
     if differs and is_random and seen.is_weighted:
-        checks[4] = Check("gradients", "warning", f"{checks[4].found}; no wonder, see repeatable")
+        checks[4] = Check("gradients", "warning", f"{checks[4].found}; as expected, see repeatable")
     if not differs:
         checks += _updates(one)
     if not one.seen.is_begun_alike:
         found = "the models of the ranks and of the one process have different parameters"
-        checks.append(Check("beginning", "warning", found, "is a model made in another way in one process?"))
+        checks.append(Check("beginning", "warning", found, "does the script create another model in one process?"))
     result: Result = "agree"
     if any(check.status == "failed" for check in checks):
         result = "differ"
@@ -151,9 +153,9 @@ def _plans(ranks: Sequence[Recorded]) -> Check:
 
 def _samples(samples: Samples) -> Check:
     if not samples.samples:
-        return Check("samples", "warning", "not seen: data that comes as a stream is shared out by the script itself")
+        return Check("samples", "warning", "not checked: the script itself splits data streams between ranks")
     if samples.wrong:
-        advice = "give job.loader a seed that is the same in every run, and data sets of one length"
+        advice = "pass job.loader a seed that is the same in every run, and use data sets of one length"
         return Check("samples", "failed", samples.wrong[0], advice)
     return Check("samples", "ok", f"{samples.samples}, each exactly once, and the same as in one process")
 
@@ -162,25 +164,27 @@ def _contents(samples: Samples, *, is_random: bool) -> Check:
     if samples.is_split_apart:
         advice = "a data set that is split or shuffled at random needs a seed: random_split(.., generator=)"
         return Check(
-            "contents", "failed", "ranks have different data sets: samples come twice, and others never", advice
+            "contents", "failed", (
+                "ranks have different data sets: some samples are repeated and others are missing"
+            ), advice
         )
     if not samples.unlike:
-        return Check("contents", "ok", f"{samples.compared} samples, each the same wherever it is read")
-    found = f"{len(samples.unlike)} samples are not the same in all runs, such as {samples.unlike[:_SHOWN]}"
-    advice = "set a seed for what is random once, and switch random augmentation off to verify"
+        return Check("contents", "ok", f"{samples.compared} samples, each with the same content in all processes")
+    found = f"{len(samples.unlike)} samples differ between runs, such as {samples.unlike[:_SHOWN]}"
+    advice = "set a seed for what is random once, and switch random augmentation off for the verification"
     return Check("contents", "warning" if is_random else "failed", found, advice)
 
 
 def _ranks(unlike: Sequence[int]) -> Check:
     if unlike:
-        found = f"after iteration {unlike[0]} gradients or parameters are not the same on all ranks"
+        found = f"after iteration {unlike[0]} gradients or parameters differ between ranks"
         return Check("ranks", "failed", found, "is the model wrapped in DistributedDataParallel?")
     return Check("ranks", "ok", "gradients and parameters are the same on all ranks after each step")
 
 
 def _gradients(gradients: Sequence[Difference], allowed: tuple[str, float], reason: str) -> Check:
     if not gradients:
-        return Check("gradients", "failed", "no parameter had one", "is there a loss.backward()?")
+        return Check("gradients", "failed", "no parameter has a gradient", "is loss.backward() called?")
     dtype, tolerance = allowed
     worst: dict[str, Difference] = {}
     for found in gradients:
@@ -198,59 +202,70 @@ def _gradients(gradients: Sequence[Difference], allowed: tuple[str, float], reas
 
 
 def _reason(seen: Seen, worst: Difference, samples: Samples) -> str:
-    """The most likely one."""
+    """Returns the most likely reason."""
     times = "" if worst.factor is None else f" ({worst.name} is {worst.factor:.3g} times that of one process)"
     batch_norm = (
-        f"batch norm ({_some(seen.batch_norms)}) takes the statistics of each rank's own batch, under any data "
-        f"parallelism; {PLAIN}"
+        f"batch norm ({_some(seen.batch_norms)}) uses the statistics of each rank's own batch, in any "
+        f"data-parallel training; {PLAIN}"
     )
     iteration, read, given = seen.strange_batch or (0, 0, 0)
     strange = (
-        f"the model is given {given} samples in iteration {iteration}, where {read} were read: loops that read ahead "
-        "mark iterations with job.step()"
+        f"the model got {given} samples in iteration {iteration}, but {read} were read: loops that read ahead "
+        "must mark iterations with job.step()"
     )
     reasons = (
         (not seen.is_weighted, WITHOUT_WRAP),
         (seen.loss is not None and seen.has_scale, "job.wrap and job.scale both weight gradients: use one of them"),
-        (bool(samples.unlike), "samples are not the same, see contents"),
+        (bool(samples.unlike), "samples differ, see contents"),
         (seen.strange_batch is not None, strange),
         (bool(seen.batch_norms), batch_norm),
-        (bool(seen.dropouts), f"dropout ({_some(seen.dropouts)}) leaves out other things; {PLAIN}"),
-        (seen.has_inner, "the inner hook of job.wrap may lose precision: say with --tolerance how much is well"),
+        (bool(seen.dropouts), f"dropout ({_some(seen.dropouts)}) drops different values; {PLAIN}"),
+        (seen.has_inner, "the inner hook of job.wrap may lose precision: set the allowed difference with --tolerance"),
         (
             seen.loss == "sum",
-            f'wrap(loss="sum") is for sums over samples: leave it out where the loss is a mean{times}',
+            f'wrap(loss="sum") is for sums over samples: remove it if the loss is a mean{times}',
         ),
         (
             seen.loss == "scaled",
-            f'wrap(loss="scaled") is for losses that DDP\'s own average fits: weight them by rank yourself{times}',
+            (
+                'wrap(loss="scaled") requires losses whose DDP average is already right: weight them by rank '
+                f'yourself{times}'
+            ),
         ),
     )
     mean = (
-        'the loss must be the mean over the samples of the batch: of sums say wrap(loss="sum"); means over tokens, or '
-        f"over anything but samples, have other weights{times}"
+        'the loss must be the mean over the samples of the batch: for sums use wrap(loss="sum"); means over '
+        f'tokens, or over anything but samples, have other weights{times}'
     )
     return next((reason for is_so, reason in reasons if is_so), mean)
 
 
 def _repeatable(seen: Seen, repeated: Sequence[Difference], samples: Samples) -> Check:
     worst = repeated[0]
-    found = f"one process with other random numbers has another gradient: {worst.relative:.1e} in {worst.name}"
+    found = f"in one process, other random numbers change the gradient: {worst.relative:.1e} in {worst.name}"
     if seen.dropouts:
         return Check("repeatable", "warning", found, f"dropout ({_some(seen.dropouts)}); {PLAIN}")
     if samples.unlike:
-        return Check("repeatable", "warning", found, "see contents: switch off what is random in the data to verify")
-    advice = "the script is not repeatable, with or without evenstep: switch off what draws random numbers to verify"
+        return Check("repeatable", "warning", found, (
+            "see contents: switch off random parts of the data for the verification"
+        ))
+    advice = (
+        "the script is not repeatable, with or without evenstep: switch off its use of random numbers for the "
+        "verification"
+    )
     return Check("repeatable", "warning", found, advice)
 
 
 def _updates(one: Recorded) -> list[Check]:
-    """Where steps lead that began alike and had the same gradient."""
+    """Compares the results of steps that started from the same parameters and had the same gradient."""
     worst = max(one.updates, key=lambda update: update.apart, default=None)
     if worst is None or worst.apart <= _UPDATE_MAX:
         return []
     found = (
-        f"the same gradient leads {worst.apart:.0%} further or less far in one process (iteration {worst.iteration})"
+        
+            f"with the same gradient, the length of the step in one process differs by {worst.apart:.0%} (iteration "
+            f"{worst.iteration})"
+        
     )
     advice = "does something depend on the number of processes, such as the learning rate?"
     return [Check("updates", "warning", found, advice)]

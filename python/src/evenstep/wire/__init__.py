@@ -1,4 +1,4 @@
-"""The predictor's HTTP contract: messages, servers and the client."""
+"""The predictor's HTTP interface: messages, servers and the client."""
 
 from evenstep.wire.client import Client
 from evenstep.wire.errors import AskError, SilentError, StaleError, UnknownError, UnusableError

@@ -1,4 +1,4 @@
-"""`/allocate` on the wire: what is asked before each iteration, and what is told."""
+"""Messages of `/allocate`: the request before each iteration, and its response."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from evenstep.wire.codec import Message
 
 @dataclass(frozen=True, slots=True)
 class TailReport(Message):
-    """What one worker did of an iteration's tail.
+    """One worker's part of an iteration's shared tail.
 
     Attributes:
-        chunks: Chunks it claimed, and computed.
-        samples: Samples in them.
-        compute_time_s: Forward and backward time over them, in seconds.
-        claim_time_s: Time in which it waited for claims and computed nothing, in seconds.
+        chunks: Number of chunks it claimed and computed.
+        samples: Number of samples in these chunks.
+        compute_time_s: Forward and backward time for these samples, in seconds.
+        claim_time_s: Time of waiting for claims without computing, in seconds.
     """
 
     chunks: int
@@ -25,21 +25,21 @@ class TailReport(Message):
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport(Message):
-    """How one iteration went for one worker.
+    """One worker's report of one iteration.
 
     Attributes:
-        worker: Whose report it is.
-        iteration: Which iteration it tells of.
-        local_batch: Samples it computed, those of the tail among them.
-        compute_time_s: Forward and backward time over all of them, without any waiting, in seconds.
-        micro_batches: In how many passes it computed them, where it took several: at least 2.
-        tail: What of this it claimed from the tail.
-        barrier_wait_s: Time it waited for the last worker, in seconds.
-        loader_wait_s: Time it waited for its data, in seconds.
-        peak_memory_bytes: Its highest memory use so far.
-        cost: What its samples cost together, where the job counts by cost.
-        communication_s: Communication that its compute could not hide, in seconds.
-        overlapped_communication_s: Communication that could run beside its compute, in seconds.
+        worker: Id of the worker.
+        iteration: The reported iteration.
+        local_batch: Number of samples it computed, including those of the tail.
+        compute_time_s: Forward and backward time for all these samples, without waiting, in seconds.
+        micro_batches: Number of passes, if there were several; at least 2.
+        tail: The part that it claimed from the tail.
+        barrier_wait_s: Time of waiting for the slowest worker, in seconds.
+        loader_wait_s: Time of waiting for data, in seconds.
+        peak_memory_bytes: Its peak memory use up to now, in bytes.
+        cost: Total cost of its samples, if the job balances by cost.
+        communication_s: Communication time not hidden by compute, in seconds.
+        overlapped_communication_s: Communication time that can overlap compute, in seconds.
         gradient_sqr: Squared norm of its own mean gradient (`adascale`).
         global_gradient_sqr: Squared norm of the global mean gradient (`adascale`).
         drivers: Readings at the end of that iteration's compute, by name; at most 64.
@@ -64,15 +64,15 @@ class WorkerReport(Message):
 
 @dataclass(frozen=True, slots=True)
 class AllocateRequest(Message):
-    """`POST /allocate`: the batches of an iteration, please, and how earlier ones went.
+    """Request of `POST /allocate`: requests an iteration's allocation and reports earlier iterations.
 
     Attributes:
         job_id: The job.
-        generation: The generation the asker trains in.
-        iteration: The iteration asked for, from 0; at most 64 ahead.
-        global_batch: Samples in this iteration, at the ragged end of an epoch.
-        cost_per_sample: What each coming sample costs, in their order; at most 65,536.
-        reports: One for each worker and finished iteration. Reporting again changes nothing.
+        generation: The generation that the client trains in.
+        iteration: The requested iteration, from 0; at most 64 ahead.
+        global_batch: Number of samples in this iteration, if it differs at the end of an epoch.
+        cost_per_sample: Cost of each sample of the iteration, in order; at most 65,536.
+        reports: One for each worker and finished iteration. Repeated reports have no effect.
     """
 
     job_id: str
@@ -85,11 +85,11 @@ class AllocateRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class BackgroundBudget(Message):
-    """What one worker may spend on background work in one iteration.
+    """One worker's allowance for background work in one iteration.
 
     Attributes:
-        slack_s: It would wait so long for the slowest worker, in seconds.
-        budget_s: So much background work may delay it in the whole iteration, in seconds.
+        slack_s: Its expected wait for the slowest worker, in seconds.
+        budget_s: Maximum delay by background work in the whole iteration, in seconds.
     """
 
     slack_s: float
@@ -101,20 +101,20 @@ class Allocation(Message):
     """The share of one worker in one iteration.
 
     Attributes:
-        worker: Whose share.
+        worker: Id of the worker.
         rank: Its position among the live workers.
-        local_batch: Samples it computes.
+        local_batch: Number of samples it computes.
         offset: It takes `offset .. offset + local_batch` of the iteration's samples.
         gradient_weight: Weight of its mean gradient in the global mean.
-        planned_batch: Where there is a tail: what it would compute in all without one.
-        pool: The pool of the tail that it claims from; `None`: it claims nothing.
-        micro_batch: Where it accumulates: the most that it computes at once.
-        cost: What its samples cost together, where the request said so.
+        planned_batch: With a tail: the number of samples it would compute without one.
+        pool: The pool of the tail that it claims from; `None` if it claims nothing.
+        micro_batch: With gradient accumulation: maximum number of samples per pass.
+        cost: Total cost of its samples, if the request has costs.
         predicted_compute_time_s: Expected compute time in seconds; `None` while it is unmeasured.
         predicted_speed_samples_per_s: Expected speed; `None` while it is unmeasured.
         speed_lower_samples_per_s: Lower end of the speed's 90 % interval.
         speed_upper_samples_per_s: Upper end of the speed's 90 % interval.
-        background: What it may spend on background work; `None` where the job runs none.
+        background: Its allowance for background work; `None` if the job has none.
     """
 
     worker: str
@@ -135,12 +135,12 @@ class Allocation(Message):
 
 @dataclass(frozen=True, slots=True)
 class Tail(Message):
-    """The last part of an iteration, claimed chunk by chunk by workers that have done their local batches.
+    """The shared tail of an iteration, which workers claim in chunks after their local batches.
 
     Attributes:
-        offset: Where it begins within the iteration's samples.
-        chunks: Samples of each chunk, in their order.
-        pools: How many of the chunks, in their order, each pool has; empty: all are in pool 0.
+        offset: Offset of its first sample within the iteration.
+        chunks: Number of samples of each chunk, in order.
+        pools: Number of successive chunks of each pool; if empty, all are in pool 0.
     """
 
     offset: int
@@ -153,10 +153,10 @@ class Ramp(Message):
     """A linear ramp: `from + (to - from) min(1, (iteration - start_iteration) / iterations)`.
 
     Attributes:
-        from_: Multiplier at its start; `from` on the wire.
+        from_: Multiplier at its start; `from` in JSON.
         to: Multiplier at its end.
         start_iteration: Iteration it starts at.
-        iterations: How many iterations it takes.
+        iterations: Number of iterations of the ramp.
     """
 
     from_: float
@@ -167,13 +167,13 @@ class Ramp(Message):
 
 @dataclass(frozen=True, slots=True)
 class OptimizerInstruction(Message):
-    """What the learning rate does in this iteration.
+    """The learning-rate instruction of an iteration.
 
     Attributes:
         rule: The job's rule.
         lr_multiplier: Multiply the schedule's learning rate by this.
-        momentum_buffer_scale: For optimizers that keep the rate inside the momentum buffer. PyTorch's do not.
-        ramp: The ramp under way, so that a client can finish it alone.
+        momentum_buffer_scale: Factor for momentum buffers that contain the learning rate. PyTorch's do not.
+        ramp: The current ramp, so that a client can finish it without the predictor.
         schedule_iteration: `adascale`: read the schedule's learning rate at this iteration of the base batch.
     """
 
@@ -186,13 +186,13 @@ class OptimizerInstruction(Message):
 
 @dataclass(frozen=True, slots=True)
 class Decision(Message):
-    """What was decided for an iteration, and why.
+    """The decision for an iteration and its reason.
 
     Attributes:
-        kind: `cold_start`, `profiling`, `rebalanced` or `held`; new kinds may come.
+        kind: `cold_start`, `profiling`, `rebalanced` or `held`; new kinds may be added.
         reason: The reason in words.
         predicted_step_time_s: Expected time of the slowest worker, in seconds.
-        even_step_time_s: The same under an even split, in seconds.
+        even_step_time_s: The same with an even split, in seconds.
     """
 
     kind: str
@@ -203,17 +203,17 @@ class Decision(Message):
 
 @dataclass(frozen=True, slots=True)
 class AllocateAnswer(Message):
-    """The answer to `/allocate`; for one (job, iteration) always the same.
+    """Response of `/allocate`. It never changes for a given (job, iteration).
 
     Attributes:
         job_id: The job.
         generation: The generation it was planned in.
         iteration: The iteration.
-        global_batch: Samples over all workers: the local batches and the tail's chunks sum to it exactly.
+        global_batch: Number of samples over all workers: the exact sum of the local batches and the tail's chunks.
         allocations: One for each live worker, in rank order.
-        optimizer: What the learning rate does.
-        decision: What was decided, and why.
-        tail: What nobody was given; `None` where everything was.
+        optimizer: The learning-rate instruction.
+        decision: The decision and its reason.
+        tail: The samples without a worker; `None` if all are allocated.
     """
 
     job_id: str

@@ -1,4 +1,4 @@
-"""The predictor's HTTP interface, as one job uses it: of several servers it asks one that answers."""
+"""The client of one job for the predictor's HTTP interface, with failover between servers."""
 
 import json
 import math
@@ -32,20 +32,20 @@ from evenstep.wire.servers import (
 )
 
 HANDOVER_LOOKS_MAX = 10
-"""How often a job is looked for again that is changing hands."""
+"""Maximum number of retries while a job changes its owner."""
 
 HANDOVER_PAUSE_S = 0.02
-"""How long after each other, in seconds."""
+"""Pause between these retries, in seconds."""
 
 CONNECTIONS_MAX = SERVERS_MAX + HOPS_MAX
-"""The most connections that a client keeps."""
+"""Maximum number of connections that a client keeps open."""
 
 
 class Client:
-    """Predictors and a job of ours. One thread uses a client at a time; connections are kept meanwhile.
+    """A client for one job at one or more predictors.
 
-    Every request may be sent again, and is: to the next server where one is silent, and on a fresh connection
-    where the kept one turns out to be closed.
+    All requests are idempotent and are retried: at the next server if one does not respond, and on a new connection if
+    the kept one is closed. Only one thread may use a client at a time. Connections are kept open.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class Client:
         """Prepares a client; nothing is sent yet.
 
         Args:
-            servers: Base URLs such as `http://host:7117`, separated by commas: predictors over one store.
+            servers: Base URLs such as `http://host:7117`, separated by commas: predictors that share one store.
             job_id: The job.
-            timeout_s: How long a request may take over all servers, in seconds; for a job that is changing
-                hands, at most ten pauses of 20 ms longer.
-            clock: Counts seconds and never goes back.
-            pause: Waits for so many seconds.
+            timeout_s: Timeout of a request over all servers, in seconds. If the job changes its owner, up to ten pauses
+                of 20 ms are added.
+            clock: Monotonic clock in seconds.
+            pause: Waits for a number of seconds.
 
         Raises:
-            SettingError: One of these breaks its rule.
+            SettingError: An argument breaks its rule.
         """
         if not (math.isfinite(timeout_s) and timeout_s > 0):
             raise SettingError(f"timeout_s {timeout_s}: must be finite and above 0")
@@ -81,57 +81,57 @@ class Client:
 
     @property
     def job_id(self) -> str:
-        """The job."""
+        """The id of the job."""
         return self._job_id
 
     @property
     def server(self) -> str:
-        """Base URL of who is asked first now."""
+        """Base URL of the server that gets the next request."""
         return self._route.first
 
     def put_job(self, spec: JobSpec) -> None:
-        """Says what the job wants. Saying it again changes nothing.
+        """Creates the job or updates its options. Repeating it has no effect.
 
         Raises:
-            AskError: No usable answer.
+            AskError: No usable response.
             RefusedError: A value breaks its rule.
         """
         self._ask("PUT", f"/v1/jobs/{self._job_id}", spec.to_json())
 
     def join(self, request: JoinRequest) -> JoinAnswer:
-        """Lets a worker take part. Joining again renews its lease.
+        """Joins a worker to the job. Joining again renews its lease.
 
         Raises:
-            AskError: No usable answer.
+            AskError: No usable response.
             RefusedError: A value breaks its rule.
         """
         return JoinAnswer.from_json(self._ask("POST", f"/v1/jobs/{self._job_id}/workers", request.to_json()))
 
     def leave(self, worker: str) -> JoinAnswer:
-        """Says that a worker leaves.
+        """Removes a worker from the job.
 
         Raises:
-            AskError: No usable answer.
-            RefusedError: The predictor refuses.
+            AskError: No usable response.
+            RefusedError: The predictor rejects the request.
         """
         return JoinAnswer.from_json(self._ask("DELETE", self._worker_path(worker), None))
 
     def allocate(self, request: AllocateRequest) -> AllocateAnswer:
-        """Asks for the batches of an iteration, and says how earlier ones went.
+        """Requests the allocation of an iteration and reports earlier ones.
 
         Raises:
-            StaleError: The request's generation is not the job's.
-            AskError: No usable answer.
+            StaleError: The request has an old generation.
+            AskError: No usable response.
             RefusedError: Floors and caps cannot hold the batch, or a value breaks its rule.
         """
         return AllocateAnswer.from_json(self._ask("POST", "/allocate", request.to_json()))
 
     def report_oom(self, worker: str, iteration: int, local_batch: int) -> OomAnswer:
-        """Says that a worker ran out of memory with so many samples at once. Saying it again changes nothing.
+        """Reports that a worker ran out of memory with a number of samples. Repeating it has no effect.
 
         Raises:
-            AskError: No usable answer.
-            RefusedError: The predictor refuses.
+            AskError: No usable response.
+            RefusedError: The predictor rejects the request.
         """
         report = OomReport(iteration, local_batch)
         return OomAnswer.from_json(self._ask("POST", self._worker_path(worker) + "/oom", report.to_json()))
@@ -143,11 +143,11 @@ class Client:
         self._connections.clear()
 
     def _worker_path(self, worker: str) -> str:
-        # Of the characters that an id may hold only the slash means something in a path.
+        # The slash is the only character of an id with a meaning in a path.
         return f"/v1/jobs/{self._job_id}/workers/{check_worker_id(worker).replace('/', '%2F')}"
 
     def _ask(self, method: str, path: str, said: dict[str, object] | None) -> object:
-        """Asks whoever answers, and returns the parsed answer."""
+        """Sends a request to the first server that responds and returns the parsed response."""
         body = None if said is None else json.dumps(said, separators=(",", ":"), allow_nan=False).encode()
         started = self._clock()
         looks = 0
@@ -164,9 +164,9 @@ class Client:
             try:
                 return _read(self._route.ask(path, send))
             except UnansweredError as unanswered:
-                # The owner that one pointed to is ending: it takes a few milliseconds until the job is free.
+                # The owner that a server pointed to is shutting down: the job is free after a few milliseconds.
                 if not is_pointed or looks == HANDOVER_LOOKS_MAX:
-                    raise SilentError(f"the predictor is silent: {unanswered}") from None
+                    raise SilentError(f"the predictor is unreachable: {unanswered}") from None
             looks += 1
             self._pause(HANDOVER_PAUSE_S)
 
@@ -174,10 +174,11 @@ class Client:
         self, turn: Turn, started: float, method: str, path: str, body: bytes | None
     ) -> Answered[Answer] | Silent | Elsewhere:
         left_s = self._timeout_s - (self._clock() - started)
-        # The last one has all that is left, one before it half: it answered last, so it is the likeliest.
+        # The last server gets all the remaining time, each server before it half: it responded last, so it is the
+        # likeliest.
         limit_s = left_s if turn.others == 0 else left_s / 2
         if limit_s <= 0:
-            return Silent("no time was left to ask it")
+            return Silent("no time was left for a request")
         try:
             answer = self._connection(turn.server).exchange(method, path, body, limit_s)
         except ExchangeError as error:
@@ -185,7 +186,7 @@ class Client:
         return _heard(answer)
 
     def _connection(self, server: str) -> Connection:
-        """The connection to a server; the one that was used longest ago goes where there are too many."""
+        """Returns the connection to a server; above the maximum, the least recently used one is closed."""
         connection = self._connections.pop(server, None) or Connection(server, self._clock)
         self._connections[server] = connection
         if len(self._connections) > CONNECTIONS_MAX:
@@ -194,30 +195,30 @@ class Client:
 
 
 def _heard(answer: Answer) -> Answered[Answer] | Silent | Elsewhere:
-    """What came of one server's turn."""
+    """Classifies the response of one server."""
     if answer.status == 307:
         return Elsewhere(answer.headers.get("location", ""))
     if answer.status in (502, 503, 504):
         problem = _problem(answer.body)
-        # These are about the job, whose owner everybody else would point to.
+        # These problems concern the job, so every other server would redirect to the same owner.
         if problem is None or problem.slug not in ("paused", "cooling-down"):
             return Silent(_in_words(answer.status, problem))
     return Answered(answer)
 
 
 def _read(answer: Answer) -> object:
-    """The parsed body of an answer.
+    """Returns the parsed body of a response.
 
     Raises:
-        AskError: It is a refusal, or no JSON.
+        AskError: The response is an error or is not JSON.
     """
     if not 200 <= answer.status < 300:
         raise _refusal(answer)
     try:
-        # A DELETE may answer nothing at all.
+        # A DELETE response may be empty.
         return json.loads(answer.body or b"null")
     except (ValueError, RecursionError) as error:
-        raise UnusableError(f"unusable answer: {error}") from error
+        raise UnusableError(f"unusable response: {error}") from error
 
 
 def _refusal(answer: Answer) -> AskError | RefusedError:
@@ -225,17 +226,17 @@ def _refusal(answer: Answer) -> AskError | RefusedError:
     detail = _in_words(answer.status, problem)
     slug = problem.slug if problem else ""
     if problem and (answer.status, slug) == (409, "stale-generation"):
-        return StaleError(f"our generation is stale: {detail}", problem.current_generation)
+        return StaleError(f"the generation is stale: {detail}", problem.current_generation)
     if answer.status == 404 and slug in ("unknown-job", "unknown-worker"):
-        return UnknownError(f"the predictor does not know us: {detail}")
-    # Busy and paused are states that pass: leases run out and workers come back.
+        return UnknownError(f"unknown job or worker: {detail}")
+    # Busy and paused are temporary: leases expire and workers return.
     if answer.status == 429 or answer.status >= 500:
-        return SilentError(f"the predictor is silent: {detail}")
-    return RefusedError(f"the predictor refused: {detail}")
+        return SilentError(f"the predictor is unavailable: {detail}")
+    return RefusedError(f"the predictor rejected the request: {detail}")
 
 
 def _problem(body: bytes) -> Problem | None:
-    """The refusal in a body, where it is one of the predictor's."""
+    """Returns the problem in a body, if it is one of the predictor's."""
     try:
         return Problem.from_json(json.loads(body))
     except (ValueError, RecursionError, UnusableError):

@@ -1,7 +1,7 @@
-"""Between JSON and dataclasses: the fields of a message are its description.
+"""Conversion between JSON and dataclasses, driven by the fields of a message.
 
-Reading is strict about what it needs and blind to what it does not know, because answers may grow. Writing
-leaves out what is at its default: the defaults of messages are those of the contract.
+Reading is strict about required fields and ignores unknown ones, because responses may get new fields. Writing omits
+fields that have their default value: the defaults of messages are the same as in the HTTP interface.
 """
 
 import functools
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="Message")
 
 Decode = Callable[[object, str], Any]
-"""Makes a value of a parsed JSON value; the text is the field's path, for errors."""
+"""Converts a parsed JSON value; the string is the field's path, for error messages."""
 
 
 class Message:
-    """A dataclass that travels as a JSON object, its fields under their own names."""
+    """A dataclass that is sent as a JSON object, with fields of the same names."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def to_json(self) -> dict[str, object]:
-        """The message as a JSON object, without the fields that are at their default.
+        """Returns the message as a JSON object, without the fields that have their default value.
 
         Raises:
-            SettingError: A number is not finite, which JSON cannot say.
+            SettingError: A number is not finite, which JSON cannot represent.
         """
         said: dict[str, object] = {}
         for name, wire_name, default in self._written():
@@ -46,12 +46,12 @@ class Message:
     @classmethod
     @functools.cache
     def _written(cls) -> tuple[tuple[str, str, object], ...]:
-        """Of each field: its name here and on the wire, and its default."""
+        """Returns each field's name here and in JSON, and its default."""
         return tuple((field.name, _wire_name(field), _default(field)) for field in fields(cls))
 
     @classmethod
     def from_json(cls, value: object) -> "Self":
-        """Reads a parsed JSON object. Fields that it does not know are passed over.
+        """Reads a parsed JSON object. Unknown fields are ignored.
 
         Raises:
             UnusableError: A field is missing or of another type; the message names it.
@@ -60,7 +60,7 @@ class Message:
 
 
 def _encode(value: object, path: str) -> object:
-    # What there is most of comes first.
+    # The most frequent type comes first.
     if isinstance(value, float):
         if not math.isfinite(value):
             raise SettingError(f"{path}: {value}: must be finite")
@@ -84,16 +84,16 @@ def _object(cls: type[M], value: object, path: str) -> M:
         if (given := value.get(wire_name)) is not None:
             read[name] = decode(given, f"{path}.{wire_name}" if path else wire_name)
         elif required:
-            raise UnusableError(f"unusable answer: {path or cls.__name__} has no field {wire_name!r}")
+            raise UnusableError(f"unusable response: {path or cls.__name__} has no field {wire_name!r}")
     return cls(**read)
 
 
-# Looked up for every message: taking the hints apart costs a hundred times as much as reading one.
+# Cached per class: resolving the type hints takes a hundred times as long as reading a message.
 _KNOWN: dict[type[Message], tuple[tuple[str, str, Decode, bool], ...]] = {}
 
 
 def _decoders(cls: type[Message]) -> tuple[tuple[str, str, Decode, bool], ...]:
-    """Of each field: its name here and on the wire, how it is read, and whether it must be there."""
+    """Returns each field's name here and in JSON, its decoder, and whether it is required."""
     if (known := _KNOWN.get(cls)) is None:
         hints = typing.get_type_hints(cls)
         known = _KNOWN[cls] = tuple(
@@ -104,7 +104,7 @@ def _decoders(cls: type[Message]) -> tuple[tuple[str, str, Decode, bool], ...]:
 
 
 def _wire_name(field: Field[Any]) -> str:
-    # Python's keywords, such as `from`, stand with an underscore behind them.
+    # Python keywords, such as `from`, have a trailing underscore.
     return field.name.removesuffix("_")
 
 
@@ -189,4 +189,4 @@ def _unusable(path: str, value: object, rule: str) -> UnusableError:
     shown = repr(value)
     if len(shown) > _SHOWN_CHARS_MAX:
         shown = shown[:_SHOWN_CHARS_MAX] + "..."
-    return UnusableError(f"unusable answer: {path or 'the body'}: {shown}: {rule}")
+    return UnusableError(f"unusable response: {path or 'the body'}: {shown}: {rule}")

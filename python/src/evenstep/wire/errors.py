@@ -1,35 +1,35 @@
-"""Why a predictor gave no usable answer."""
+"""Errors of requests without a usable response."""
 
 from evenstep.errors import EvenstepError
 
 
 class AskError(EvenstepError):
-    """A request got no usable answer.
+    """A request got no usable response.
 
-    Refusals that asking again would not change are `evenstep.errors.RefusedError`.
+    Permanent rejections raise `evenstep.errors.RefusedError` instead.
     """
 
 
 class SilentError(AskError):
-    """Nobody can be reached, all are too slow, or in trouble themselves. It may pass: ask again later."""
+    """All servers are unreachable, too slow, or failing. A later retry may succeed."""
 
 
 class StaleError(AskError):
-    """The job is in another generation than the asker.
+    """The job has a newer generation than the request.
 
     Attributes:
-        current_generation: The right one, where the answer says it.
+        current_generation: The job's generation, if the response has it.
     """
 
     def __init__(self, message: str, current_generation: int | None = None) -> None:
-        """Keeps the message and the generation to ask in."""
+        """Stores the message and the generation for the next request."""
         super().__init__(message)
         self.current_generation = current_generation
 
 
 class UnknownError(AskError):
-    """The predictor does not know the job, or a worker of it."""
+    """The predictor does not know the job, or one of its workers."""
 
 
 class UnusableError(AskError):
-    """An answer that makes no sense to us. The message names the field, the value and the rule."""
+    """A response that breaks the interface. The message names the field, the value and the rule."""

@@ -1,4 +1,4 @@
-"""One kept connection to one server: a request, and its whole answer, before a deadline."""
+"""A persistent HTTP connection to one server: one request and its whole response before a deadline."""
 
 import http.client
 import socket
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 ANSWER_BYTES_MAX = 8 << 20
-"""The longest answer that is read."""
+"""Maximum size of a response in bytes."""
 
-_TOO_LATE = "the time is over"
+_TOO_LATE = "timed out"
 
 
 class ExchangeError(Exception):
-    """No whole answer came; the message says why."""
+    """The response is missing or incomplete; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server answered.
+    """The response of a server.
 
     Attributes:
         status: The HTTP status.
-        headers: Its headers; names in lower case.
-        body: All of it.
+        headers: The headers; names in lower case.
+        body: The whole body.
     """
 
     status: int
@@ -38,25 +38,24 @@ class Answer:
 
 
 class Connection:
-    """A connection to one server that is opened when needed and kept. One thread uses it at a time."""
+    """A connection to one server that is opened when needed and kept. Only one thread may use it at a time."""
 
     def __init__(self, server: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Keeps the base URL `server`, as `parse_servers` makes it; `clock` counts seconds."""
+        """Stores the base URL `server`, normalized by `parse_servers`; `clock` counts seconds."""
         self._kept: _Opened | None = None
         base = parse_base(server)
         if base is None:
-            raise ExchangeError(f"{server!r}: must be like http://host:port")
+            raise ExchangeError(f"{server!r}: must be a URL such as http://host:port")
         self._base: Base = base
         self._clock = clock
 
     def exchange(self, method: str, path: str, body: bytes | None, limit_s: float) -> Answer:
-        """Sends a request and reads its answer, all within `limit_s`.
+        """Sends a request and reads its response within `limit_s` seconds.
 
-        A connection that was kept may have been closed at the other end meanwhile: then the request is sent
-        once more, on a fresh one.
+        The server may have closed a kept connection; then the request is sent once more, on a new one.
 
         Raises:
-            ExchangeError: No whole answer came in time.
+            ExchangeError: No complete response arrived in time.
         """
         deadline = self._clock() + limit_s
         if self._kept is not None:
@@ -71,18 +70,18 @@ class Connection:
         except TimeoutError:
             raise ExchangeError(_TOO_LATE) from None
         except http.client.HTTPException as error:
-            raise ExchangeError(f"no HTTP: {error or type(error).__name__}") from error
+            raise ExchangeError(f"not an HTTP response: {error or type(error).__name__}") from error
         except OSError as error:
             raise ExchangeError(error.strerror or str(error) or type(error).__name__) from error
 
     def close(self) -> None:
-        """Closes the connection; the next request opens another one."""
+        """Closes the connection; the next request opens a new one."""
         if self._kept is not None:
             self._kept.close()
             self._kept = None
 
     def __del__(self) -> None:
-        """The socket ends with its owner."""
+        """Closes the socket with its owner."""
         self.close()
 
     def _open(self, deadline: float) -> "_Opened":
@@ -116,7 +115,7 @@ class Connection:
 def _read(response: http.client.HTTPResponse) -> Answer:
     body = response.read(ANSWER_BYTES_MAX + 1)
     if len(body) > ANSWER_BYTES_MAX:
-        raise http.client.HTTPException(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+        raise http.client.HTTPException(f"the response is longer than {ANSWER_BYTES_MAX} bytes")
     if response.length:
         raise http.client.IncompleteRead(body, response.length)
     headers = {name.lower(): value for name, value in response.getheaders()}
@@ -124,10 +123,9 @@ def _read(response: http.client.HTTPResponse) -> Answer:
 
 
 class _Timed(socket.socket):
-    """A socket whose every wait ends at one deadline, also where the answer comes drop by drop.
+    """A socket with one deadline for all waits, even if the response arrives byte by byte.
 
-    What is sent leaves when an answer is read: a request's head and body in one packet, with one wake-up at the other
-    end.
+    Data is sent when the response is read: head and body of a request travel in one packet and wake the server once.
     """
 
     def __init__(self, family: int, kind: int, protocol: int, clock: Callable[[], float]) -> None:
@@ -161,7 +159,7 @@ class _Opened(http.client.HTTPConnection):
 
 
 def _connect(base: Base, deadline: float, clock: Callable[[], float]) -> _Timed:
-    """Connects to the first address of the host that takes it; each has its part of the time that is left."""
+    """Connects to the first reachable address of the host; each attempt gets a part of the remaining time."""
     found = socket.getaddrinfo(base.host, base.port, type=socket.SOCK_STREAM)
     failed = OSError(f"{base.host} has no address")
     for at, (family, kind, protocol, _, address) in enumerate(found):

@@ -1,11 +1,11 @@
-"""Names that outlive processes: of jobs and workers."""
+"""Ids of jobs and workers, which outlive processes."""
 
 import re
 
 from evenstep.errors import SettingError
 
 ID_CHARS_MAX = 128
-"""The longest id."""
+"""Maximum length of an id."""
 
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")
 _WORKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
@@ -13,19 +13,19 @@ _RULE = f"must be 1 to {ID_CHARS_MAX} characters of A-Z a-z 0-9 . _ : @ -%s, beg
 
 
 def check_job_id(job_id: str) -> str:
-    """Returns the id of a job as it is.
+    """Validates the id of a job and returns it.
 
     Raises:
-        SettingError: It breaks the rule for ids.
+        SettingError: The id breaks the rule.
     """
     return _check(_JOB, "job id", job_id, "")
 
 
 def check_worker_id(worker: str) -> str:
-    """Returns the id of a worker (by custom `node/slot`) as it is.
+    """Validates the id of a worker (usually `node/slot`) and returns it.
 
     Raises:
-        SettingError: It breaks the rule for ids.
+        SettingError: The id breaks the rule.
     """
     return _check(_WORKER, "worker id", worker, " /")
 

@@ -1,6 +1,6 @@
-"""Jobs and their workers on the wire: what is asked for, and who takes part.
+"""Messages about jobs and their workers: job options and membership.
 
-A field that is `None` (or at another default given here) is not sent: the predictor's own default holds.
+A field that is `None` (or has another default given here) is not sent, and the predictor uses its own default.
 `docs/http.md` has the rules of the values.
 """
 
@@ -10,10 +10,10 @@ from typing import Literal
 from evenstep.wire.codec import Message
 
 LearningRateRule = Literal["none", "linear", "sqrt", "dynamic_sgd", "legw", "adascale"]
-"""How the learning rate follows the global batch."""
+"""Names of the learning-rate rules."""
 
 Hedge = Literal["auto", "off"]
-"""Whether part of a batch may be left to a shared tail."""
+"""Whether part of a batch may become a shared tail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class LearningRateSettings(Message):
     """Settings of the learning-rate rules.
 
     Attributes:
-        ramp_iterations: `dynamic_sgd`: iterations of a ramp; 0 jumps.
-        warmup_epochs: `legw`: epochs of warm-up at the base batch.
-        dataset_samples: `legw`: samples of an epoch.
+        ramp_iterations: `dynamic_sgd`: number of iterations of a ramp; 0 for a jump.
+        warmup_epochs: `legw`: number of warm-up epochs at the base batch.
+        dataset_samples: `legw`: number of samples in an epoch.
     """
 
     ramp_iterations: int | None = None
@@ -33,10 +33,10 @@ class LearningRateSettings(Message):
 
 @dataclass(frozen=True, slots=True)
 class BackgroundSettings(Message):
-    """A job beside which background work runs.
+    """The options of a job with background work.
 
     Attributes:
-        slow_down_limit: With it an iteration takes at most so many times as long as alone.
+        slow_down_limit: Maximum ratio of an iteration's time with background work to that without.
     """
 
     slow_down_limit: float | None = None
@@ -44,31 +44,31 @@ class BackgroundSettings(Message):
 
 @dataclass(frozen=True, slots=True)
 class JobSpec(Message):
-    """`PUT /v1/jobs/{job}`: what a job wants. Putting the same again changes nothing.
+    """Request of `PUT /v1/jobs/{job}`: the job options. Repeating it has no effect.
 
     Attributes:
-        global_batch: Samples per iteration over all workers, 1 to 2^31, a multiple of `quantum`.
-        per_worker_batch: The global batch is so many samples for each live worker.
+        global_batch: Number of samples per iteration over all workers, 1 to 2^31, a multiple of `quantum`.
+        per_worker_batch: The global batch is this number of samples times the number of live workers.
         quantum: Every local batch is a multiple of it.
         min_local_batch: Floor of every worker.
         max_local_batch: Cap of every worker.
-        allowed_sizes: Local batches are of these sizes only; up to 64, rising.
-        distinct_sizes: At most so many different local batches in an iteration, at least 2.
-        accumulation: Caps bound what is computed at once, not the share.
+        allowed_sizes: The only sizes of local batches; up to 64, in increasing order.
+        distinct_sizes: Maximum number of different local batches in an iteration, at least 2.
+        accumulation: Caps limit the samples per pass, not the share.
         profile: The first iterations measure every worker at powers of two.
-        overlap_begins: Share of the compute after which gradients can travel.
-        memory_headroom: Share of memory that learned caps leave free.
+        overlap_begins: Fraction of the compute after which gradients can be sent.
+        memory_headroom: Fraction of memory that learned caps leave free.
         rule: How the learning rate follows the global batch.
         learning_rate: Settings of that rule.
-        hedge: Whether part of a batch may be left to a shared tail.
-        min_chunk: No chunk of a tail is smaller.
-        background: Background work runs beside the job: answers say how much each worker may spend on it.
-        min_workers: With fewer live workers the job is paused.
-        lease_s: A worker that is silent for longer has left, in seconds.
-        min_gain: Hold the shares while a change would save less of the step.
-        max_batch_growth: No local batch exceeds this many times the largest batch that its worker was measured at.
-        flap_cooldown_s: A worker that came and went too often may come back after so many seconds.
-        keep_s: Older reports and answers become minutes and hours, in seconds.
+        hedge: Whether part of a batch may become a shared tail.
+        min_chunk: Minimum number of samples in a chunk.
+        background: Options for background work; responses then include each worker's allowance.
+        min_workers: Minimum number of live workers; with fewer, the job is paused.
+        lease_s: Time without requests after which a worker has left, in seconds.
+        min_gain: Minimum fraction of the step time that a change must save; otherwise the shares are held.
+        max_batch_growth: Maximum ratio of a local batch to the largest measured batch of its worker.
+        flap_cooldown_s: Cooldown before a worker that left too often may rejoin, in seconds.
+        keep_s: Age at which reports and responses are rolled up to minutes and hours, in seconds.
     """
 
     global_batch: int
@@ -97,15 +97,15 @@ class JobSpec(Message):
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest(Message):
-    """`POST /v1/jobs/{job}/workers`: a worker takes part. Joining again renews its lease.
+    """Request of `POST /v1/jobs/{job}/workers`: a worker joins. Joining again renews its lease.
 
     Attributes:
-        worker: Its stable id, `node/slot` by custom.
-        device: What it computes on, in words.
+        worker: Its stable id, usually `node/slot`.
+        device: Name of its device.
         min_local_batch: Its own floor.
         max_local_batch: Its own cap.
-        memory_bytes: Memory of what it computes on.
-        claims: It can claim chunks of a shared tail.
+        memory_bytes: Memory of its device in bytes.
+        claims: Whether it can claim chunks of a shared tail.
     """
 
     worker: str
@@ -118,14 +118,14 @@ class JoinRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer(Message):
-    """Who takes part from the next unanswered iteration on: the answer to a join or a leave.
+    """Response to a join or leave: the membership from the next unallocated iteration on.
 
     Attributes:
         job_id: The job.
         worker: The worker that joined or left.
-        generation: Rises by one with every change of the set of workers.
+        generation: Increases by one with every change of the set of workers.
         workers: Live workers; the position is the rank.
-        next_iteration: The first iteration that nobody has asked for yet.
+        next_iteration: The first iteration without an allocation.
     """
 
     job_id: str
@@ -137,11 +137,11 @@ class JoinAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class OomReport(Message):
-    """`POST /v1/jobs/{job}/workers/{worker}/oom`: it ran out of memory.
+    """Request of `POST /v1/jobs/{job}/workers/{worker}/oom`: the worker ran out of memory.
 
     Attributes:
         iteration: The iteration that failed.
-        local_batch: Samples that did not fit (of a micro-batch, where it accumulates); at least 2.
+        local_batch: Number of samples that did not fit (in one micro-batch with gradient accumulation); at least 2.
     """
 
     iteration: int
@@ -150,13 +150,13 @@ class OomReport(Message):
 
 @dataclass(frozen=True, slots=True)
 class OomAnswer(Message):
-    """The answer to an out-of-memory report.
+    """Response to an out-of-memory report.
 
     Attributes:
         job_id: The job.
         worker: The worker.
-        max_local_batch: The most that it will get at once from now on.
-        generation: The generation in which to ask again.
+        max_local_batch: Maximum number of samples per pass from now on.
+        generation: The generation for the next request.
     """
 
     job_id: str

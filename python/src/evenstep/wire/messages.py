@@ -1,4 +1,4 @@
-"""Every message between the package and a predictor, by the names of the wire."""
+"""All messages between the package and a predictor, with the names used in JSON."""
 
 from evenstep.wire.allocation import (
     AllocateAnswer,

@@ -1,4 +1,4 @@
-"""Refusals on the wire."""
+"""Error responses of the predictor."""
 
 from dataclasses import dataclass
 
@@ -7,18 +7,18 @@ from evenstep.wire.codec import Message
 
 @dataclass(frozen=True, slots=True)
 class Problem(Message):
-    """Why a request was refused (RFC 9457). Programs branch on `slug`, people read `title` and `detail`.
+    """The reason why a request was rejected (RFC 9457). `slug` is for programs, `title` and `detail` are for people.
 
     Attributes:
         type: `urn:evenstep:problem:` and the kind.
         title: The kind in words.
         status: The HTTP status.
-        detail: What was wrong here, with the value and the rule.
-        current_generation: With `stale-generation`: the right one.
-        global_batch: With `infeasible`: the samples to be shared out.
-        sum_of_floors: With `infeasible`: the least that the floors take together.
-        sum_of_caps: With `infeasible`: the most that the caps hold together.
-        retry_after_s: With `paused` and other 503: ask again after this many seconds.
+        detail: The cause, with the value and the rule.
+        current_generation: With `stale-generation`: the job's generation.
+        global_batch: With `infeasible`: the number of samples to allocate.
+        sum_of_floors: With `infeasible`: the sum of the workers' floors.
+        sum_of_caps: With `infeasible`: the sum of the workers' caps.
+        retry_after_s: With `paused` and other 503: pause before the retry, in seconds.
     """
 
     type: str

@@ -1,4 +1,4 @@
-"""Where clients find the predictor, and which of several is asked next. No I/O: the client sends."""
+"""The list of predictors, and the order of requests to them. No I/O: the client sends the requests."""
 
 import ipaddress
 import re
@@ -10,10 +10,10 @@ from typing import Generic, TypeVar
 from evenstep.errors import EvenstepError, SettingError
 
 SERVERS_MAX = 16
-"""The most servers in a list."""
+"""Maximum number of servers in a list."""
 
 HOPS_MAX = 3
-"""How often one request is sent elsewhere, at most."""
+"""Maximum number of redirects of one request."""
 
 T = TypeVar("T")
 
@@ -24,12 +24,12 @@ _BASE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The base URL of a server, taken apart.
+    """The parts of a server's base URL.
 
     Attributes:
         host: A name or an address.
         port: 1 to 65,535.
-        path: Stands before every path; empty, or begins with a slash.
+        path: Prefix of every path; empty, or begins with a slash.
     """
 
     host: str
@@ -38,7 +38,7 @@ class Base:
 
 
 def parse_base(url: str) -> Base | None:
-    """Takes a base URL apart; `None` where it is none."""
+    """Parses a base URL; `None` if it is not valid."""
     match = _BASE.fullmatch(url)
     if match is None:
         return None
@@ -54,34 +54,34 @@ def parse_base(url: str) -> Base | None:
 
 
 def parse_servers(text: str) -> tuple[str, ...]:
-    """Reads a list of base URLs, separated by commas: none twice, each without a slash at its end.
+    """Parses a comma-separated list of base URLs without duplicates; removes trailing slashes.
 
     Raises:
-        SettingError: One of them breaks the rule; the message names it.
+        SettingError: A URL breaks the rule; the message names it.
     """
     servers: list[str] = []
     for part in text.split(","):
         value = part.strip()
         if value.startswith("https://"):
-            raise SettingError(f"server {value!r}: https is not spoken here; must be like http://host:port")
+            raise SettingError(f"server {value!r}: https is not supported; must be a URL such as http://host:port")
         if parse_base(value) is None:
-            raise SettingError(f"server {value!r}: must be like http://host:port; several are separated by commas")
+            raise SettingError(f"server {value!r}: must be a URL such as http://host:port; separate several by commas")
         server = value.rstrip("/")
         if server in servers:
-            raise SettingError(f"server {value!r}: stands there twice")
+            raise SettingError(f"server {value!r}: is listed twice")
         if len(servers) == SERVERS_MAX:
-            raise SettingError(f"server {value!r}: at most {SERVERS_MAX} servers")
+            raise SettingError(f"server {value!r}: at most {SERVERS_MAX} servers are allowed")
         servers.append(server)
     return tuple(servers)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One server's turn to be asked.
+    """One server's turn to get the request.
 
     Attributes:
         server: Its base URL.
-        others: Servers that will have their turn where this one does not answer.
+        others: Number of servers left if this one does not respond.
     """
 
     server: str
@@ -90,54 +90,54 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Answered(Generic[T]):
-    """It answered, if only with a refusal: nobody else is asked."""
+    """The server responded, possibly with an error: no other server is tried."""
 
     answer: T
 
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """It did not answer, or cannot at the moment: the next one is asked."""
+    """The server did not respond, or cannot at the moment: the next server is tried."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Another one answers for it: the `Location` of its answer."""
+    """The server redirected to another one with the `Location` of its response."""
 
     location: str
 
 
 class UnansweredError(EvenstepError):
-    """Nobody answered: who was asked, and what came of it, in order."""
+    """No server responded; lists the servers tried, in order, with the reasons."""
 
 
 class Route:
-    """Which of several servers is asked.
+    """The order in which servers are tried.
 
-    The one that answered last is first, and where it does not answer, the others follow in order, each once.
-    One that sends us elsewhere (status 307) is followed; whoever answers there is asked first from then on.
+    The server that responded last is first. If it does not respond, the others follow in order, each once. Redirects
+    (status 307) are followed; the server that responds there is first from then on.
     """
 
     def __init__(self, servers: tuple[str, ...]) -> None:
-        """Begins with the first of `servers`, as `parse_servers` makes them."""
+        """Starts with the first of `servers`, normalized by `parse_servers`."""
         self._servers = servers
         self._latest: str | None = None
 
     @property
     def first(self) -> str:
-        """Who is asked first now."""
+        """The server that gets the next request first."""
         return self._latest or self._servers[0]
 
     def ask(self, path: str, send: Callable[[Turn], Answered[T] | Silent | Elsewhere]) -> T:
-        """Has `path` (with its query, if any) asked for: calls `send` with one server after the other.
+        """Sends a request for `path` (with its query, if any): calls `send` with one server after the other.
 
-        It ends with the first that answers. No more are asked than the one that answered last, those of the
-        list, and `HOPS_MAX`.
+        It ends with the first response. It tries the server that responded last, the servers of the list, and up to
+        `HOPS_MAX` redirects.
 
         Raises:
-            UnansweredError: Nobody answered.
+            UnansweredError: No server responded.
         """
         waiting = self._order()
         several = len(waiting) > 1
@@ -163,7 +163,7 @@ class Route:
         raise UnansweredError("; ".join(f"{server}: {why}" if several else why for server, why in tried))
 
     def _order(self) -> deque[str]:
-        """Who answered last, then the list in its order, beginning behind that one."""
+        """Returns the server that responded last, then the list in its order, starting after that server."""
         order = deque(self._servers)
         if self.first in order:
             order.rotate(-order.index(self.first))
@@ -172,19 +172,21 @@ class Route:
         return order
 
     def _forget(self, server: str) -> None:
-        """One that is not of the list is asked only as long as it answers."""
+        """Forgets a server that is not in the list when it stops responding."""
         if self._latest == server and server not in self._servers:
             self._latest = None
 
 
 def _follow(location: str, path: str, tried: list[tuple[str, str]], followed: list[str]) -> tuple[str | None, str]:
-    """The server that a `Location` points to, or why it is not followed."""
+    """Returns the server that a `Location` points to, or the reason why it is not followed."""
     owner = location.removesuffix(path)
     if not location.endswith(path) or parse_base(owner) is None:
-        return None, f"307 with the Location {location!r}, which must be like http://host:port{path}"
+        return None, (
+            f"redirected (307) to the Location {location!r}, which must be a URL such as http://host:port{path}"
+        )
     owner = owner.rstrip("/")
     if any(server == owner for server, _ in tried):
-        return None, f"it points to {owner}, which was asked already"
+        return None, f"it points to {owner}, which was already tried"
     if len(followed) == HOPS_MAX:
         way = " to ".join(followed)
         return None, f"307 to {owner} after {HOPS_MAX} others, which is too many: to {way}"
