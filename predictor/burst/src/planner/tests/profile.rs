@@ -54,7 +54,7 @@ fn gradient_sums() {
         let plan = plan(&problem).unwrap();
         assert_eq!((plan.layers[0].gpus, plan.layers[0].compute_us), (4, 100.0), "8 samples each");
         assert!((plan.layers[0].sync_us.unwrap() - sync_us).abs() < 1e-6, "{all_reduce:?}: {plan:?}");
-        assert_eq!(plan.one_gpu.unwrap().iteration_us, 10_000.0, "nothing to sum on one GPU");
+        assert_eq!(plan.one_gpu.unwrap().iteration_us, 10_000.0, "one GPU needs no gradient sum");
     }
 }
 
@@ -73,7 +73,7 @@ fn unequal_gpus() {
     assert_eq!(planned.one_gpu.unwrap().iteration_us, 4.0);
     let two = plan(&Problem { counts: Some(vec![2]), ..problem.clone() }).unwrap();
     assert!((two.iteration_us - 8.0 / 3.0).abs() < 1e-6, "{two:?}");
-    assert_eq!(two.idle_us, [two.iteration_us, 0.0, 0.0], "the slowest has nothing to do");
+    assert_eq!(two.idle_us, [two.iteration_us, 0.0, 0.0], "the slowest GPU is idle");
     // Tables are for speed 1: 6 us on two GPUs are 12 GPU-us, which take 12 / 5 us on speeds 3 and 2.
     let table = Layer::table("conv", None, [(2, 6.0)].into());
     let plan = plan(&Problem { layers: vec![table], ..problem }).unwrap();
@@ -102,7 +102,11 @@ fn a_memory_cap() {
     // A layer needs 80 + 20 bytes on one GPU, 40 + 20 on two.
     assert_eq!(gpus(&under(200).unwrap()), [1, 1]);
     assert_eq!(under(200).unwrap().memory_bytes, 200);
-    assert_eq!(gpus(&under(199).unwrap()).iter().sum::<usize>(), 4, "changing costs more than both on two");
+    assert_eq!(
+        gpus(&under(199).unwrap()).iter().sum::<usize>(),
+        4,
+        "changing the count costs more than running both layers on two GPUs"
+    );
     let tight = under(120).unwrap();
     assert_eq!((tight.memory_bytes, tight.exact, tight.one_gpu), (120, true, None));
     let Err(BurstError::Infeasible(Infeasible::Memory { needed_bytes, cap_bytes, layer, layer_bytes })) =

@@ -32,7 +32,7 @@ fn a_timeline() {
     );
     assert_eq!(plan.layers[2].amplification, Some(1.5));
     assert_eq!(plan.layers.iter().map(|layer| layer.exempt).collect::<Vec<_>>(), [false, true, false]);
-    assert_eq!(plan.layers[0].sync_us, None, "the table has it in the compute");
+    assert_eq!(plan.layers[0].sync_us, None, "the table includes the gradient sum in the compute time");
     assert_eq!(plan.idle_us, [0.0, 6.5, 6.5, 6.5]);
     let one_gpu = Alternative { gpus: 1, iteration_us: 18.0, gpu_us: 18.0 };
     let data_parallel = Alternative { gpus: 4, iteration_us: 7.5, gpu_us: 30.0 };
