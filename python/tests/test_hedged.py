@@ -141,6 +141,6 @@ def test_what_cannot_be_is_refused() -> None:
     step = next(iter(job.steps(data, global_batch=16, tail=0.5, model=model)))
     for x, y, _ in step:
         loss_of(model, x, y).backward()
-    with pytest.raises(evenstep.SettingError, match="iterated before"):
+    with pytest.raises(evenstep.SettingError, match="already iterated"):
         next(iter(step))
     job.close()
