@@ -59,9 +59,7 @@ def drifts(document: dict[str, Any], kind: type[Message], *, sent: bool) -> list
     needed = set(schema.get("required", []))
     ours = {wire_name(field.name): field for field in fields(kind)}
     hints = typing.get_type_hints(kind)
-    found = [
-        f"{kind.__name__}.{name}: required by the contract, but never sent" for name in needed - set(ours) if sent
-    ]
+    found = [f"{kind.__name__}.{name}: required by the contract, but never sent" for name in needed - set(ours) if sent]
     for name, field in ours.items():
         where = f"{kind.__name__}.{name}"
         always = field.default is MISSING and field.default_factory is MISSING

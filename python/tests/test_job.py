@@ -52,9 +52,9 @@ def test_the_loader_refuses_what_breaks_a_rule(plan: list[int] | None, arguments
 
 
 def test_data_sets_without_random_access_are_refused() -> None:
-    with pytest.raises(evenstep.SettingError, match=(
-        "Stream: must be a map-style data set, with a length and random access"
-    )):
+    with pytest.raises(
+        evenstep.SettingError, match=("Stream: must be a map-style data set, with a length and random access")
+    ):
         evenstep.init(plan=[16]).loader(Stream())
 
 
@@ -82,11 +82,11 @@ def test_ranks_that_differ_are_refused_on_all_ranks(what: str) -> None:
     environ = {"EVENSTEP_WORKER": "one"} if what == "worker" else {}
     told = run_ranks(2, differing, what, environ=environ)
     assert told[0] == told[1]
-    rule = {"seed": "order: rank 0 has", "plan": "plan: rank 0 has [[8, 8]", "worker": (
-        "have the same worker name 'one'"
-    )}[
-        what
-    ]
+    rule = {
+        "seed": "order: rank 0 has",
+        "plan": "plan: rank 0 has [[8, 8]",
+        "worker": ("have the same worker name 'one'"),
+    }[what]
     assert rule in told[0]
 
 

@@ -168,9 +168,9 @@ def test_what_is_no_chain_is_refused_by_where_it_breaks() -> None:
     four = torch.ones(1, 4)
     for in_place in (False, True):
         refused(
-            Functional(in_place=in_place), (
-                "Functional is not a chain .* second does not read exactly the output of first"
-            ), four
+            Functional(in_place=in_place),
+            ("Functional is not a chain .* second does not read exactly the output of first"),
+            four,
         )
     refused(Behind(nn.Linear(4, 4)), "Behind is not a chain .* after 0", four)
     refused(Pair(), "TwoInputs has more than one input or output tensor", four)

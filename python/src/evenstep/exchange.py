@@ -43,8 +43,13 @@ class Planner(Protocol):
         """Returns the plan for an iteration, or None to keep the current one. Never waits."""
 
     def learn(self, iteration: int, reports: list[Report | None], then: tuple[int, int]) -> None:
-        """Records the reports of an iteration by rank, and requests a plan for ``then``, an (iteration, samples) pair.
-        Never waits."""
+        """Records the reports of an iteration by rank and requests the next plan. Never waits.
+
+        Args:
+            iteration: the reported iteration.
+            reports: the reports by rank.
+            then: the (iteration, samples) of the requested plan.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +218,9 @@ class Exchange:
         except Exception as error:  # noqa: BLE001  # if one rank skips the all-reduce, all others wait for ever.
             if self._is_measured:
                 log.warning(
-                    "iteration %s: the report could not be measured (later failures are not logged): %s"
-                , stretch[-1].iteration, error)
+                    "iteration %s: the report could not be measured (later failures are not logged): %s",
+                    stretch[-1].iteration,
+                    error,
+                )
             self._is_measured = False
             return [0.0] * SLOTS

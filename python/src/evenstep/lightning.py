@@ -59,9 +59,9 @@ class EvenstepCallback(Callback):
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Wraps the model; Lightning calls this after the strategy has wrapped it, and before the first batch."""
-        check_ranks("Lightning", trainer.world_size, (
-            "use Trainer(devices=.., num_nodes=..) with the values that torchrun has"
-        ))
+        check_ranks(
+            "Lightning", trainer.world_size, ("use Trainer(devices=.., num_nodes=..) with the values that torchrun has")
+        )
         model = trainer.strategy.model
         if self._loss is not None and trainer.world_size > 1:
             if not isinstance(model, DistributedDataParallel):

@@ -46,8 +46,10 @@ class Observer:
         """Called before samples are read for an iteration."""
 
     def read(self, step: "Step") -> None:
-        """Called when the training gets a batch of an iteration; also once for each hedged iteration, before its first
-        batch."""
+        """Called when the training gets a batch of an iteration.
+
+        In a hedged iteration it is also called once, before the first batch.
+        """
 
     def epoch_ends(self) -> None:
         """Called when the training requests a batch after the end of the epoch."""

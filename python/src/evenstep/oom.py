@@ -32,8 +32,6 @@ def report(wishes: Wishes, step: Step, error: BaseException) -> None:
         client = Client(settings.server, settings.job, wishes.timeout_s)
         answer = client.report_oom(settings.worker, step.iteration, samples)
     except EvenstepError as unheard:
-        log.error(
-            "%s; reporting it to the predictor failed: %s"
-        , what, unheard)  # noqa: TRY400  # The message contains the cause.
+        log.error("%s; reporting it to the predictor failed: %s", what, unheard)  # noqa: TRY400  # The message contains the cause.
     else:
         log.error("%s; its batch is now limited to %s samples. Restart the processes.", what, answer.max_local_batch)

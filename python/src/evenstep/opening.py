@@ -238,10 +238,8 @@ def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[JoinReq
     for rank, name in enumerate(names):
         if name in names[:rank]:
             raise DivergedError(
-                
-                    f"ranks {names.index(name)} and {rank} have the same worker name {name!r}: set a different "
-                    "EVENSTEP_WORKER for each"
-                
+                f"ranks {names.index(name)} and {rank} have the same worker name {name!r}: set a different "
+                "EVENSTEP_WORKER for each"
             )
     workers = [
         JoinRequest(

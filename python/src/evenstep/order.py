@@ -54,10 +54,8 @@ class Order:
             )
         if self.drop_last and self.samples < self.global_batch:
             raise SettingError(
-                
-                    f"drop_last=True with global_batch={self.global_batch} leaves no iteration: the data set has only "
-                    f"{self.samples} samples; lower global_batch"
-                
+                f"drop_last=True with global_batch={self.global_batch} leaves no iteration: the data set has only "
+                f"{self.samples} samples; lower global_batch"
             )
 
     @property
@@ -68,7 +66,7 @@ class Order:
         return -(-self.samples // self.global_batch)
 
     def size(self, step: int) -> int:
-        """Returns the number of samples in iteration ``step``; past the end of the epoch, of the next epoch's iteration."""
+        """Returns the number of samples in iteration ``step``, which may belong to the next epoch."""
         begin = step % self.steps * self.global_batch
         return min(self.global_batch, self.samples - begin)
 

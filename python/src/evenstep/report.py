@@ -36,7 +36,7 @@ class Report:
     drivers: dict[str, float] = field(default_factory=dict)
 
     def to_row(self) -> list[float]:
-        """Returns the slots of the row; a missing value is NaN, which survives a sum with zeros."""
+        """Returns the slots of the row; a missing value is NaN, which a sum with zeros preserves."""
         tail = self.tail or TailWork(0, 0, 0.0, 0.0)
         return [
             self.iteration + 1.0,

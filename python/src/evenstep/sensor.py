@@ -9,8 +9,7 @@ from evenstep.moment import Moment, between, now, peak_memory_bytes
 
 
 class Sensor:
-    """Measures an iteration's forward and backward time: from the first forward pass to the last gradient, without data
-    waits.
+    """Measures an iteration's time from the first forward pass to the last gradient, without data waits.
 
     On CPUs it uses the monotonic clock. On GPUs it uses two events on the current stream, which are read once the
     device has passed them, without synchronization.

@@ -26,9 +26,9 @@ def check_agent(agent: str, *, timeout_s: float) -> list[Check]:
     connection.close()
     status = _object(said.body)
     if status is None or said.status != 200:
-        return [Check(name, "warning", (
-            "the response does not come from an agent"
-        ), "is another program listening there?")]
+        return [
+            Check(name, "warning", ("the response does not come from an agent"), "is another program listening there?")
+        ]
     node = f"node {status.get('node')}, version {status.get('version')}"
     if health.status != 200:
         why = (_object(health.body) or {}).get("detail", f"status {health.status}")

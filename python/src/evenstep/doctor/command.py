@@ -27,9 +27,9 @@ TIMEOUT_S = 2.0
 def add_arguments(subparsers: "Subparsers") -> None:
     """Adds the `doctor` command to a command line."""
     parser = subparsers.add_parser("doctor", help="check everything that training needs", description=__doc__)
-    parser.add_argument("--server", help=(
-        f"predictor URLs, comma-separated; default EVENSTEP_SERVER, else {DEFAULT_SERVER}"
-    ))
+    parser.add_argument(
+        "--server", help=(f"predictor URLs, comma-separated; default EVENSTEP_SERVER, else {DEFAULT_SERVER}")
+    )
     parser.add_argument("--agent", help=f"agent URL, empty for none; default EVENSTEP_AGENT, else {DEFAULT_AGENT}")
     parser.add_argument("--job", help="job id; default EVENSTEP_JOB, else torchrun's --rdzv-id")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")

@@ -152,9 +152,11 @@ def _check_workers(ranks: Sequence[Facts]) -> Check:
     ranks_of: dict[str, list[int]] = {}
     for facts in ranks:
         ranks_of.setdefault(facts.worker, []).append(facts.place.rank)
-    shared = [(
-        f"ranks {numbers} have the same worker id {worker}"
-    ) for worker, numbers in ranks_of.items() if len(numbers) > 1]
+    shared = [
+        (f"ranks {numbers} have the same worker id {worker}")
+        for worker, numbers in ranks_of.items()
+        if len(numbers) > 1
+    ]
     if shared:
         return Check(
             "ranks' workers",

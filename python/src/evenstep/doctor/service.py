@@ -86,9 +86,9 @@ def _check_ready(name: str, ready: Answer) -> Check:
 
 def _check_version(name: str, version: str | None, own_version: str | None) -> Check:
     if version is None:
-        return Check(f"{name} version", "failed", "/openapi.json has no info.version", (
-            "is another program listening there?"
-        ))
+        return Check(
+            f"{name} version", "failed", "/openapi.json has no info.version", ("is another program listening there?")
+        )
     if own_version is not None and major_minor(version) != major_minor(own_version):
         found = f"{version}, but this package is {own_version}"
         return Check(f"{name} version", "warning", found, "use the same major and minor version of both")

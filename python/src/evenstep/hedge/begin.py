@@ -35,9 +35,7 @@ def hedged(wishes: Wishes, tail: float | None, min_chunk: int | None) -> Wishes:
         return replace(wishes, claims=True, job=job)
     if tail is None:
         if min_chunk is not None:
-            raise SettingError(
-                f"min_chunk={min_chunk}: there is no tail; set its fraction of an iteration (tail=0.3)"
-            )
+            raise SettingError(f"min_chunk={min_chunk}: there is no tail; set its fraction of an iteration (tail=0.3)")
         return replace(wishes, claims=True)
     shared = SharedTail(tail, wishes.quantum if min_chunk is None else min_chunk)
     shared.check(wishes.quantum)

@@ -91,8 +91,10 @@ class Judge:
         return self._taken == len(self._chunks)
 
     def saw(self, chunk: int, at_s: float) -> None:
-        """Records that this member claimed ``chunk`` (so all earlier ones are claimed) ``at_s`` seconds into the
-        iteration."""
+        """Records that this member claimed ``chunk``, so all earlier ones are claimed.
+
+        ``at_s`` is the time in seconds after the start of the iteration.
+        """
         samples = sum(self._chunks[self._taken : chunk + 1])
         self._left -= samples
         self._by_others += samples - self._chunks[chunk]

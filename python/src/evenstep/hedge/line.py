@@ -60,7 +60,7 @@ def connect(environ: Mapping[str, str] | None = None) -> Store:
             host, int(port), is_master=False, timeout=timedelta(seconds=PATIENCE_S), wait_for_workers=False
         )
     except RuntimeError as error:
-        raise SettingError(f"no TCPStore answers at MASTER_ADDR={host}, MASTER_PORT={port}: {error}") from error
+        raise SettingError(f"no TCPStore responds at MASTER_ADDR={host}, MASTER_PORT={port}: {error}") from error
     return store
 
 

@@ -37,10 +37,8 @@ class Trainee:
             )
         if self.has_inner:
             raise UnsupportedError(
-                
-                    "job.steps sums gradients once, after the last pass, and without DDP: it cannot use "
-                    "wrap(inner=..); remove inner"
-                
+                "job.steps sums gradients once, after the last pass, and without DDP: it cannot use "
+                "wrap(inner=..); remove inner"
             )
         if any(isinstance(module, torch.nn.SyncBatchNorm) for module in self.model.modules()):
             raise UnsupportedError(

@@ -30,19 +30,23 @@ def add_arguments(subparsers: "Subparsers") -> None:
         default=[],
         help="proportions of the ranks, such as 12,3,1; repeat --plan to alternate between several",
     )
-    parser.add_argument("--tolerance", type=float, help=(
-        "maximum gradient difference, relative to the largest entry; default by type"
-    ))
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=(
-        "device of the ranks; default %(default)s, which hides GPUs"
-    ))
-    parser.add_argument("--plain", action="store_true", help=(
-        "switch dropout off; batch norm uses its running statistics"
-    ))
     parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT_S, help=(
-            "timeout of each of the three runs, in seconds; default %(default)g"
-        )
+        "--tolerance", type=float, help=("maximum gradient difference, relative to the largest entry; default by type")
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help=("device of the ranks; default %(default)s, which hides GPUs"),
+    )
+    parser.add_argument(
+        "--plain", action="store_true", help=("switch dropout off; batch norm uses its running statistics")
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=TIMEOUT_S,
+        help=("timeout of each of the three runs, in seconds; default %(default)g"),
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     parser.add_argument("-m", action="store_true", dest="module", help="treat the script as the name of a module")

@@ -84,8 +84,10 @@ class Recorder(Observer):
         seen.has_loader, seen.global_batch, seen.accumulate = True, order.global_batch, order.accumulate
 
     def dataset(self, dataset: Any) -> Any:
-        """Wraps the data set. Some samples are read twice, to tell random contents from a split that differs between
-        ranks."""
+        """Wraps the data set.
+
+        Some samples are read twice, to tell random contents from a split that differs between ranks.
+        """
         length = len(dataset)
         probed = range(0, length, max(1, length // _PROBES))
         self._recorded.seen.probes = [(checksum(dataset[index]), checksum(dataset[index])) for index in probed]

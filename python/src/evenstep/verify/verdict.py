@@ -90,9 +90,9 @@ def missing_line(seen: Seen, updates: int) -> Verdict | None:
         advice = "use loader = job.loader(dataset, global_batch=...) instead of DataLoader and its sampler"
         return _missing("job.loader was never called: batches are not sized by a plan", advice)
     if not updates:
-        return could_not_run("optimizer", (
-            "no step of a torch.optim.Optimizer was observed, so there are no gradients to compare"
-        ))
+        return could_not_run(
+            "optimizer", ("no step of a torch.optim.Optimizer was observed, so there are no gradients to compare")
+        )
     return None
 
 
@@ -164,9 +164,10 @@ def _contents(samples: Samples, *, is_random: bool) -> Check:
     if samples.is_split_apart:
         advice = "a data set that is split or shuffled at random needs a seed: random_split(.., generator=)"
         return Check(
-            "contents", "failed", (
-                "ranks have different data sets: some samples are repeated and others are missing"
-            ), advice
+            "contents",
+            "failed",
+            ("ranks have different data sets: some samples are repeated and others are missing"),
+            advice,
         )
     if not samples.unlike:
         return Check("contents", "ok", f"{samples.compared} samples, each with the same content in all processes")
@@ -203,7 +204,7 @@ def _gradients(gradients: Sequence[Difference], allowed: tuple[str, float], reas
 
 def _reason(seen: Seen, worst: Difference, samples: Samples) -> str:
     """Returns the most likely reason."""
-    times = "" if worst.factor is None else f" ({worst.name} is {worst.factor:.3g} times that of one process)"
+    times = "" if worst.factor is None else f" ({worst.name} is {worst.factor:.3g} times the gradient of one process)"
     batch_norm = (
         f"batch norm ({_some(seen.batch_norms)}) uses the statistics of each rank's own batch, in any "
         f"data-parallel training; {PLAIN}"
@@ -229,13 +230,13 @@ def _reason(seen: Seen, worst: Difference, samples: Samples) -> str:
             seen.loss == "scaled",
             (
                 'wrap(loss="scaled") requires losses whose DDP average is already right: weight them by rank '
-                f'yourself{times}'
+                f"yourself{times}"
             ),
         ),
     )
     mean = (
         'the loss must be the mean over the samples of the batch: for sums use wrap(loss="sum"); means over '
-        f'tokens, or over anything but samples, have other weights{times}'
+        f"tokens, or over anything but samples, have other weights{times}"
     )
     return next((reason for is_so, reason in reasons if is_so), mean)
 
@@ -246,9 +247,9 @@ def _repeatable(seen: Seen, repeated: Sequence[Difference], samples: Samples) ->
     if seen.dropouts:
         return Check("repeatable", "warning", found, f"dropout ({_some(seen.dropouts)}); {PLAIN}")
     if samples.unlike:
-        return Check("repeatable", "warning", found, (
-            "see contents: switch off random parts of the data for the verification"
-        ))
+        return Check(
+            "repeatable", "warning", found, ("see contents: switch off random parts of the data for the verification")
+        )
     advice = (
         "the script is not repeatable, with or without evenstep: switch off its use of random numbers for the "
         "verification"
@@ -262,10 +263,8 @@ def _updates(one: Recorded) -> list[Check]:
     if worst is None or worst.apart <= _UPDATE_MAX:
         return []
     found = (
-        
-            f"with the same gradient, the length of the step in one process differs by {worst.apart:.0%} (iteration "
-            f"{worst.iteration})"
-        
+        f"with the same gradient, the length of the step in one process differs by {worst.apart:.0%} (iteration "
+        f"{worst.iteration})"
     )
     advice = "does something depend on the number of processes, such as the learning rate?"
     return [Check("updates", "warning", found, advice)]

@@ -30,7 +30,7 @@ class WorkerReport(Message):
     Attributes:
         worker: Id of the worker.
         iteration: The reported iteration.
-        local_batch: Number of samples it computed, including those of the tail.
+        local_batch: Number of samples it computed, including samples of the tail.
         compute_time_s: Forward and backward time for all these samples, without waiting, in seconds.
         micro_batches: Number of passes, if there were several; at least 2.
         tail: The part that it claimed from the tail.

@@ -52,7 +52,7 @@ class Connection:
     def exchange(self, method: str, path: str, body: bytes | None, limit_s: float) -> Answer:
         """Sends a request and reads its response within `limit_s` seconds.
 
-        The server may have closed a kept connection; then the request is sent once more, on a new one.
+        The server may have closed a kept connection; then the request is sent again on a new one.
 
         Raises:
             ExchangeError: No complete response arrived in time.
