@@ -2,7 +2,8 @@
 //!
 //! - [`planner`]: the exact planner, a pure function
 //! - [`error`]: errors of invalid requests and infeasible problems
-//! - [`request`], [`response`]: conversion from a request to the planner's problem, and from its plan to the response
+//! - [`request`], [`response`]: conversion from a request to the planner's problem, and from its plan to the
+//!   response
 //! - `work`: a limit on the work per request
 //! - [`plan()`]: computes the response to a request, for `POST /v1/plan/burst` and the command line
 //! - [`command`]: the command `evenstep-predictor plan`

@@ -8,8 +8,8 @@ use crate::request::{BurstRequest, EXEMPT_BELOW_US, problem};
 use crate::response::{BurstPlan, answer};
 use crate::work::front_plans;
 
-/// Returns the best plan and the trade-off over amplification limits. The result depends only on the request; computing it
-/// takes milliseconds to seconds.
+/// Returns the best plan and the trade-off over amplification limits. The result depends only on the request;
+/// computing it takes milliseconds to seconds.
 ///
 /// # Errors
 /// A value violates a rule, or no plan satisfies all limits.
@@ -25,8 +25,8 @@ pub fn plan(request: &BurstRequest) -> Result<BurstPlan, PlanError> {
     Ok(answer(request, &problem, &plan, front.and_then(Result::ok), exempt_below_us))
 }
 
-/// Returns the forecast speeds of workers, relative to the fastest. An unmeasured worker gets the mean of the others. If
-/// no worker is measured, all speeds are 1.
+/// Returns the forecast speeds of workers, relative to the fastest. An unmeasured worker gets the mean of the
+/// others. If no worker is measured, all speeds are 1.
 pub fn relative_speeds(workers: &[WorkerForecastView]) -> Vec<f64> {
     let speeds: Vec<Option<f64>> = workers.iter().map(|worker| worker.speed_samples_per_s).collect();
     let known = || speeds.iter().flatten();

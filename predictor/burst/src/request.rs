@@ -1,5 +1,5 @@
-//! A request, and its conversion to the planner's problem. The planner checks times, sizes and limits. This module checks
-//! names, mutually exclusive fields and the number of table entries.
+//! A request, and its conversion to the planner's problem. The planner checks times, sizes and limits. This
+//! module checks names, mutually exclusive fields and the number of table entries.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,8 @@ pub struct BurstRequest {
     /// Allowed GPU counts per layer. Default: the powers of two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<Vec<u64>>,
-    /// Amplification limit, at least 1: maximum GPU time of a layer as a multiple of its GPU time on one GPU. Default: none.
+    /// Amplification limit, at least 1: maximum GPU time of a layer as a multiple of its GPU time on one GPU.
+    /// Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amplification: Option<f64>,
     /// Layers that take less than this on one GPU are exempt from the limit, in microseconds. Default: 300.
@@ -49,14 +50,15 @@ pub struct BurstRequest {
     /// Memory cap per GPU for parameters and activations, in bytes. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Bytes per parameter with gradient and optimizer state: 8 for SGD, 12 with momentum, 16 for Adam. Default: 16.
+    /// Bytes per parameter with gradient and optimizer state: 8 for SGD, 12 with momentum, 16 for Adam.
+    /// Default: 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_parameter: Option<f64>,
     /// Network parameters. Each given field replaces the one in the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<BurstNetwork>,
-    /// Plan for this job's live workers, in rank order, at their forecast speeds; replaces `gpus` and `speeds`. The fastest worker
-    /// has speed 1. An unmeasured worker gets the mean of the others.
+    /// Plan for this job's live workers, in rank order, at their forecast speeds; replaces `gpus` and
+    /// `speeds`. The fastest worker has speed 1. An unmeasured worker gets the mean of the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<JobId>,
 }

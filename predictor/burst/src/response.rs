@@ -30,7 +30,8 @@ pub struct BurstPlan {
     pub idle_us: Vec<f64>,
     /// Assumed speed of each GPU.
     pub speeds: Vec<f64>,
-    /// GPUs (indices into `speeds`, from 0) by speed, the fastest first. GPUs of equal speed keep their order.
+    /// GPUs (indices into `speeds`, from 0) by speed, the fastest first. GPUs of equal speed keep their
+    /// order.
     pub gpu_order: Vec<u64>,
     /// The job's workers, in the order of `speeds`; empty if the request names no job.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -43,7 +44,8 @@ pub struct BurstPlan {
     pub data_parallel: Option<Alternative>,
     /// All layers on one GPU; null if that is not possible.
     pub one_gpu: Option<Alternative>,
-    /// Plans over amplification limits, from the loosest to the tightest: iteration time rises, GPU time falls.
+    /// Plans over amplification limits, from the loosest to the tightest: iteration time rises, GPU time
+    /// falls.
     pub front: Vec<FrontPoint>,
     /// Whether `front` is complete.
     pub front_complete: bool,
@@ -68,7 +70,8 @@ pub struct BurstPlanLayer {
     pub sync_us: Option<f64>,
     /// GPU time divided by GPU time on one GPU; null if the latter is 0 or unknown.
     pub amplification: Option<f64>,
-    /// Whether the amplification limit does not apply: the layer has one GPU, is short on one GPU, or there is no limit.
+    /// Whether the amplification limit does not apply: the layer has one GPU, is short on one GPU, or there
+    /// is no limit.
     pub exempt: bool,
     /// Samples of each of its GPUs, the fastest first; their sum is the global batch.
     pub samples: Vec<u64>,

@@ -1,4 +1,5 @@
-//! Limits on the work of a request, so that none takes minutes: the size of one plan, and the number of plans for the front.
+//! Limits on the work of a request, so that none takes minutes: the size of one plan, and the number of plans
+//! for the front.
 
 use crate::error::PlanError;
 use crate::planner::Problem;
@@ -23,7 +24,8 @@ pub fn front_plans(problem: &Problem) -> Result<usize, PlanError> {
         Some(counts) => counts.len() as u64,
         None => u64::from(problem.speeds.len().max(1).ilog2()) + 1,
     };
-    // In a chain, each layer is combined with the counts of the previous layer; in a block, also with those at its start.
+    // In a chain, each layer is combined with the counts of the previous layer; in a block, also with those
+    // at its start.
     let in_blocks = problem.layers.iter().any(|layer| layer.inputs.len() > 1);
     let ways = layers.saturating_mul(counts.saturating_pow(if in_blocks { 3 } else { 2 }));
     let times = |capped: u64| ways.saturating_mul(if problem.memory.is_some() { capped } else { 1 });

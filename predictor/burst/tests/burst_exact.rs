@@ -1,6 +1,8 @@
-//! Compares burst-parallel plans with an exhaustive search, on random chains and series-parallel graphs, and checks invariants.
+//! Compares burst-parallel plans with an exhaustive search, on random chains and series-parallel graphs, and
+//! checks invariants.
 //!
-//! The search adds integer nanoseconds and compares ratios by cross-multiplication, so it shares no arithmetic with the planner.
+//! The search adds integer nanoseconds and compares ratios by cross-multiplication, so it shares no
+//! arithmetic with the planner.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where its set-up fails")]
 
@@ -16,7 +18,8 @@ const CHAINS: usize = 10_000;
 const GRAPHS: usize = 4_000;
 const LAYERS_MAX: usize = 7;
 
-/// A layer in integers: cost and memory by index of the count, and its inputs with edge costs by (count of the input, count here).
+/// A layer in integers: cost and memory by index of the count, and its inputs with edge costs by (count of
+/// the input, count here).
 struct Node {
     costs: Vec<Option<u64>>,
     one_gpu: u64,
@@ -186,8 +189,8 @@ fn chain(layers: usize) -> Vec<Vec<usize>> {
     (0..layers).map(|at| at.checked_sub(1).into_iter().collect()).collect()
 }
 
-/// Returns a random series-parallel graph: after the first layer, chains and blocks of branches. Branches may be empty or nested
-/// blocks.
+/// Returns a random series-parallel graph: after the first layer, chains and blocks of branches. Branches may
+/// be empty or nested blocks.
 fn graph(random: &mut ChaCha8Rng) -> Vec<Vec<usize>> {
     let mut inputs = vec![Vec::new()];
     let mut exit = 0;

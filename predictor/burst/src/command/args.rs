@@ -44,7 +44,8 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "HOW", help_heading = "GPUs")]
     pub all_reduce: Option<AllReduce>,
 
-    /// Amplification limit: maximum GPU time of a layer, as a multiple of its GPU time on one GPU [default: none]
+    /// Amplification limit: maximum GPU time of a layer, as a multiple of its GPU time on one GPU [default:
+    /// none]
     #[arg(long, value_name = "TIMES", value_parser = limit, help_heading = "Rules")]
     pub amplification: Option<f64>,
     /// Exempt layers that take less than this on one GPU, in microseconds [default: 300]

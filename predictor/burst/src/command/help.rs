@@ -11,7 +11,7 @@ time on one GPU, so that GPUs that contribute little stay free for other work.
 
 The profile is a JSON object with a list of layers in execution order. Each layer has these fields:
 
-  name              unique name, used in inputs of other layers.
+  name              layer name; must be unique if another layer reads it.
   inputs            names of the layers that it reads [default: the previous layer].
   compute_us        forward and backward time on one GPU, in microseconds by local batch: {\"1\": 120.5, \"8\": 310.2}.
   parameters        number of parameters (4 bytes each).

@@ -1,4 +1,5 @@
-//! The command `plan`: reads a profile and writes a burst-parallel plan. It runs the same code as `POST /v1/plan/burst`.
+//! The command `plan`: reads a profile and writes a burst-parallel plan. It runs the same code as `POST
+//! /v1/plan/burst`.
 //!
 //! - [`args`], `help`: flags
 //! - `timeline`: busy and idle times of each GPU
@@ -35,7 +36,8 @@ const PROFILE_BYTES_MAX: u64 = 256 << 20;
 /// Computes the plan and writes the requested outputs. The flags must pass [`Args::check`].
 ///
 /// # Errors
-/// The profile is invalid, no plan satisfies the limits, or an output is not writable. In each case no output is written.
+/// The profile is invalid, no plan satisfies the limits, or an output is not writable. In each case no output
+/// is written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     output::check(&[&args.json, &args.report])?;
     let request = args.request(read(&args.profile)?);

@@ -17,23 +17,25 @@ pub struct Plan {
     pub iteration_us: f64,
     /// GPU time, in microseconds: the sum over layers of time multiplied by GPUs.
     pub gpu_us: f64,
-    /// GPUs by speed, the fastest first, as indices into the problem's speeds. A layer on n GPUs runs on the first n.
+    /// GPUs by speed, the fastest first, as indices into the problem's speeds. A layer on n GPUs runs on the
+    /// first n.
     pub gpu_order: Vec<usize>,
-    /// Samples of each GPU, the fastest first, by GPU count used in the plan. Their sum is the global batch. No GPU has more
-    /// samples than its planned time covers.
+    /// Samples of each GPU, the fastest first, by GPU count used in the plan. Their sum is the global batch.
+    /// No GPU has more samples than its planned time covers.
     pub samples: BTreeMap<usize, Vec<u64>>,
     /// Idle time of each GPU in microseconds, in the order of the problem's speeds. The sum is
     /// `iteration_us * GPUs - gpu_us`.
     pub idle_us: Vec<f64>,
     /// Memory use of the GPU that runs all layers, in bytes; 0 if sizes are unknown.
     pub memory_bytes: u64,
-    /// All layers on the largest allowed count, without the amplification limit; `None` if a layer or the cap does not
-    /// allow it.
+    /// All layers on the largest allowed count, without the amplification limit; `None` if a layer or the cap
+    /// does not allow it.
     pub data_parallel: Option<Alternative>,
-    /// All layers on the fastest GPU; `None` if count 1 is not allowed, or a layer or the cap does not allow it.
+    /// All layers on the fastest GPU; `None` if count 1 is not allowed, or a layer or the cap does not allow
+    /// it.
     pub one_gpu: Option<Alternative>,
-    /// Whether the plan is proven optimal. If too many candidates differ in memory or transfers, some are dropped and this is
-    /// false. The plan still satisfies limit and cap.
+    /// Whether the plan is proven optimal. If too many candidates differ in memory or transfers, some are
+    /// dropped and this is false. The plan still satisfies limit and cap.
     pub exact: bool,
 }
 
@@ -50,12 +52,13 @@ pub struct PlannedLayer {
     pub transfer_us: f64,
     /// Compute time, in microseconds; includes the gradient sum if the cost is an explicit table.
     pub compute_us: f64,
-    /// Time of the gradient sum, in microseconds; `None` if an explicit table includes it in the compute time.
+    /// Time of the gradient sum, in microseconds; `None` if an explicit table includes it in the compute
+    /// time.
     pub sync_us: Option<f64>,
     /// GPU time divided by GPU time on one GPU; `None` if the latter is unknown or 0.
     pub amplification: Option<f64>,
-    /// Whether the amplification limit does not apply: the layer has one GPU or is short on one GPU. Without a limit, all
-    /// layers are exempt.
+    /// Whether the amplification limit does not apply: the layer has one GPU or is short on one GPU. Without
+    /// a limit, all layers are exempt.
     pub exempt: bool,
 }
 
@@ -72,7 +75,8 @@ pub struct Alternative {
     pub gpu_us: f64,
 }
 
-/// Returns the plan with these counts by layer, as indices into the allowed counts. `exact` becomes [`Plan::exact`].
+/// Returns the plan with these counts by layer, as indices into the allowed counts. `exact` becomes
+/// [`Plan::exact`].
 pub(super) fn answer(costs: &Costs, counts: &[usize], limit: Option<Limit>, exact: bool) -> Plan {
     let mut layers = Vec::with_capacity(counts.len());
     let mut busy_fs = vec![0u128; costs.shares.order.len() + 1];

@@ -1,7 +1,7 @@
 //! Costs of each layer at each allowed GPU count, and of each change of the count.
 //!
-//! Times are integer femtoseconds from here on, so sums do not depend on the order of addition. Ties stay exact, and the
-//! costs of the parts add up to the cost of the plan.
+//! Times are integer femtoseconds from here on, so sums do not depend on the order of addition. Ties stay
+//! exact, and the costs of the parts add up to the cost of the plan.
 
 use super::error::{BurstError, Infeasible};
 use super::problem::{AllReduce, Cost, Input, Layer, Limit, Network, Problem};
@@ -144,7 +144,8 @@ impl<'a> Costs<'a> {
 
     /// Returns the time of the gradient sum over n GPUs, with b bytes of parameters:
     /// - ring: `2 (n - 1) / n * b / bandwidth + 2 (n - 1) * latency` (Thakur, Rabenseifner and Gropp 2005)
-    /// - two trees, each for half of the bytes: `2 * b / bandwidth + 2 ceil(log2 n) * latency` (Sanders, Speck and Traff 2009)
+    /// - two trees, each for half of the bytes: `2 * b / bandwidth + 2 ceil(log2 n) * latency` (Sanders,
+    ///   Speck and Traff 2009)
     fn sync_us(&self, layer: &Layer, count: usize) -> Result<f64, BurstError> {
         if count == 1 || layer.parameters == 0.0 {
             return Ok(0.0);
@@ -175,8 +176,8 @@ impl<'a> Costs<'a> {
         if bytes > 0.0 { fs(DIRECTIONS * (us(network, bytes) + network.latency_us)) } else { 0 }
     }
 
-    /// Returns the maximum time of the transfers into a layer at this count under the limit. `u128::MAX` means that the limit does
-    /// not apply; `None` means that the limit forbids this count.
+    /// Returns the maximum time of the transfers into a layer at this count under the limit. `u128::MAX`
+    /// means that the limit does not apply; `None` means that the limit forbids this count.
     pub fn room_fs(&self, layer: usize, count: usize, limit: Option<Limit>) -> Option<u128> {
         let time_fs = self.choices[layer][count]?.time_fs();
         let gpus = self.counts[count];
@@ -190,7 +191,8 @@ impl<'a> Costs<'a> {
     }
 }
 
-/// Returns whether a layer is exempt from the limit: it has one GPU, or takes less than `exempt_below_us` on one GPU.
+/// Returns whether a layer is exempt from the limit: it has one GPU, or takes less than `exempt_below_us` on
+/// one GPU.
 pub(super) fn exempt(limit: Limit, one_gpu_fs: u128, gpus: usize) -> bool {
     gpus == 1 || in_us(one_gpu_fs) < limit.exempt_below_us
 }

@@ -151,7 +151,8 @@ pub enum Infeasible {
         /// The global batch; a profiled layer cannot run on more GPUs than this.
         global_batch: u64,
     },
-    /// A layer exceeds the amplification limit at every GPU count, whatever the counts of the layers before it.
+    /// A layer exceeds the amplification limit at every GPU count, whatever the counts of the layers before
+    /// it.
     #[error(
         "layer {layer} exceeds the amplification limit of {limit} at every possible GPU count: its amplification is at least \
          {least:.3} before transfers; raise the limit or allow a count of 1"

@@ -1,13 +1,14 @@
 //! The dynamic program, which folds a graph of layers to one edge, layer by layer.
 //!
-//! All layers of a plan run one after another, so the iteration time is the sum of one cost per layer and one transfer per
-//! edge. Two operations fold the graph:
-//! - series: a layer with one edge in and one out becomes a single edge, with the best candidate for every pair of counts
-//!   at its ends
+//! All layers of a plan run one after another, so the iteration time is the sum of one cost per layer and one
+//! transfer per edge. Two operations fold the graph:
+//! - series: a layer with one edge in and one out becomes a single edge, with the best candidate for every
+//!   pair of counts at its ends
 //! - parallel: two edges between the same layers are added
 //!
-//! Chains and series-parallel graphs fold to a single edge (Valdes, Tarjan and Lawler 1982). Folding begins at the source,
-//! which has no counts, so each layer costs O(counts²) in a chain and O(counts³) inside a block.
+//! Chains and series-parallel graphs fold to a single edge (Valdes, Tarjan and Lawler 1982). Folding begins
+//! at the source, which has no counts, so each layer costs O(counts²) in a chain and O(counts³) inside a
+//! block.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -155,7 +156,8 @@ impl<'a> Folding<'a> {
         self.ready.extend(layers);
     }
 
-    /// Replaces both edges of a layer by one through it. Also returns whether any candidate reaches the layer.
+    /// Replaces both edges of a layer by one through it. Also returns whether any candidate reaches the
+    /// layer.
     fn through(&mut self, from: Place, layer: usize, to: Place) -> (Ways, bool) {
         let here = Place::Layer(layer);
         let [into, out] = [(from, here), (here, to)].map(|(from, to)| {

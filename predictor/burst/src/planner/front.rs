@@ -31,14 +31,16 @@ pub struct FrontPoint {
     pub gpu_us: f64,
 }
 
-/// Returns the front of this problem over limits of 1 and above. It keeps the problem's exemption (none without a limit) and
-/// ignores the limit itself.
+/// Returns the front of this problem over limits of 1 and above. It keeps the problem's exemption (none
+/// without a limit) and ignores the limit itself.
 ///
-/// The function computes at most `plans_max` plans. Each plan is optimal down to its own amplification, so the next limit
-/// is just below it. If the plans do not suffice, the remaining limits are spaced evenly by ratio.
+/// The function computes at most `plans_max` plans. Each plan is optimal down to its own amplification, so
+/// the next limit is just below it. If the plans do not suffice, the remaining limits are spaced evenly by
+/// ratio.
 ///
 /// # Errors
-/// The errors of [`plan`](super::plan). A limit without a plan ends the front; it is an error only if it is the first.
+/// The errors of [`plan`](super::plan). A limit without a plan ends the front; it is an error only if it is
+/// the first.
 pub fn front(problem: &Problem, plans_max: usize) -> Result<Front, BurstError> {
     check(problem)?;
     let exempt_below_us = problem.limit.map_or(0.0, |limit| limit.exempt_below_us);

@@ -1,7 +1,7 @@
 //! Candidates for a part of a plan, and the selection of the undominated ones.
 
-/// Maximum number of candidates kept for one part between two counts. More than one is needed only if a memory cap binds,
-/// or at joins whose transfers the limit includes.
+/// Maximum number of candidates kept for one part between two counts. More than one is needed only if a
+/// memory cap binds, or at joins whose transfers the limit includes.
 pub(super) const LABELS_MAX: usize = 64;
 /// The maximum under a binding memory cap.
 pub(super) const CAPPED_LABELS_MAX: usize = 1024;
@@ -60,8 +60,8 @@ pub(super) struct Matters {
     pub memory: bool,
 }
 
-/// Keeps up to `most` undominated candidates; `most` must be at least [`LABELS_MIN`]. Returns whether undominated candidates
-/// were dropped.
+/// Keeps up to `most` undominated candidates; `most` must be at least [`LABELS_MIN`]. Returns whether
+/// undominated candidates were dropped.
 pub(super) fn keep_best(labels: &mut Vec<Label>, matters: Matters, most: usize) -> bool {
     let transfer = |label: &Label| if matters.transfer { label.transfer_fs } else { 0 };
     let memory = |label: &Label| if matters.memory { label.memory_bytes } else { 0 };
@@ -83,7 +83,8 @@ pub(super) fn keep_best(labels: &mut Vec<Label>, matters: Matters, most: usize) 
     }
     let thinned = kept.len() > most;
     if thinned {
-        // Without the candidate of least memory, a plan that fits could be lost. Sample the rest evenly, from the best on.
+        // Without the candidate of least memory, a plan that fits could be lost. Sample the rest evenly, from
+        // the best on.
         let lightest = kept.iter().copied().min_by_key(|label| (memory(label), transfer(label)));
         let every = |at: usize| kept[at * kept.len() / (most - 1)];
         labels.extend((0..most - 1).map(every).chain(lightest));

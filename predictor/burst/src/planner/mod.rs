@@ -1,4 +1,5 @@
-//! Burst-parallel plans: each layer gets only the GPUs that it can use if the global batch cannot grow (DeepPool, arXiv 2112.10065).
+//! Burst-parallel plans: each layer gets only the GPUs that it can use if the global batch cannot grow
+//! (DeepPool, arXiv 2112.10065).
 //!
 //! ```text
 //! layer time = transfers into it + compute + gradient sum           amplification = layer time * GPUs / (the same on one GPU)
@@ -7,16 +8,19 @@
 //!            sends or receives; factor 2: activations forward, their gradients back
 //! ```
 //!
-//! A layer on n GPUs runs on the n fastest. Samples that stay on a GPU are not moved, and all layers share the fastest GPU.
-//! Therefore layers run one after another, **even those of parallel branches**. On the same GPUs, running branches concurrently
-//! gains nothing. On disjoint GPUs, placement would be a scheduling problem without an exact solution in this time. A layer
-//! with several inputs pays for all transfers, and all of them count towards its amplification.
+//! A layer on n GPUs runs on the n fastest. Samples that stay on a GPU are not moved, and all layers share
+//! the fastest GPU. Therefore layers run one after another, **even those of parallel branches**. On the same
+//! GPUs, running branches concurrently gains nothing. On disjoint GPUs, placement would be a scheduling
+//! problem without an exact solution in this time. A layer with several inputs pays for all transfers, and
+//! all of them count towards its amplification.
 //!
-//! [`plan()`] is exact: it minimizes the iteration time, then the GPU time, then the number of GPUs summed over layers. Rules:
+//! [`plan()`] is exact: it minimizes the iteration time, then the GPU time, then the number of GPUs summed
+//! over layers. Rules:
 //! - No layer exceeds the amplification limit, except on one GPU or if it is short on one GPU.
-//! - Samples are shared by speed, and shares are rounded up. A layer takes as long as the slowest of its GPUs.
-//! - Under a memory cap, all layers are in memory at once. The cap therefore binds the fastest GPU, which has the largest share of
-//!   every layer.
+//! - Samples are shared by speed, and shares are rounded up. A layer takes as long as the slowest of its
+//!   GPUs.
+//! - Under a memory cap, all layers are in memory at once. The cap therefore binds the fastest GPU, which has
+//!   the largest share of every layer.
 //!
 //! Modules:
 //! - `problem`, `error`, `check`: the problem, its errors and its validation

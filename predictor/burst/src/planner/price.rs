@@ -1,12 +1,14 @@
 //! Search under a memory cap, by Lagrangian relaxation.
 //!
-//! Let each byte above the layers' minimum cost `price` femtoseconds. Then one candidate per part suffices to find the cheapest
-//! plan, and `cost - price * spare bytes` is a lower bound for every plan that fits. The same holds for the rest of the graph outside
-//! a part. The search therefore drops a candidate if the bound for all plans with it exceeds the target time.
+//! Let each byte above the layers' minimum cost `price` femtoseconds. Then one candidate per part suffices to
+//! find the cheapest plan, and `cost - price * spare bytes` is a lower bound for every plan that fits. The
+//! same holds for the rest of the graph outside a part. The search therefore drops a candidate if the bound
+//! for all plans with it exceeds the target time.
 //!
-//! The price is the one with the highest bound, where the lines of a plan that exceeds the cap and of one that fits intersect
-//! (Handler and Zang, *Networks* 1980). The target time starts just above the bound. It rises until a plan is found within it, or
-//! until it reaches a plan that an earlier round found above its target.
+//! The price is the one with the highest bound, where the lines of a plan that exceeds the cap and of one
+//! that fits intersect (Handler and Zang, *Networks* 1980). The target time starts just above the bound. It
+//! rises until a plan is found within it, or until it reaches a plan that an earlier round found above its
+//! target.
 
 use super::bounds::{Bounds, Made, at_price, outside};
 use super::costs::Costs;
@@ -25,8 +27,8 @@ const ROUNDS: i32 = 10;
 /// Relative tolerance for sums of floats.
 const SLACK: f64 = 1e-9;
 
-/// Returns the best plan within `spare_bytes` above the layers' minimum. `heavy` holds time and bytes of the best plan without the
-/// cap, which exceeds it.
+/// Returns the best plan within `spare_bytes` above the layers' minimum. `heavy` holds time and bytes of the
+/// best plan without the cap, which exceeds it.
 ///
 /// # Errors
 /// No plan was found; true if one may still exist.

@@ -51,7 +51,8 @@ pub struct Layer {
     pub cost: Cost,
     /// Output values (4 bytes each) per sample; required if the cost of an edge is computed from them.
     pub outputs: Option<f64>,
-    /// Number of parameters. They count as memory; with a [`Cost::Profile`], their gradients are also summed over the GPUs.
+    /// Number of parameters. They count as memory; with a [`Cost::Profile`], their gradients are also summed
+    /// over the GPUs.
     pub parameters: f64,
     /// Bytes of activations by ascending local batch, interpolated as in [`Cost::Profile`]; empty means none.
     pub activation_bytes: Vec<(u64, f64)>,
@@ -62,28 +63,30 @@ pub struct Layer {
 pub struct Input {
     /// Index of the layer that is read, from 0.
     pub layer: usize,
-    /// Transfer time in microseconds by (GPUs of the input, GPUs of the reader). Every possible change of the count must be present.
-    /// A missing entry for an unchanged count costs 0. `None`: computed from the outputs of the layer that is read.
+    /// Transfer time in microseconds by (GPUs of the input, GPUs of the reader). Every possible change of the
+    /// count must be present. A missing entry for an unchanged count costs 0. `None`: computed from the
+    /// outputs of the layer that is read.
     pub edge_us: Option<BTreeMap<(usize, usize), f64>>,
 }
 
 /// Cost of a layer, forward and backward.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cost {
-    /// Compute and gradient sum together, in microseconds, by GPU count, on GPUs of speed 1. Other counts are not possible.
-    /// On n GPUs with a sum of speeds S, the whole time is scaled by n / S, because the table does not separate the gradient sum.
+    /// Compute and gradient sum together, in microseconds, by GPU count, on GPUs of speed 1. Other counts are
+    /// not possible. On n GPUs with a sum of speeds S, the whole time is scaled by n / S, because the table
+    /// does not separate the gradient sum.
     Table(BTreeMap<usize, f64>),
-    /// Compute without gradient sum, in microseconds by ascending local batch, on a GPU of speed 1. Times are interpolated linearly
-    /// between points. Above the last point, the last segment is extended; a single point is extended from the origin. Below the
-    /// first point, the time is constant.
+    /// Compute without gradient sum, in microseconds by ascending local batch, on a GPU of speed 1. Times are
+    /// interpolated linearly between points. Above the last point, the last segment is extended; a single
+    /// point is extended from the origin. Below the first point, the time is constant.
     Profile(Vec<(u64, f64)>),
 }
 
 /// Limit on the GPU time of a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limit {
-    /// Maximum of `layer time * GPUs / (compute and gradient sum on one GPU)`; at least 1. The comparison has a relative
-    /// tolerance of 1e-9, because ratios of decimal numbers are not exact in binary.
+    /// Maximum of `layer time * GPUs / (compute and gradient sum on one GPU)`; at least 1. The comparison has
+    /// a relative tolerance of 1e-9, because ratios of decimal numbers are not exact in binary.
     pub amplification: f64,
     /// Layers that take less than this on one GPU are exempt from the limit, in microseconds.
     pub exempt_below_us: f64,
@@ -94,7 +97,8 @@ pub struct Limit {
 pub struct Memory {
     /// Cap in bytes; all layers that a GPU runs are in memory at once.
     pub bytes_per_gpu: u64,
-    /// Bytes of weight, gradient and optimizer state per parameter: 8 for SGD, 12 with momentum, 16 for Adam, in float32.
+    /// Bytes of weight, gradient and optimizer state per parameter: 8 for SGD, 12 with momentum, 16 for Adam,
+    /// in float32.
     pub bytes_per_parameter: f64,
 }
 
@@ -110,7 +114,8 @@ pub struct Network {
 }
 
 impl Layer {
-    /// Returns a layer of a chain with an explicit table; `previous` is the previous layer with its edge costs.
+    /// Returns a layer of a chain with an explicit table; `previous` is the previous layer with its edge
+    /// costs.
     pub fn table(name: impl Into<String>, previous: Option<Input>, cost_us: BTreeMap<usize, f64>) -> Self {
         Self {
             name: name.into(),

@@ -30,15 +30,17 @@ impl Shares {
         self.sums[count]
     }
 
-    /// Returns the upper bound on samples of each of the `count` fastest GPUs: its share by speed, rounded up.
+    /// Returns the upper bound on samples of each of the `count` fastest GPUs: its share by speed, rounded
+    /// up.
     pub fn batches(&self, count: usize) -> impl Iterator<Item = u64> {
         let per_speed = self.global_batch as f64 / self.sums[count];
         // A share that exceeds an integer only by rounding error is that integer.
         self.speeds[..count].iter().map(move |speed| (speed * per_speed * (1.0 - 1e-12)).ceil() as u64)
     }
 
-    /// Returns the samples of each of the `count` fastest GPUs; their sum is the global batch. Shares by speed are rounded down, and
-    /// the remaining samples go to the largest remainders, on ties to the fastest. No GPU exceeds [`Self::batches`].
+    /// Returns the samples of each of the `count` fastest GPUs; their sum is the global batch. Shares by
+    /// speed are rounded down, and the remaining samples go to the largest remainders, on ties to the
+    /// fastest. No GPU exceeds [`Self::batches`].
     pub fn samples(&self, count: usize) -> Vec<u64> {
         let per_speed = self.global_batch as f64 / self.sums[count];
         let parts: Vec<f64> = self.speeds[..count].iter().map(|speed| speed * per_speed).collect();
@@ -52,7 +54,8 @@ impl Shares {
         samples
     }
 
-    /// Returns the time of the slowest of the `count` fastest GPUs, if a GPU of speed 1 takes `time_us(batch)`.
+    /// Returns the time of the slowest of the `count` fastest GPUs, if a GPU of speed 1 takes
+    /// `time_us(batch)`.
     pub fn compute_us(&self, count: usize, time_us: impl Fn(u64) -> f64) -> f64 {
         let mut slowest: f64 = 0.0;
         let mut last = None;
@@ -66,8 +69,8 @@ impl Shares {
         slowest
     }
 
-    /// Returns the maximum number of samples that one GPU sends or receives when the count changes from `from` to `to`. Samples that
-    /// stay on a GPU are not moved.
+    /// Returns the maximum number of samples that one GPU sends or receives when the count changes from
+    /// `from` to `to`. Samples that stay on a GPU are not moved.
     pub fn moved(&self, from: usize, to: usize) -> u64 {
         let zero = std::iter::repeat(0);
         let before = self.batches(from).chain(zero.clone());
@@ -76,7 +79,8 @@ impl Shares {
     }
 }
 
-/// Interpolates the points at `batch` as [`Cost::Profile`](super::Cost::Profile) defines it; 0 without points.
+/// Interpolates the points at `batch` as [`Cost::Profile`](super::Cost::Profile) defines it; 0 without
+/// points.
 pub(super) fn at(points: &[(u64, f64)], batch: u64) -> f64 {
     let right = points.partition_point(|(size, _)| *size < batch);
     let ((x0, y0), (x1, y1)) = match (points, right) {

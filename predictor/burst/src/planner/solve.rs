@@ -11,8 +11,8 @@ use super::problem::{Limit, Problem};
 /// Returns the best plan.
 ///
 /// # Errors
-/// [`BurstError::Infeasible`] if no plan satisfies the limits, with the limit in question; any other variant if the problem
-/// is invalid.
+/// [`BurstError::Infeasible`] if no plan satisfies the limits, with the limit in question; any other variant
+/// if the problem is invalid.
 pub fn plan(problem: &Problem) -> Result<Plan, BurstError> {
     check(problem)?;
     Planner { costs: Costs::new(problem)? }.plan(problem.limit)

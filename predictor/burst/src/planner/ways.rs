@@ -5,7 +5,8 @@ use super::costs::{Choice, Costs};
 use super::label::{CAPPED_LABELS_MAX, LABELS_MAX, LABELS_MIN, Label, Matters, Step, Value, keep_best};
 use super::problem::Limit;
 
-/// Number of candidates examined under a cap after which only [`LABELS_MIN`] per cell are kept, so the result may not be optimal.
+/// Number of candidates examined under a cap after which only [`LABELS_MIN`] per cell are kept, so the result
+/// may not be optimal.
 const LOOKED_MAX: usize = 4_000_000;
 
 /// Index of the kept step that all edges share.
@@ -16,15 +17,15 @@ const EDGE: u32 = 0;
 pub(super) enum Aim<'a> {
     /// The best plan, regardless of memory.
     Best,
-    /// The least cost if each byte above the layers' minimum costs this many femtoseconds. The limit is checked for each transfer
-    /// alone, not for their sum at joins, so the cost is a lower bound.
+    /// The least cost if each byte above the layers' minimum costs this many femtoseconds. The limit is
+    /// checked for each transfer alone, not for their sum at joins, so the cost is a lower bound.
     Priced(f64),
     /// The best plan within the bounds.
     Within(&'a Bounds),
 }
 
-/// A node of the graph: a layer, the source before the first layers, or the sink after the last. Source and sink have one state
-/// and no cost.
+/// A node of the graph: a layer, the source before the first layers, or the sink after the last. Source and
+/// sink have one state and no cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     Source,
@@ -85,7 +86,8 @@ impl<'a> Combiner<'a> {
         }
     }
 
-    /// Returns the candidates of one edge. `input` is the layer and the index of its input; without it, the edge has no transfer.
+    /// Returns the candidates of one edge. `input` is the layer and the index of its input; without it, the
+    /// edge has no transfer.
     pub fn edge(&mut self, from: Place, to: Place, input: Option<(usize, usize)>) -> Ways {
         let mut ways = self.begin(to);
         let mut labels = Vec::new();
@@ -246,7 +248,8 @@ impl<'a> Combiner<'a> {
                 let cheapest =
                     labels.iter().copied().min_by(|a, b| at_price(a, price).total_cmp(&at_price(b, price)));
                 labels.clear();
-                // Each transfer alone satisfies the limit; their sum is not tracked here, so that the cost stays a lower bound.
+                // Each transfer alone satisfies the limit; their sum is not tracked here, so that the cost
+                // stays a lower bound.
                 labels.extend(cheapest.map(|label| Label { transfer_fs: 0, ..label }));
             }
         }

@@ -100,7 +100,8 @@ fn infeasible_says_why() {
     assert_eq!(error(|p| p.counts = Some(vec![2, 4])), expected.into());
 }
 
-/// Layer B fits on four GPUs but costs three times as much. On one GPU it satisfies the limit but does not fit.
+/// Layer B fits on four GPUs but costs three times as much. On one GPU it satisfies the limit but does not
+/// fit.
 #[test]
 fn limit_and_cap_together() {
     let both = |p: &mut Problem| {

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// The amplification of B is 3.0 on four GPUs and 5.5 * 2 / 6 on two; that of C is 1.5 on four and 1.25 on two.
+/// The amplification of B is 3.0 on four GPUs and 5.5 * 2 / 6 on two; that of C is 1.5 on four and 1.25 on
+/// two.
 #[test]
 fn golden() {
     let front = front(&toy(7.0), 20).unwrap();

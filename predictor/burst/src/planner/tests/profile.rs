@@ -58,8 +58,8 @@ fn gradient_sums() {
     }
 }
 
-/// 12 samples on speeds 3, 2, 1 are split into 6, 4 and 2, and each GPU takes 2 us. On the two fastest the batches are 8 (7.2
-/// rounded up) and 5.
+/// 12 samples on speeds 3, 2, 1 are split into 6, 4 and 2, and each GPU takes 2 us. On the two fastest the
+/// batches are 8 (7.2 rounded up) and 5.
 #[test]
 fn unequal_gpus() {
     let profile = || layer("conv", &[], &[(1, 1.0), (100, 100.0)]);
@@ -87,7 +87,8 @@ fn few_samples() {
     assert_eq!(gpus(&plan(&problem).unwrap()), [2]);
 }
 
-/// Each layer needs 10 bytes per sample and 4 parameters of 5 bytes. It is slower on two GPUs, but on one GPU only one layer fits.
+/// Each layer needs 10 bytes per sample and 4 parameters of 5 bytes. It is slower on two GPUs, but on one GPU
+/// only one layer fits.
 #[test]
 fn a_memory_cap() {
     let heavy = |name: &str, inputs: &[usize]| Layer {

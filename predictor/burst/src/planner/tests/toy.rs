@@ -40,7 +40,8 @@ fn a_timeline() {
     assert!(plan.exact);
 }
 
-/// Ties in time are broken by GPU time (a layer of 1 us at any count), then by the number of GPUs (a layer of 0 us).
+/// Ties in time are broken by GPU time (a layer of 1 us at any count), then by the number of GPUs (a layer of
+/// 0 us).
 #[test]
 fn ties() {
     for us in [1.0, 0.0] {
@@ -70,8 +71,8 @@ fn a_limit_can_be_met_exactly() {
     }
 }
 
-/// A join pays for both transfers, and both count towards the limit: 1 + 1 + 1 us on two GPUs are twice the 3 us on one GPU. With
-/// only one transfer the ratio would be lower.
+/// A join pays for both transfers, and both count towards the limit: 1 + 1 + 1 us on two GPUs are twice the 3
+/// us on one GPU. With only one transfer the ratio would be lower.
 #[test]
 fn all_transfers_into_a_join_count() {
     let change = BTreeMap::from([((1, 2), 1.0), ((2, 1), 9.0)]);

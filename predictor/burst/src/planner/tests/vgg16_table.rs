@@ -1,10 +1,11 @@
-//! The tables of DeepPool's public artifact for VGG-16 on 8 GPUs with 32 samples, and the plans of an exhaustive search over
-//! them. The tests of the command also use them.
+//! The tables of DeepPool's public artifact for VGG-16 on 8 GPUs with 32 samples, and the plans of an
+//! exhaustive search over them. The tests of the command also use them.
 
 /// Changes of the GPU count, in the order of the edge costs.
 pub const CHANGES: [(usize, usize); 6] = [(1, 2), (1, 4), (1, 8), (2, 4), (2, 8), (4, 8)];
 
-/// By layer, in us: cost on 1, 2, 4 and 8 GPUs; cost of the edge from the previous layer for [`CHANGES`], equal in both directions.
+/// By layer, in us: cost on 1, 2, 4 and 8 GPUs; cost of the edge from the previous layer for [`CHANGES`],
+/// equal in both directions.
 pub const TABLE: [(&str, [f64; 4], [f64; 6]); 37] = [
     ("conv2d", [1088.01, 554.01, 288.01, 153.01], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
     (
